@@ -101,11 +101,12 @@ class Transaction:
 
 
 class Nested(Transaction):
-    """A transaction on another, which remembers what is read: what it writes is taken over by `absorb`, or forgotten."""
+    """A transaction begun on another one, which remembers reads. The outer one absorbs its writes or drops them."""
 
     __slots__ = ()
 
     def get(self, key: bytes) -> bytes | None:
+        """The value of `key`, or None. It is not remembered here."""
         value = self.rows.get(key, _UNREAD)
         return self._storage.get(key) if value is _UNREAD else value
 

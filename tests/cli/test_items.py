@@ -56,7 +56,7 @@ def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
     [
         (["get", "memory", "absent"], 1, "there is no item 'absent' in 'memory' of space 'items'"),
         (["put", "memory", "k", "{"], 1, "is not valid JSON"),
-        (["put", "memory", "k", "1", "--expect", "0" * 32], 1, "is not there"),
+        (["put", "memory", "k", "1", "--expect", "0" * 32], 1, "does not exist"),
         (["search", "memory", "--filter", '{"a": {"$in": 1}}'], 1, "'$in' is not a filter operator"),
         (["search", "memory", "--filter", "[1]"], 1, "--filter must be KEY=VALUE or a JSON object"),
         (["put", "memory..x", "k", "1"], 1, "must not be empty"),

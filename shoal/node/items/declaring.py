@@ -1,4 +1,4 @@
-"""Which fields of items are indexed: what a request for it decides, and how far this node is."""
+"""Requests that declare and drop indexes of fields of items, and the list of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsInd
 
 
 class Declaring:
+    """The handler of `IndexItems`, `UnindexItems` and `ListItemIndexes`."""
+
     def __init__(self, config: Config, standings: Indexes) -> None:
         self._config = config
         self._standings = standings
@@ -30,16 +32,17 @@ class Declaring:
             check_name("field", field)
 
     def _index(self, context: WriteContext, request: IndexItems) -> ItemsIndexed:
-        """
+        """Declare indexes; the reply names the fields that were not indexed before. They are built in the background.
+
         Raises:
-            TooLarge: as many fields as may be are indexed.
+            TooLarge: more than `item_indexes_max` fields would be indexed.
         """
         there = set(indexes.fields(context.rows))
         new = tuple(field for field in dict.fromkeys(request.fields) if field not in there)
         if len(there) + len(new) > self._config.item_indexes_max:
             raise TooLarge(
-                f"{len(there)} fields of the items under {request.items!r} are indexed, and at most "
-                f"{self._config.item_indexes_max} may be. Nothing was written. Drop an index that no search uses."
+                f"{len(there)} fields of the items under {request.items!r} are indexed; at most "
+                f"{self._config.item_indexes_max} can be. Nothing was written. Drop an index that no search uses."
             )
         if not new:
             return ItemsIndexed([])

@@ -1,12 +1,12 @@
-"""Filters: which packed values a search shows.
+"""Filters, which select the packed values that a search shows.
 
 Laws:
-- A filter is a map of fields; all of them must match. A field is that of the value's
-  own name, or a path of names joined by dots. What is missing counts as None.
-- Under a field stands a value, which must be equal, a map of fields, which must match,
-  a list, whose parts must match one by one, or a map of operators, which must all hold:
-  `$eq $ne $gt $gte $lt $lte`. Two values that have no order are neither more nor less.
-- Only the fields that a filter names are decoded. One that holds a class which this
+- A filter is a map of fields; all of them must match. A field is the one with this
+  name, or else the one at a path of names joined by dots. A missing field counts as None.
+- The condition of a field is a value, which must be equal; a map of fields, which must
+  match; a list, whose elements must match one by one; or a map of operators, which must
+  all be true: `$eq $ne $gt $gte $lt $lte`. Values without an order are neither more nor less.
+- Only the fields that a filter names are decoded. A field that holds a class that this
   process does not know equals nothing.
 """
 
@@ -40,13 +40,14 @@ _UNREADABLE = _Unreadable()
 
 
 class Filter:
-    """A filter that was checked; `matches` is told packed values."""
+    """A checked filter. `wanted` are its conditions by field."""
 
     def __init__(self, packed: bytes, *, terms_max: int) -> None:
-        """
+        """Check a packed filter; empty matches everything.
+
         Raises:
-            InvalidValue, InvalidInput: it is no filter.
-            TooLarge: it has more than `terms_max` fields, operators and parts of lists.
+            InvalidValue, InvalidInput: it is not a filter.
+            TooLarge: it has more than `terms_max` fields, operators and elements of lists.
         """
         wanted = values.decode(packed) if packed else {}
         if not isinstance(wanted, dict):
@@ -55,14 +56,15 @@ class Filter:
         if _is_operators(wanted):
             raise InvalidInput(f"a filter must begin with fields, not with the operator {min(wanted, key=str)!r}.")
         _check_operators(wanted)
-        self.wanted: Mapping[str, Any] = wanted  # By field.
+        self.wanted: Mapping[str, Any] = wanted
 
     def matches(self, packed: bytes) -> bool:
+        """Whether a packed value fulfils all conditions."""
         return all(_holds(_decoded(field_of(packed, name)), wanted) for name, wanted in self.wanted.items())
 
 
 def field_of(packed: bytes, name: str) -> bytes | None:
-    """The packed field of a packed value; None if it has none of that name."""
+    """The packed field of a packed value, by name or by path; None if it has none."""
     parts = _parts(packed)
     if name in parts or "." not in name:
         return bytes(parts[name]) if name in parts else None
@@ -76,7 +78,7 @@ def field_of(packed: bytes, name: str) -> bytes | None:
 def _parts(packed: bytes) -> dict[str, Any]:
     try:
         return _fields(packed)
-    except (ValueError, TypeError, RecursionError):  # No map; or it has names that no dict could.
+    except (ValueError, TypeError, RecursionError):  # It is not a map, or its names cannot be keys of a dict.
         return {}
 
 

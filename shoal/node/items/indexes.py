@@ -1,12 +1,12 @@
-"""Index rows: what finds the items whose field has some value, kept beside the items on this node alone.
+"""Index rows, which find the items whose field has some value. Each node keeps its own.
 
 Laws:
-- Whoever writes an item's row writes its index rows in the same batch: `IndexedRows` is the
-  only way to an item's rows. So where an index is built, its rows are a function of the items'
-  rows; and a search compares the items themselves, so that an index changes no answer.
-- A field has rows here while it has a standing, whatever is declared by now: what was declared,
-  or dropped, is made true in pieces (`shoal.node.items.indexing`).
-- All of it is derived: it is never sent, and may be deleted while no node is open on it.
+- An item's row and its index rows are written in the same batch, because only `IndexedRows`
+  writes an item's row. So the rows of a built index are a function of the items' rows. A
+  search compares the items themselves, so an index changes no answer.
+- A field has index rows here while it has an `IndexState`, whether or not it is still declared:
+  declaring and dropping take effect in pieces (`shoal.node.items.indexing`).
+- Index rows are derived: they are never sent, and may be deleted while no node has the store open.
 
 Rows (a path is that of `shoal.crdt.items.items`, a value is in the form of `shoal.values.order`):
     S field                      msgpack [form, built, path]: the index of a field, built up to a path
@@ -31,13 +31,13 @@ from shoal.storage import keys
 from shoal.values.order import ordered
 
 STANDING, VALUE = b"S", b"V"
-FORM = 1  # Of the rows. Those of another form are erased, and built anew.
+FORM = 1  # The version of the rows' format. Rows of another form are erased and built again.
 
 _OBJECTS_MAX = 65536  # Whose standings are remembered.
 
 
 class IndexState(msgspec.Struct, array_like=True, frozen=True):
-    """How far the index of a field is built: for all items, or for those up to a path."""
+    """How far the index of a field is built: for all items (`built`), or for those up to `path`."""
 
     form: int
     built: bool
@@ -52,22 +52,28 @@ _NONE: Standings = {}
 
 
 class Indexes:
-    """Which fields have rows here. `on_due` is told of an object whose rows are not what is declared for it."""
+    """The states of all indexes on this node.
+
+    `on_due` is called with an object whose index rows are not as declared. `on_moved` is called with each written item of
+    the objects in `watched`, after the write: those whose vectors are in memory.
+    """
 
     def __init__(self, storage: Readable) -> None:
         self._storage = storage
         self._standings: OrderedDict[Target, Standings] = OrderedDict()
         self.on_due: Callable[[Target], None] = lambda _: None
-        self.watched: set[Target] = set()  # Objects whose vectors are in memory: `on_moved` is told which of their items
-        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None  # were written, once they are.
+        self.watched: set[Target] = set()
+        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None
 
     def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
+        """The rows of an object of items, which keep its indexes."""
         return IndexedRows(transaction, prefix, self, target)
 
     def of(self, target: Target) -> Standings:
-        """
+        """The states of an object's indexes by field; the first call for an object reads them and may call `on_due`.
+
         Raises:
-            StoreCorrupt: it cannot be read.
+            StoreCorrupt: a state cannot be decoded.
         """
         found = self._standings.get(target)
         if found is None:
@@ -80,12 +86,12 @@ class Indexes:
         return found
 
     def moved(self, target: Target) -> None:
-        """Its standings were written."""
+        """Forget the states of an object's indexes, because new ones were written."""
         self._standings.pop(target, None)
 
 
 class IndexedRows(ObjectRows):
-    """The rows of an object of items, whose index rows follow them."""
+    """The rows of an object of items; a write of one also writes its index rows."""
 
     __slots__ = ("_indexes", "_target")
 
@@ -95,10 +101,12 @@ class IndexedRows(ObjectRows):
         self._target = target
 
     def put(self, key: bytes, value: bytes, /) -> None:
+        """See `Rows.put`."""
         self._follow(key, value)
         super().put(key, value)
 
     def delete(self, key: bytes, /) -> None:
+        """See `Rows.delete`."""
         self._follow(key, None)
         super().delete(key)
 
@@ -124,28 +132,36 @@ class IndexedRows(ObjectRows):
 
 
 def declared(transaction: Transaction, target: Target) -> set[str]:
-    """The fields that are to be indexed, as far as this node has heard."""
+    """The fields that are declared as indexed, as far as this node knows."""
     return set(indexes.fields(ObjectRows(transaction, keys.object_rows(target.partition, *target))))
 
 
 def standings(transaction: Transaction, target: Target) -> Standings:
+    """The stored states of an object's indexes by field.
+
+    Raises:
+        StoreCorrupt: one cannot be decoded.
+    """
     prefix = keys.index_rows(target.partition, *target) + STANDING
     found = {key[len(prefix) :]: packed for key, packed in transaction.scan(prefix, successor(prefix))}
     try:
         return {field.decode(): _decoder.decode(packed) for field, packed in found.items()}
-    except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+    except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
         raise StoreCorrupt(f"an index of items {target.name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
 def is_due(found: Standings, wanted: set[str]) -> bool:
+    """Whether indexes must be built or erased; `wanted` are the declared fields."""
     return found.keys() != wanted or not all(standing.built and standing.form == FORM for standing in found.values())
 
 
 def standing_row(target: Target, field: str) -> bytes:
+    """The key of the state of an index."""
     return keys.index_rows(target.partition, *target) + STANDING + field.encode()
 
 
 def packed(standing: IndexState) -> bytes:
+    """The value of the row of an index's state."""
     return _encoder.encode(standing)
 
 
@@ -156,10 +172,10 @@ def values_of(target: Target, field: str) -> bytes:
 
 
 def value_row(target: Target, field: str, path: bytes, stored: bytes) -> bytes | None:
-    """The row of an item whose `I` row this is; None if it has no such field.
+    """The key of an item's index row, given its path and its stored `I` row; None if the item has no such field.
 
     Raises:
-        StoreCorrupt: it cannot be decoded.
+        StoreCorrupt: the item cannot be decoded.
     """
     try:
         found = field_of(items.latest_of(stored), field)
@@ -170,7 +186,7 @@ def value_row(target: Target, field: str, path: bytes, stored: bytes) -> bytes |
 
 
 def flaws(target: Target, stored: Mapping[bytes, bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
-    """What is wrong with an object's index rows, `stored` by their keys, held against its own rows."""
+    """The flaws of an object's index rows, `stored` by their keys, compared with the object's own rows."""
     prefix = keys.index_rows(target.partition, *target)
     left = {key for key in stored if not key.startswith(prefix + STANDING)}
     for key in sorted(stored.keys() - left):

@@ -1,11 +1,11 @@
 """Builds indexes of items, and erases those that were dropped, in pieces.
 
 Laws:
-- A piece is read and written within one turn of the loop, so that no item changes in between;
-  what changes later writes its own index rows, built or not.
-- Each piece waits for the disk before the next one, and looks at a bounded number of rows and
-  bytes. While nothing is to be done there is no task, and no timer.
-- How far it came is written with each piece: an incarnation goes on there, once the object is used.
+- A piece is read and written within one turn of the loop, so that no item changes in between.
+  An item that changes later writes its own index rows, whether or not the index is built.
+- Each piece is durable before the next one, and reads a bounded number of rows and bytes.
+  While there is nothing to do, there is no task and no timer.
+- Each piece records how far it came; the next incarnation continues there when the object is used.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
-_DUE_MAX = 4096  # Objects that wait. One that is left out is found again when it is used after the next incarnation.
+_DUE_MAX = 4096  # Objects that wait. One that is left out is noted again by a search that lacks its index, or after a restart.
 
 
 class Indexer:
+    """The background task that makes indexes match what is declared."""
+
     def __init__(self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config) -> None:
         self._storage = storage
         self._commit = commit
@@ -48,14 +50,14 @@ class Indexer:
         indexes.on_due = self.stir
 
     def stir(self, target: Target) -> None:
-        """Something is to be done for this object."""
+        """Note that the indexes of an object must be built or erased, and start the task."""
         if len(self._due) < _DUE_MAX:
             self._due[target] = None
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stopping twice is allowed."""
+        """Cancel the task; the next incarnation continues. Stopping twice is allowed."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -75,12 +77,12 @@ class Indexer:
                 await self._commit.wait_durable(number or 0)
                 await asyncio.sleep(0)
         except ShoalError:
-            self._due.clear()  # Storage refuses, or cannot be read: a search that lacks the index asks again.
+            self._due.clear()  # Storage failed or cannot be read: a search that lacks the index notes it again.
         finally:
             self._task = None
 
     def _advance(self, target: Target) -> int | None:
-        """Do a piece of what is to be done; the number of its write, or None if there was nothing."""
+        """Build or erase one piece; returns the number of its write, or None if there is nothing to do."""
         transaction = Transaction(self._storage)
         wanted, found = declared(transaction, target), standings(transaction, target)
         for field, standing in found.items():

@@ -1,10 +1,10 @@
-"""Memory items over storage: what a put or delete decides, what is read by name, and what is erased when.
+"""Memory items over storage: writes, reads by name, lists of namespaces, and the sweep of expired items.
 
 Laws:
-- What a write replaces is what this replica shows, and is named in its change.
-- A page of namespaces looks at a bounded number of rows and bytes, and says where to go on.
-- Whether an item is expired is decided by this node's clock; erased it is only by a
-  sweep, `item_expiry_grace_s` later. A put that finds something to sweep asks for one (`chores`).
+- A write replaces the entries that this replica shows, and names them in its change.
+- A page of namespaces reads a bounded number of rows and bytes, and says where the next page begins.
+- This node's clock decides whether an item is expired. Only a sweep erases it,
+  `item_expiry_grace_s` later. A put that finds expired items requests a sweep (`chores`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ _CHORES_MAX = 256
 
 
 class Items:
+    """The handler of items. `chores` are sweeps that puts found due; the database issues them."""
+
     def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
-        self.chores: deque[SweepItems] = deque(maxlen=_CHORES_MAX)  # One that is lost is asked for again.
+        self.chores: deque[SweepItems] = deque(maxlen=_CHORES_MAX)  # A dropped one is noted again by a later put.
         self.checks: Checks = {
             PutItem: self._check_put,
             DeleteItem: self._check_name,
@@ -102,7 +104,8 @@ class Items:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def _put(self, context: WriteContext, request: PutItem) -> ItemPut:
-        """
+        """Put an item.
+
         Raises:
             ItemChanged: `expect` is not its version here.
         """
@@ -119,7 +122,7 @@ class Items:
             created_ms=min(entry.created_ms for entry in shown.entries) if shown is not None else stamp.wall_ms,
             ttl_ms=ttl_ms,
             expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
-            # Not the mutation's number: another one of this operation replaces it.
+            # Not the mutation's number, because a later put of the same item in this operation replaces this one.
             request=implied_key(context.key, 0),
             vectors=tuple(request.vectors),
         )
@@ -132,7 +135,8 @@ class Items:
         return ItemPut(now.version)
 
     def _delete(self, context: WriteContext, request: DeleteItem) -> ItemDeleted:
-        """
+        """Delete an item. Deleting one that does not exist succeeds.
+
         Raises:
             ItemChanged: `expect` is not its version here.
         """
@@ -192,7 +196,8 @@ class Items:
         return ItemsFound(found)
 
     def _namespaces(self, view: View, request: ListNamespaces) -> Namespaces:
-        """
+        """A page of namespaces, cut to `depth_max` labels.
+
         Raises:
             InvalidInput: a label or the depth is not legal.
         """
@@ -222,14 +227,15 @@ class Items:
             if len(cut) == len(namespace) and request.depth_max != len(cut):
                 cursor = items.past(item.rest, deeper=False)
             elif len(cut) == 1:
-                return Namespaces(found, cursor, more=False)  # Whatever follows begins with it.
+                return Namespaces(found, cursor, more=False)  # All others begin with this label, too.
             else:
                 cursor = items.past(cut[1:], deeper=True)
         return Namespaces(found, cursor, more=True)
 
 
 def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
-    """
+    """Check the labels of a namespace: the first, which names the object, and the rest.
+
     Raises:
         InvalidName, InvalidInput: a label is not legal, or there are too many.
     """
@@ -242,9 +248,11 @@ def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
 
 
 def check_vector(vector: bytes, config: Config) -> None:
-    """
+    """Check a packed vector.
+
     Raises:
-        InvalidValue, TooLarge: it is no vector, or a longer one than may be.
+        InvalidValue: it is not a vector.
+        TooLarge: it has more than `vector_dims_max` numbers.
     """
     vectors.check(vector)
     if len(vector) > config.vector_dims_max * vectors.FLOAT_BYTES:
@@ -256,14 +264,14 @@ def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> 
     if request.expect is not None and request.expect != version:
         raise ItemChanged(
             f"item {request.key!r} of {'.'.join([request.items, *request.rest])!r} "
-            f"{f'has version {version}' if version else 'is not there'}, and "
-            f"{f'version {request.expect}' if request.expect else 'none'} was expected. Nothing was written. Read it again.",
+            f"{f'has version {version}' if version else 'does not exist'}, but "
+            f"{f'version {request.expect}' if request.expect else 'no item'} was expected. Nothing was written. Read it again.",
             version=version,
         )
 
 
 def told(first: str, item: items.Item) -> requests.Item:
-    """An item as a reply has it; `first` is the first label of its namespace."""
+    """An item as clients get it; `first` is the first label of its namespace."""
     latest = item.latest
     return requests.Item(
         [first, *item.rest],
@@ -278,10 +286,11 @@ def told(first: str, item: items.Item) -> requests.Item:
 
 
 def check_matches(config: Config, matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> None:
-    """
+    """Check the prefixes and suffixes of a search.
+
     Raises:
         InvalidName: a label is not legal.
-        TooLarge: there are more than a filter may have terms.
+        TooLarge: there are more than `filter_terms_max`.
     """
     if len(matches) > config.filter_terms_max:
         raise TooLarge(f"a search names at most {config.filter_terms_max} prefixes and suffixes; this one has {len(matches)}.")
@@ -291,12 +300,12 @@ def check_matches(config: Config, matches: Sequence[tuple[requests.Match, Sequen
 
 
 def fits(namespace: Sequence[str], matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> bool:
-    """Whether the namespace begins, and ends, with all these labels; "*" is any."""
+    """Whether the namespace has all these prefixes and suffixes; "*" is any label."""
     return all(_fits(namespace, match, labels) for match, labels in matches)
 
 
 def _fits(namespace: Sequence[str], match: requests.Match, labels: Sequence[str]) -> bool:
-    """Whether the namespace begins, or ends, with these labels; "*" is any."""
+    """Whether the namespace begins, or ends, with these labels; "*" is any label."""
     if len(labels) > len(namespace):
         return False
     part = namespace[: len(labels)] if match == "prefix" else namespace[len(namespace) - len(labels) :]

@@ -2,10 +2,10 @@
 
 Laws:
 - It holds vectors of one length, each divided by its norm, so that a product is a cosine;
-  a vector of zeros stays, and is near nothing.
-- Up to the path `frontier` it holds those of every item, but for the paths in `moved`, whose
+  a vector of zeros stays as it is, and is near nothing.
+- Up to the path `frontier` it holds those of every item, except for the paths in `moved`, whose
   items were written since; past it none. So it can be filled, and used, in pieces.
-- Importing this needs NumPy, which the extra `vectors` brings.
+- Importing this needs NumPy, which the extra `vectors` installs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROWS_MIN = 64
-_PATH_BYTES = 200  # About what a path costs in the lists beside the vectors.
-_EMPTY_BYTES = 4096  # About what a matrix costs that holds nothing.
+_PATH_BYTES = 200  # About the cost of a path in the lists beside the vectors.
+_EMPTY_BYTES = 4096  # About the cost of an empty matrix.
 
 Vector = NDArray[np.float32]
 Vectors = NDArray[np.float32]  # One row each.
 
 
 class Matrix:
+    """The vectors of one namespace with `dims` numbers each. An item may have several."""
+
     def __init__(self, dims: int) -> None:
         self.dims = dims
         self.frontier: bytes | None = b""  # None: there is nothing past it.
@@ -36,20 +38,22 @@ class Matrix:
 
     @property
     def size_bytes(self) -> int:
+        """About the memory that it needs."""
         return _EMPTY_BYTES + self._data.nbytes + len(self._paths) * _PATH_BYTES
 
     def holds(self, path: bytes) -> bool:
+        """Whether the path is in the part that is filled."""
         return self.frontier is None or path <= self.frontier
 
     def replace(self, path: bytes, found: Vectors) -> None:
-        """These are now the vectors of the item, of unit length."""
+        """Set the vectors of an item, which have unit length; none removes it."""
         start, stop = bisect_left(self._paths, path), bisect_right(self._paths, path)
         self._free += self._rows[start:stop]
         self._paths[start:stop] = [path] * len(found)
         self._rows[start:stop] = self._stored(found)
 
     def extend(self, paths: Sequence[bytes], found: Vectors) -> None:
-        """Beyond all that there are: a vector for each path, in their order."""
+        """Add vectors, one for each path. The paths are in order, and beyond all that are there."""
         self._paths += paths
         self._rows += self._stored(found)
 
@@ -61,8 +65,10 @@ class Matrix:
         return rows
 
     def nearest(self, vector: Vector, after: bytes, limit: int) -> tuple[int, bytes, Iterator[tuple[bytes, float]]]:
-        """Compare the next vectors after a path, about `limit`, of no item a part: how many, the last of their paths, and
-        the paths with their nearness, the nearest first."""
+        """Compare about `limit` vectors after a path; the vectors of one item are never split.
+
+        Returns their number, the last of their paths, and the paths with their nearness, the nearest first.
+        """
         start = bisect_right(self._paths, after) if after else 0
         stop = start + limit
         if stop < len(self._paths):
@@ -71,7 +77,7 @@ class Matrix:
         if not rows:
             return 0, after, iter(())
         if rows == list(range(rows[0], rows[0] + len(rows))):
-            part = self._data[rows[0] : rows[0] + len(rows)]  # As it was filled: nothing need be copied.
+            part = self._data[rows[0] : rows[0] + len(rows)]  # In the order of filling: a view without a copy.
         else:
             part = self._data[rows]
         return len(rows), paths[-1], ranked(paths, part, vector)
@@ -84,18 +90,18 @@ class Matrix:
 
 
 def units(packed: Sequence[bytes], dims: int) -> Vectors:
-    """Of unit length, one row each; each is of so many numbers."""
+    """Unpack vectors of `dims` numbers each, one row per vector, scaled to unit length; a vector of zeros stays."""
     found = np.frombuffer(b"".join(packed), "<f4").astype(np.float64).reshape(len(packed), dims)
     norms = np.sqrt(np.einsum("ij,ij->i", found, found))
     return (found / np.where(norms, norms, 1.0)[:, np.newaxis]).astype(np.float32)
 
 
 def ranked(paths: Sequence[bytes], found: Vectors, vector: Vector) -> Iterator[tuple[bytes, float]]:
-    """Each path with the nearness of its row, the nearest first; of those as near in their order."""
+    """Each path with the nearness of its row, the nearest first; equally near ones stay in order."""
     scores = found @ vector
     return ((paths[nth], float(scores[nth])) for nth in np.argsort(-scores, kind="stable"))
 
 
 def nearest(found: Vectors, vector: Vector) -> float | None:
-    """How near the nearest of these is; None if there is none."""
+    """The nearness of the nearest of these; None if there is none."""
     return float(np.max(found @ vector)) if len(found) else None

@@ -1,12 +1,12 @@
-"""Which rows a search reads: those of an index, or all items of its namespace.
+"""The plan of a search: the rows of an index that it reads, or all items of its namespace.
 
 Laws:
-- What a plan finds is at least all that matches; the filter is asked of every item that it reads.
-- Paths come in their order, which is that of (namespace, key), whatever the plan.
-- An index is used if it is built here and the filter bounds its field by a number or a text:
-  the first of those that have few rows (`item_probe_rows_max`), all of which are then looked
-  up; else the first whose value is given, in the order of paths; else the first with no more
-  rows than a page looks at. With none of these the items are scanned.
+- A plan finds at least all matches; the filter is applied to every item that it reads.
+- Paths are in the order of (namespace, key) under every plan.
+- An index is used if it is built here and the filter bounds its field by a number or a text.
+  The first such index with few rows (`item_probe_rows_max`) is used, and all its items are looked
+  up; else the first whose exact value is given, in the order of paths; else the first with no
+  more rows than a page reads. If there is none of these, the items are scanned.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
 How = Literal["scan", "lookup", "stream"]
 
 _PLAIN = (bool, int, float, str)
-_AFTER = {NUMBER: TEXT, TEXT: b"\x03"}  # What no value of the class reaches.
+_AFTER = {NUMBER: TEXT, TEXT: b"\x03"}  # Above all values of the class.
 
 
 class Span(NamedTuple):
-    """Values that may match, in the form of `shoal.values.order`: from `low` on, and below `high`."""
+    """A range of values that may match, in the form of `shoal.values.order`: `low` ≤ value < `high`."""
 
     low: bytes
     high: bytes
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 
 class Plan:
-    """The items to look at, by their paths, or None for all in order; and how many rows were read so far."""
+    """How a search finds items, and the number of rows read so far. `field` is that of the index, empty for a scan."""
 
     def __init__(self, how: How, field: str, index_rows: int, paths: Callable[[Plan], Iterator[bytes]] | None) -> None:
         self.how = how
@@ -49,11 +49,12 @@ class Plan:
         self._paths = paths
 
     def paths(self) -> Iterator[bytes] | None:
+        """The paths of the items to read, in order; None for all items."""
         return None if self._paths is None else self._paths(self)
 
 
 class SearchScope(NamedTuple):
-    """What a search looks for: the items of a namespace after a path."""
+    """The items that a search covers: those of a namespace after a path."""
 
     transaction: Transaction
     target: Target
@@ -62,7 +63,7 @@ class SearchScope(NamedTuple):
 
 
 def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, config: Config) -> Plan:
-    """`wanted` are a filter's conditions by field."""
+    """Choose a plan, as the laws say. `wanted` are a filter's conditions by field. It may read rows of several indexes."""
     spans = {
         field: span
         for field, condition in wanted.items()
@@ -86,14 +87,14 @@ def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, co
 
 
 def span_of(condition: Any) -> Span | None:
-    """The values that a condition allows; None if it allows what no index holds, or bounds nothing."""
+    """The values that a condition allows; None if an index cannot find them, or if it bounds nothing."""
     operators = condition if isinstance(condition, dict) else {"$eq": condition}
     low, high, exact = b"", b"\xff", None
     bounded = False
     for name, operand in operators.items():
         value = of_plain(operand) if type(operand) in _PLAIN else OTHER
         if value == OTHER or name not in ("$eq", "$gt", "$gte", "$lt", "$lte"):
-            continue  # The other conditions bound it, or none does.
+            continue  # This operator sets no bound; another may.
         bounded = True
         first, above = value[:1], successor(value) or b"\xff"
         if name == "$eq":
@@ -122,7 +123,7 @@ def _stream(place: SearchScope, field: str, read: int, exact: bytes) -> Plan:
 
 
 def _gathered(place: SearchScope, field: str, span: Span, limit: int) -> list[bytes]:
-    """The first paths whose values are in a span, or have no order; in no order."""
+    """The paths whose values are in a span or have no order, at most `limit`; the paths are not sorted."""
     found: list[bytes] = []
     if span.exact is not None and span.low < span.high:
         found += islice(_of_value(place, field, span.exact), limit)
@@ -136,7 +137,7 @@ def _gathered(place: SearchScope, field: str, span: Span, limit: int) -> list[by
 
 
 def _of_value(place: SearchScope, field: str, value: bytes) -> Iterator[bytes]:
-    """The paths of a namespace whose value this is, in order."""
+    """The paths of a namespace whose items have this value, in order."""
     prefix = values_of(place.target, field) + value
     start = prefix + labels_of(place.rest)
     stop = successor(start)

@@ -1,14 +1,14 @@
-"""Searches of items by how near their vectors are.
+"""Searches of items by the nearness of their vectors.
 
 Laws:
-- What is ranked is exact: every vector of the namespace is compared, but for items that an
-  index rules out; and what is shown is read, filtered and compared again in the last step, so
-  that no put, delete or expiry is missed, whatever came between the steps.
+- The ranking is exact: every vector of the namespace is compared, except those of items that an
+  index rules out. The result is read, filtered and compared again in the last step, so that it
+  reflects every put, delete and expiry between the steps.
 - A step compares a bounded number of vectors in memory, or reads a bounded number of items;
-  others get their turn between two.
-- What is in memory is derived from the stored vectors, is made as a search first needs it,
-  and has a bound in bytes: past it the namespace that was searched longest ago leaves, and
-  what has no room is read anew by each search.
+  other tasks get their turn between two steps.
+- The vectors in memory are derived from the stored ones, are loaded when a search first needs
+  them, and have a bound in bytes: past it the least recently searched namespace is dropped, and
+  vectors without room are read again by each search.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from shoal.values.vectors import FLOAT_BYTES
 if TYPE_CHECKING:
     from shoal.node.items.matrix import Matrix, Vector, Vectors
 
-_ATTEMPTS_MAX = 3  # Where what was found moved before it could be shown.
+_ATTEMPTS_MAX = 3  # If found items changed before they could be shown.
 _NOISE = 1e-4  # A product of 32-bit floats differs a little with the order of its terms.
 
 
@@ -44,7 +44,7 @@ Ranking = Generator[None, None, RankedItems]
 
 
 class Root(NamedTuple):
-    """What one matrix holds: vectors of this length below a namespace."""
+    """Names a matrix: the vectors with `dims` numbers below a namespace."""
 
     target: Target
     rest: tuple[str, ...]
@@ -52,16 +52,18 @@ class Root(NamedTuple):
 
 
 class Nearest:
-    """The nearest paths so far; of those as near the least."""
+    """The `count` nearest paths so far; of equally near ones, the least."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._heap: list[tuple[float, _Last]] = []
 
     def takes(self, score: float, path: bytes) -> bool:
+        """Whether `put` would keep this one."""
         return len(self._heap) < self._count or (score, _Last(path)) > self._heap[0]
 
     def put(self, score: float, path: bytes) -> None:
+        """Add a path, if it is among the nearest."""
         entry = (score, _Last(path))
         if len(self._heap) < self._count:
             heapq.heappush(self._heap, entry)
@@ -69,11 +71,12 @@ class Nearest:
             heapq.heappushpop(self._heap, entry)
 
     def ranks(self) -> list[tuple[bytes, float]]:
+        """The paths with their nearness, the nearest first."""
         return [(last.path, score) for score, last in sorted(self._heap, reverse=True)]
 
 
 class _Last:
-    """A path that is greater than those after it."""
+    """A path in reversed order: the least path is the greatest."""
 
     __slots__ = ("path",)
 
@@ -90,6 +93,8 @@ class _Last:
 
 
 class Rankings:
+    """Semantic searches, and the vectors in memory that they share."""
+
     def __init__(self, config: Config, now_ms: Callable[[], int], indexes: Indexes) -> None:
         self._config = config
         self._now_ms = now_ms
@@ -99,9 +104,10 @@ class Rankings:
         self.scans: Scans = {RankItems: self.ranked}
 
     def ranked(self, view: Callable[[], View], request: RankItems) -> Ranking:
-        """
+        """Rank items step by step. `view` gives the items as they are now.
+
         Raises:
-            InvalidInput: the namespace, the vector or the filter is none.
+            InvalidInput, InvalidValue, TooLarge: the namespace, vector, filter or page is not legal.
             Unsupported: NumPy is not installed.
         """
         check_namespace(self._config, request.items, request.rest)
@@ -125,6 +131,7 @@ class Rankings:
     # ── what is in memory ─────────────────────────────────────────────────────
 
     def matrix(self, root: Root, make: Callable[[int], Matrix]) -> Matrix:
+        """The matrix of this name, made empty if it is not in memory. From then on its items are watched."""
         found = self._matrices.get(root)
         if found is None:
             found = self._matrices[root] = make(root.dims)
@@ -133,7 +140,7 @@ class Rankings:
         return found
 
     def fits(self, root: Root) -> bool:
-        """Whether a matrix may grow, once others that were not used for longer have left."""
+        """Whether a matrix may grow, after less recently used ones were dropped for room."""
         while self._bytes() > self._config.vector_cache_bytes and next(iter(self._matrices)) != root:
             self._matrices.popitem(last=False)
         return self._bytes() <= self._config.vector_cache_bytes
@@ -154,7 +161,7 @@ class Rankings:
 
 
 class _Search:
-    """One request's comparing, which may be begun again."""
+    """The comparison for one request, which may be repeated."""
 
     def __init__(self, rankings: Rankings, request: RankItems, filter: Filter, vector: Vector, numeric: ModuleType) -> None:
         self._rankings = rankings
@@ -164,7 +171,7 @@ class _Search:
         self._vector = vector
         self._numeric = numeric
         self._limit = min(max(1, request.limit), self._config.page_items_max)
-        self._picks = bool(filter.wanted or request.matches)  # So that items are read which are not shown.
+        self._picks = bool(filter.wanted or request.matches)  # Then items are read that are not shown.
         self._best = Nearest(0)
         self._compared = 0
 
@@ -190,7 +197,7 @@ class _Search:
             yield
 
     def shown(self, view: View) -> tuple[RankedItems, bool]:
-        """What was found, as it is now; and whether none of it moved."""
+        """The found items as they are now, and whether none of them changed since it was compared."""
         found: list[tuple[float, bytes, Ranked]] = []
         size, settled, more = 0, True, False
         for path, compared in self._best.ranks()[self._request.skip :]:
@@ -207,7 +214,7 @@ class _Search:
         return RankedItems([ranked for *_, ranked in sorted(found)], more, self._compared), settled
 
     def _piece(self, view: View, root: Root, after: bytes) -> bytes | None:
-        """Compare the next vectors; where to go on, or None at the end."""
+        """Compare the next vectors; returns the path to continue after, or None at the end."""
         matrix = self._rankings.matrix(root, self._numeric.Matrix)
         for path in list(islice(matrix.moved, self._config.item_scan_rows_max)):
             matrix.replace(path, self._vectors(view, path))
@@ -223,7 +230,7 @@ class _Search:
         return last if count >= limit else matrix.frontier
 
     def _load(self, view: View, root: Root, matrix: Matrix, after: bytes) -> bytes | None:
-        """Compare vectors that are read from storage; they stay in memory if there is room, and none before them is missing."""
+        """Compare vectors from storage. They stay in memory if there is room, and if the matrix holds all before them."""
         keep = after == matrix.frontier and self._rankings.fits(root)
         paths: list[bytes] = []
         packed: list[bytes] = []
@@ -242,7 +249,7 @@ class _Search:
         return path if read == limit else None
 
     def _take(self, view: View, found: Iterable[tuple[bytes, float]]) -> None:
-        """Put those that are nearer than what was found, if their items match. The nearest come first."""
+        """Add those that are nearer than the found ones, if their items match. The nearest come first."""
         taken: set[bytes] = set()
         for path, score in found:
             if path in taken:
@@ -254,7 +261,7 @@ class _Search:
                 self._best.put(score, path)
 
     def _shown_of(self, view: View, path: bytes, stored: Mapping[bytes, tuple[bytes, ...]]) -> tuple[bytes, ...]:
-        """Of an item's vectors, by the positions of its entries, those of the one that is shown."""
+        """The vectors of an item's shown entry; `stored` are the vectors of all its entries by position."""
         row = view.rows.get(items.ITEM + path)
         return () if row is None else stored.get(items.of_row(path, row).latest.position, ())
 
@@ -267,7 +274,7 @@ class _Search:
         return found
 
     def _fitting(self, packed: Sequence[bytes]) -> list[bytes]:
-        """Those of as many numbers as are compared."""
+        """Those with as many numbers as the request's vector."""
         return [one for one in packed if len(one) == len(self._request.vector)]
 
     def _compare_stored(self, view: View, path: bytes) -> None:
@@ -298,6 +305,6 @@ def _numeric() -> ModuleType:
         return importlib.import_module("shoal.node.items.matrix")
     except ImportError:
         raise Unsupported(
-            "this node cannot compare vectors: NumPy is not installed there. Nothing was written. "
+            "this node cannot compare vectors, because NumPy is not installed there. Nothing was written. "
             "Install it on the node, in a clone of Shoal: pip install '.[vectors]'"
         ) from None

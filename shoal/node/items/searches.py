@@ -1,9 +1,9 @@
 """Searches of items, page by page.
 
 Laws:
-- A page looks at a bounded number of rows and bytes, and says where to go on.
-- Items come in the order of (namespace, key), whether an index found them or a scan; what is
-  shown was compared with the filter, so that an index changes how much is read and nothing else.
+- A page reads a bounded number of rows and bytes, and says where the next page begins.
+- Items are in the order of (namespace, key), whether an index or a scan found them. The filter is
+  applied to all of them, so that an index changes only how much is read.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 
 
 class Searches:
+    """The handler of `SearchItems`."""
+
     def __init__(self, config: Config, now_ms: Callable[[], int], indexes: Indexes) -> None:
         self._config = config
         self._now_ms = now_ms
@@ -31,9 +33,10 @@ class Searches:
         self.readers: Readers = {SearchItems: self._search}
 
     def _search(self, view: View, request: SearchItems) -> ItemsPage:
-        """
+        """A page of the items that match.
+
         Raises:
-            InvalidInput: the namespace or the filter is none.
+            InvalidInput: the namespace or the filter is not legal.
         """
         check_namespace(self._config, request.items, request.rest)
         check_matches(self._config, request.matches)
@@ -63,11 +66,11 @@ class Searches:
     def _standings(self, view: View, filter: Filter) -> Standings:
         standings = self._indexes.of(view.target) if filter.wanted else {}
         if not all(standing.built for standing in standings.values()):
-            self._indexes.on_due(view.target)  # Its building may have been given up.
+            self._indexes.on_due(view.target)  # Building it may have failed.
         return standings
 
     def _page(self, view: View, request: SearchItems, chosen: Plan) -> Iterator[tuple[bytes, items.Item | None]]:
-        """Path and item in order, and None once as much was looked at as one page may."""
+        """Paths and items in order; None instead of an item once the page's bound is reached."""
         size = 0
         for looked_at, (path, stored, item) in enumerate(self._items(view, request, chosen)):
             if looked_at == self._config.item_scan_rows_max or size >= self._config.page_bytes_max:

@@ -2,10 +2,10 @@
 
 Laws:
 - An operation is applied whole or not at all, and only after everything that its
-  origin issued before it: its chain hash must follow from what is stored.
-- What it names by hash must be there and match. One that does not is refused, and
-  leaves no trace; neither does what followed it.
-- All that a call applies is one storage write.
+  origin issued before it: its chain hash must follow from the stored one.
+- The blobs that it names by hash must be there and match. Otherwise it is rejected
+  and leaves no trace, and so are the operations that follow it.
+- A call makes one storage write.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ from shoal.storage.keys import Kind
 
 
 class Received(NamedTuple):
+    """The outcome of applying operations."""
+
     number: int  # The storage write to wait for; 0 if nothing was applied.
     applied: list[Arrival]
     refused: list[tuple[Arrival, ShoalError]]
@@ -65,6 +67,8 @@ class _Ahead(Ahead):
 
 
 class Incoming:
+    """Applies operations of other nodes. `on_dangling` is called with a thread whose save builds on a pruned checkpoint."""
+
     def __init__(
         self,
         storage: Storage,
@@ -90,13 +94,12 @@ class Incoming:
         self._rules = rules
         self._feed = feed
         self.on_dangling: Callable[[Target], None] = lambda _: None
-        """Told of a thread in which a save builds on a checkpoint that was pruned here."""
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
-        """Apply operations that are causally ready, in this order.
+        """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
 
         Raises:
-            ReadOnly, StorageFull: storage refuses; nothing was applied.
+            ReadOnly, StorageFull: storage failed before, or now; nothing was applied.
             Overloaded: too many writes wait for the disk; nothing was applied. Try again.
         """
         batch = Transaction(self._storage)
@@ -112,12 +115,12 @@ class Incoming:
             raise
 
     def same(self, arrival: Arrival) -> bool:
-        """Whether the log holds just this operation under its dot."""
+        """Whether the log holds no different operation under this dot."""
         stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
         return stored is None or operation.LogEntry.unpack(stored).chain == arrival.shipment.chain
 
     def logged(self, shipment: Shipment) -> bool:
-        """Whether the log holds just this operation."""
+        """Whether the log holds this operation, byte for byte."""
         stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
         return stored is not None and operation.LogEntry.unpack(stored) == operation.LogEntry(shipment.chain, shipment.packed)
 
@@ -129,12 +132,12 @@ class Incoming:
         if place is None:
             place = ahead[number] = _Ahead(self._partitions.load(number))
         if not place.follows(arrival):
-            return  # What it follows was refused.
+            return  # An operation before it was rejected.
         own = Nested(batch)
         changes: list[Staged] = []
         try:
             tip = self._apply(own, place, arrival, changes)
-        except Exception as error:  # Whatever it holds, it must not take the node with it.
+        except Exception as error:  # No content of an operation may stop the node.
             own.abandoned()
             received.refused.append((arrival, _refusal(arrival, error)))
             return
@@ -149,13 +152,13 @@ class Incoming:
         shipment, body, dot = arrival
         number, before = shipment.partition, place.tip(dot.origin)
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
-            raise _bad(arrival, "its hash chain does not follow from what its origin sent before", "chain")
+            raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
-            raise _bad(arrival, "what it names does not come with it", "content")
+            raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(own, number, stamp, change, beside, changes)
@@ -200,13 +203,13 @@ class Incoming:
             changes.append(Staged(target.partition, change_of(target, stamp, change.change), stamp, edit, began))
 
     def _receive(self, place: DocumentContext, stamp: Stamp, change: Change, beside: Blobs) -> bool:
-        """Returns whether followers of a document lack what was there before."""
+        """Check and apply a change. True if it filled a gap of a document, so that followers lack what was there before."""
         try:
             checked = mutation.check(place.rows, stamp, change, beside)
         except BadOperation:
             if not is_gone(beside):
                 raise
-            return False  # What it made was erased, maybe by an operation that is still to come.
+            return False  # Its content was erased, maybe by an operation that has not arrived yet.
         outcome = mutation.apply(place.rows, stamp, change, checked)
         if isinstance(change, document.Update):
             self._documents.follow_update(place, stamp, change, checked)
@@ -217,7 +220,7 @@ class Incoming:
         return False
 
     def _dangles(self, place: DocumentContext, beside: Blobs) -> bool:
-        """Whether a checkpoint is described against one that was pruned: what it needs of that may be gone."""
+        """Whether a checkpoint builds on a pruned one, whose chunks may be swept here."""
         if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
             return False
         record = dag.decode_record(beside.content)
@@ -237,10 +240,10 @@ class Incoming:
 
 
 def _check_body(arrival: Arrival, before: Tip) -> None:
-    """What only its origin can answer for; the rest its mutations say.
+    """Check an operation's times and key. Its mutations are checked where they are applied.
 
     Raises:
-        BadOperation, InvalidName: it cannot have been issued.
+        BadOperation, InvalidName: no node issues such an operation.
     """
     body = arrival.body
     if not before.hlc < body.hlc:
@@ -252,7 +255,7 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
 
 
 def _claim(own: Transaction, key: bytes, dot: Dot) -> None:
-    """Of the operations with one key the least dot is the one that is answered with."""
+    """Let a key name the operation with the least dot that has it."""
     claimed = own.get(key)
     if claimed is None or dot.pack() < claimed:
         own.put(key, dot.pack())

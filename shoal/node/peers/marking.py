@@ -1,10 +1,10 @@
 """The marks of the other owners (`shoal.cluster.marks`), in this node's store.
 
 Laws:
-- They are written at most once an interval, with whatever else waits for the disk, and only what changed.
-- There is one mark for each configured address: that of the directory that was reached there last.
+- Changes of the marks are written at most once per interval, in the same group commit as other writes.
+- There is one mark for each configured address: that of the directory that was last reached there.
 
-What a crash takes of the last interval is missing in a mark, which then says too little and never too much.
+A crash loses the changes of the last interval. A mark may then say too little, but never too much.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from shoal.storage.interface import Storage
 
 _MARK = keys.meta("mark/")  # node₁₆ partition₂ origin₁₆ → sequence₈
 _ADDRESS = keys.meta("marked/")  # node₁₆ → the address at which it was reached last.
-_PLACE_BYTES = 2 + ORIGIN_BYTES + 1  # More than any place has.
+_PLACE_BYTES = 2 + ORIGIN_BYTES + 1  # Longer than any place.
 _ROWS_MAX = 4096  # In one write.
 
 
 class Marking:
+    """Reads and writes the marks. `now` is when the first interval begins, in seconds."""
+
     def __init__(self, storage: Storage, commit: GroupCommit, *, members: Members, config: Config, now: float) -> None:
         self._storage = storage
         self._commit = commit
@@ -37,7 +39,7 @@ class Marking:
         self._addresses: dict[bytes, str] = {}
 
     def load(self) -> dict[bytes, dict[int, VersionVector]]:
-        """The marks, by node."""
+        """The stored marks, by node and partition."""
         found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
         for key, address in self._storage.scan(_ADDRESS, successor(_ADDRESS)):
             self._addresses[key[len(_ADDRESS) :]] = address.decode()
@@ -49,18 +51,18 @@ class Marking:
         }
 
     def record(self, protocol: Replication, now: float) -> None:
-        """Write what changed, if that is due.
+        """Write the changes, if the interval is over.
 
         Raises:
-            ShoalError: storage refuses it; it is tried again.
+            ShoalError: storage failed; a later call tries again.
         """
         if now < self._due_s:
             return
         self._due_s = now + self._interval_s
         reached = {member.node: member.address for member in self._members.all if member.node}
-        for node in sorted(self._addresses.keys() - reached.keys()):  # In one order each time.
+        for node in sorted(self._addresses.keys() - reached.keys()):  # Always in the same order.
             if self._addresses[node] not in self._members.addresses or self._addresses[node] in reached.values():
-                self._drop(protocol, node)  # No member any more, or another directory has taken its place.
+                self._drop(protocol, node)  # It is no longer a member, or another directory has replaced it.
         for node, address in reached.items():
             self._write(protocol, node, address)
 

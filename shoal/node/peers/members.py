@@ -1,10 +1,10 @@
-"""The configured owners: who they are, and how this node stands with each of them.
+"""The configured owners, and the state of this node's link to each.
 
 Laws:
-- Their number is that of the configuration, whoever can be reached and wherever an
-  address leads; a majority is counted over it.
+- The configuration alone decides their number, over which a majority is counted; it
+  does not matter how many can be reached, or which node an address leads to.
 - An owner is the node that was reached at a configured address. A node that only
-  dialled us, and an id that was there before, do not count.
+  dialled this one, and an id that was at the address before, do not count.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ _DISAGREEMENTS_MAX = 64
 
 @dataclass(slots=True)
 class MemberState:
+    """One of the other owners, and the link to it."""
+
     address: str
-    node: bytes = b""
-    identity: Identity | None = None  # As it was when it was linked last.
-    outlet: Outlet | None = None
-    linked_ms: int = 0
-    dropped: int = 0
-    trouble: str = ""
+    node: bytes = b""  # The id that was last reached at the address; empty: none yet.
+    identity: Identity | None = None  # Its description at the last link.
+    outlet: Outlet | None = None  # None: not linked.
+    linked_ms: int = 0  # When the last link began.
+    dropped: int = 0  # Messages that its queue did not take.
+    trouble: str = ""  # The last operation of this node that it did not apply, for people.
 
 
 def addresses_of(config: Config) -> list[str]:
@@ -56,26 +58,30 @@ def addresses_of(config: Config) -> list[str]:
 
 
 class Members:
+    """The other owners, by the addresses in the configuration."""
+
     def __init__(self, addresses: list[str]) -> None:
-        self.reasons: Mapping[str, str] = {}  # Why an address is not linked, as whoever dials it says.
+        self.reasons: Mapping[str, str] = {}  # The dialler's reason why an address is not linked.
         self._members = {address: MemberState(address) for address in addresses}
-        self._disagreements: dict[bytes, str] = {}  # By node; those that met this one last.
+        self._disagreements: dict[bytes, str] = {}  # By node; the latest `_DISAGREEMENTS_MAX`.
 
     @property
     def all(self) -> list[MemberState]:
+        """The other owners, in the order of the configuration."""
         return list(self._members.values())
 
     @property
     def addresses(self) -> set[str]:
+        """The configured addresses of the other owners."""
         return set(self._members)
 
     @property
     def size(self) -> int:
-        """Owners, this node included."""
+        """The number of owners, this node included."""
         return 1 + len(self._members)
 
     def needed(self, durability: str) -> int:
-        """Copies, this node's included."""
+        """The number of copies that `quorum` or `all` needs, this node's included."""
         return self.size if durability == "all" else self.size // 2 + 1
 
     @property
@@ -84,27 +90,29 @@ class Members:
         return len(self._members) // 2 + 1 if self._members else 0
 
     def name_of(self, node: bytes) -> str:
-        """The address at which it was reached, or its id, for people."""
+        """For people: the address at which a node was reached, or the beginning of its id."""
         return next((member.address for member in self._members.values() if member.node == node), f"node {node.hex()[:8]}")
 
     @property
     def nodes(self) -> set[bytes]:
+        """The ids of the owners that were ever reached."""
         return {member.node for member in self._members.values() if member.node}
 
     @property
     def linked_nodes(self) -> set[bytes]:
+        """The ids of the owners that have a link now."""
         return {member.node for member in self._members.values() if member.outlet is not None}
 
     def address_of(self, node: bytes) -> str:
-        """For people: the address of a node, or its id if it is no member any more."""
+        """For people: the address of a node, or its whole id if it is no longer a member."""
         return next((member.address for member in self.all if member.node == node), node.hex())
 
     def check(self, peer: Identity, *, own: str) -> None:
-        """Whether a peer may send; one that advertises this node's `own` address may, so that both sides tell of it.
+        """Check whether a peer may send. One that advertises this node's `own` address may, so that both sides report that.
 
         Raises:
-            PeerRefused: it is no member, another node is linked at its address, or one with its id is linked under another
-                address or in another process.
+            PeerRefused: it is not a member, another node is linked at its address, or one with its id is linked under
+                another address or in another process.
         """
         if peer.name not in self._members and peer.name != own:
             raise PeerRefused(
@@ -134,11 +142,14 @@ class Members:
 
     @property
     def disagreements(self) -> list[str]:
-        """How nodes that met this one disagree with it about the members."""
+        """For people: how other nodes disagree with this one about the members."""
         return list(dict.fromkeys(self._disagreements.values()))
 
     def compare(self, peer: Identity, *, own: Identity) -> str | None:
-        """Compare what a peer says of the members; returns what has changed since: a disagreement, or "" if it is settled."""
+        """Compare a peer's list of members with this node's.
+
+        Returns None if nothing has changed since the last time; else the new disagreement, or "" if there is none any more.
+        """
         others = [member.identity for member in self._members.values() if member.outlet is not None and member.identity]
         found = membership.disagreement(own, peer, others)
         before = self._disagreements.pop(peer.node, "")
@@ -149,7 +160,7 @@ class Members:
         return found if found != before else None
 
     def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
-        """Returns the node that was at this address before, and is at none any more; else no bytes."""
+        """Record a link. Returns the node that was at this address before and is at none now; empty if there is none."""
         member = self._members.get(outlet.address)
         if member is None:
             return b""
@@ -159,16 +170,19 @@ class Members:
         return b"" if before in self.nodes else before
 
     def unlinked(self, outlet: Outlet) -> None:
+        """Record that a link has ended."""
         for member in self._members.values():
             if member.outlet is outlet:
                 member.outlet = None
 
     def note_dropped(self, node: bytes) -> None:
+        """Count a message that the queue of a node's link did not take."""
         for member in self._members.values():
             if member.node == node:
                 member.dropped += 1
 
     def note_trouble(self, node: bytes, trouble: Trouble) -> None:
+        """Record that a node did not apply an operation of this one."""
         for member in self._members.values():
             if member.node == node:
                 member.trouble = (

@@ -1,9 +1,9 @@
-"""Operations from the log, on their way to a peer: the sending half of replication.
+"""Operations from the log for a peer: the sending half of replication.
 
 Laws:
-- Only what is durable is shipped.
-- Within a partition they come in HLC order, which is a causal order: the receiver can
-  apply them as they arrive.
+- Only durable operations are shipped.
+- Within a partition they are in HLC order, which is a causal order, so that the
+  receiver can apply them as they arrive.
 """
 
 from __future__ import annotations
@@ -41,16 +41,20 @@ class _Logged(NamedTuple):
 
 
 class Outgoing:
+    """Reads operations and their blobs from storage."""
+
     def __init__(self, storage: Storage, partitions: Partitions, generations: Generations) -> None:
         self._storage = storage
         self._partitions = partitions
         self._generations = generations
 
     def shipments(self, ranges: Iterable[Range], *, bytes_max: int) -> list[Raw]:
-        """Encoded operations of these ranges, as far as they are durable; none after those that reach `bytes_max`.
+        """Encoded operations of these ranges, as far as they are durable, until they reach `bytes_max`.
+
+        Damage in one partition only ends the operations of that partition.
 
         Raises:
-            StoreCorrupt: an operation or what it names cannot be read, and so none can be given.
+            StoreCorrupt: damage left no operation at all.
         """
         found: list[Raw] = []
         size = 0
@@ -62,14 +66,14 @@ class Outgoing:
                         return found
                     found.append(self._shipped(number, logged))
                     size += len(memoryview(found[-1]))
-            except StoreCorrupt as error:  # It must not keep the other partitions from the peer.
+            except StoreCorrupt as error:  # The peer still gets those of other partitions.
                 damage = error
         if damage is not None and not found:
             raise damage
         return found
 
     def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
-        """When the oldest of these operations was issued, by its issuer's clock; None if none is in the log."""
+        """The time at which the oldest of these operations was issued, by its issuer's clock; None if none is in the log."""
         stored = [self._storage.get(keys.log(number, dot)) for number, dot in places]
         times = [operation.decode(operation.LogEntry.unpack(entry).packed).wall_ms for entry in stored if entry is not None]
         return min(times, default=None)

@@ -1,11 +1,10 @@
-"""What a cluster answers for its owners: copies made, sessions caught up, and how everybody stands.
+"""The `Replicas` of a node with peers: it counts copies, waits for them, and shows the state of the cluster.
 
 Laws:
-- Copies are counted over the configured owners, by what each said that it holds
-  durably; this node counts once its own fsync is done. A learner counts as no owner
-  (`shoal.cluster.learning`), and while this node is one, it moves no stability.
-- Whoever waits here waits for a bounded time, and is then told what is missing, and
-  who has acknowledged.
+- Copies are counted over the configured owners, by what each reports that it holds
+  durably; this node counts once its own fsync is done. A learner does not count
+  (`shoal.cluster.learning`), and while this node is one, nothing becomes stable.
+- Every wait is bounded. The error then says what is missing and who has acknowledged.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from shoal.node.target import Target
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Durability, Member
 
-_LAGGING_READ_MAX = 256  # Operations that are looked at to say how old the oldest is,
-_LAGGING_PARTITIONS_MAX = 8  # of so many partitions.
+_LAGGING_READ_MAX = 256  # Operations that are read to find the oldest one that a peer lacks,
+_LAGGING_PARTITIONS_MAX = 8  # from so many partitions.
 
 _Waiter = tuple[Callable[[], bool], asyncio.Future[None]]
 
 
 class Quorum:
-    """An `Replicas`. `hurry` asks all peers for what a partition lacks, and gives the question's number."""
+    """The `Replicas` of a cluster. `hurry` asks all peers what they hold of a partition, and returns the question's number."""
 
     def __init__(
         self,
@@ -76,13 +75,13 @@ class Quorum:
     def refilling(self) -> bool:
         """See `Replicas.refilling`."""
         learning = self._protocol.learning
-        # What is quarantined may never come.
+        # A quarantined operation may never be applied.
         return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
 
     # ── waiting ───────────────────────────────────────────────────────────────
 
     async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
-        """See `Replicas.reached`."""
+        """See `Replicas.wait_applied`."""
         question = self._hurry(partition)
         if await self._true(
             self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
@@ -90,13 +89,13 @@ class Quorum:
             return
         if self._is_lost(partition, wanted, question):
             raise BookmarkLost(
-                "all nodes of the cluster are reachable, and none holds the operations that your bookmark names: the "
+                "all nodes of the cluster are reachable, but none holds the operations that the bookmark names: the "
                 "nodes that acknowledged them have lost "
                 "them. Nothing was written. Read with stale=True to continue from the existing state."
             )
         unreachable = [member.address for member in self.members.all if member.outlet is None]
         raise SessionBehind(
-            f"this node did not catch up with your bookmark within {self._config.session_wait_s:g} s"
+            f"this node did not catch up with the bookmark within {self._config.session_wait_s:g} s"
             + (f"; {', '.join(unreachable)} cannot be reached" if unreachable else "")
             + ". Nothing was written. Try again, here or on another node, or read with stale=True to continue from "
             "the state here.",
@@ -110,14 +109,14 @@ class Quorum:
             return
         counted = self._countable()
         raise NoQuorum(
-            f"durability {durability} needs {needed} of {self.members.size} replicas, and {counted} can be reached"
+            f"durability {durability} needs {needed} of {self.members.size} replicas, but {counted} can be reached"
             f"{self._uncounted()}. Nothing was written. Try again when more of them are back, or write with durability local.",
             reachable=counted,
             needed=needed,
         )
 
     async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """See `Replicas.spread`."""
+        """See `Replicas.wait_replicated`."""
         needed = self.members.needed(durability)
         if await self._true(
             self._spreading[partition],
@@ -127,7 +126,7 @@ class Quorum:
             return
         holders = [self._config.advertise, *self._holders(partition, wanted)]
         raise OutcomeUnknown(
-            f"durability {durability} needs {needed} copies, and {len(holders)} are known after "
+            f"durability {durability} needs {needed} copies, but {len(holders)} are known after "
             f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}{self._unlearnt()}. The write is durable there, and may "
             "be on others; it will reach all of them when they are back. Send it again with the same key to wait for more.",
             acknowledged=holders,
@@ -136,24 +135,25 @@ class Quorum:
 
     @property
     def size(self) -> int:
+        """See `Replicas.size`."""
         return self.members.size
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
-        """See `Replicas.current`. Majorities meet: what one has acknowledged, one of any other majority tells of."""
+        """See `Replicas.catch_up`. Any two majorities share a node, so one of these knows what another acknowledged."""
         await self.reachable(durability)
         needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
         enough = lambda: not self.is_learner and len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
         told = await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s)
-        if told and not self.is_learner:  # A peer may have told it meanwhile that it was set back.
+        if told and not self.is_learner:  # A peer may have reported meanwhile that this node was set back.
             return
         answered = len(self._answered(partition, question)) + 1
-        held = "all hold" if durability == "all" else "a quorum holds"
+        holders = "all owners hold" if durability == "all" else "a quorum holds"
         raise NoQuorum(
-            f"what {held} could not be had within {timeout_s:g} s: {answered} of {self.members.size} owners said what "
-            f"they hold, {needed} are needed, or what they hold did not come{self._unlearnt()}. Try again once more of them "
-            "are back.",
+            f"this node could not fetch within {timeout_s:g} s everything that {holders}: {answered} of {self.members.size} "
+            f"owners reported what they hold ({needed} are needed), or the operations did not arrive{self._unlearnt()}. Try "
+            "again when more of them are back.",
             reachable=answered,
             needed=needed,
         )
@@ -167,7 +167,7 @@ class Quorum:
         await self._caught_up(partition, question, timeout_s)
 
     async def _caught_up(self, partition: int, question: int, timeout_s: float) -> bool:
-        """Wait until this replica holds what those hold who have answered."""
+        """Wait until this replica holds everything that those who answered hold."""
         wanted = NOTHING_SEEN
         for node in self._told_by(partition, question):
             wanted = wanted.join(self._protocol.known(node).vector(partition))
@@ -175,6 +175,7 @@ class Quorum:
 
     @property
     def linked(self) -> frozenset[bytes]:
+        """See `Replicas.linked`."""
         return frozenset(self.members.linked_nodes - {self._incarnation.node})
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
@@ -187,23 +188,23 @@ class Quorum:
             given = await self._seeker.ask(node, target, amount, spare=spare)
             if given is None or given.amount <= 0:
                 continue
-            with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will come.
+            with suppress(SessionBehind, BookmarkLost):  # The transfer is made, and will arrive.
                 await self.wait_applied(target.partition, VersionVector({Origin(given.origin): given.sequence}))
                 amount -= given.amount
             if amount <= 0:
                 return
 
     async def _told(self, enough: Callable[[], bool], partition: int, seconds: float) -> bool:
-        """Wait for enough answers."""
+        """Wait for enough answers, and ask again meanwhile."""
         slice_s = min(seconds, self._config.sync_interval_s)
         for _ in range(max(1, round(seconds / slice_s))):
             if await self._true(self._asking[partition], enough, slice_s):
                 return True
-            self._hurry(partition)  # A link may have gone with the question; an answer to a later one will do.
+            self._hurry(partition)  # A lost link may have taken the question with it; an answer to a later one is enough.
         return False
 
     async def _true(self, waiters: list[_Waiter], condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `condition` holds, or for so long; whoever changes what it looks at calls `_wake`."""
+        """Wait until `condition` is true, or for so many seconds. Code that can make it true calls `_wake`."""
         if condition():
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -222,11 +223,11 @@ class Quorum:
     # ── what happened ─────────────────────────────────────────────────────────
 
     def stir(self) -> None:
-        """An owner was linked."""
+        """Wake requests that wait for links: an owner was linked, or began to count."""
         _wake(self._linking)
 
     def applied(self, partitions: Iterable[int]) -> None:
-        """Operations of peers were applied there."""
+        """Wake requests that wait for operations: some were applied in these partitions."""
         for partition in partitions:
             if partition in self._reaching:
                 _wake(self._reaching[partition])
@@ -234,7 +235,7 @@ class Quorum:
                     del self._reaching[partition]
 
     def settle(self, node: bytes) -> None:
-        """A peer said what it holds."""
+        """Wake requests that wait for copies or answers: a message of a peer was taken."""
         known = self._protocol.known(node)
         for partition in known.advanced & self._spreading.keys():
             _wake(self._spreading[partition])
@@ -247,7 +248,7 @@ class Quorum:
                 del self._asking[partition]
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """See `Replicas.holdings`. An owner that was never reached holds nothing that is known; nor does a learner."""
+        """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner."""
         found: dict[str, Holding] = {}
         for member in self.members.all:
             found[member.address] = Holding(VersionVector(), None)
@@ -262,13 +263,14 @@ class Quorum:
 
     @property
     def mended(self) -> Repairs:
+        """See `Replicas.mended`."""
         return self._mender.mended
 
     # ── counting ──────────────────────────────────────────────────────────────
 
     @property
     def is_learner(self) -> bool:
-        """Whether this node is one."""
+        """Whether this node is a learner."""
         return self._protocol.learning is not None
 
     def counts(self, node: bytes) -> bool:
@@ -276,28 +278,28 @@ class Quorum:
         return self._protocol.is_member(node)
 
     def _countable(self) -> int:
-        """Owners that are linked and no learners. To a learner nobody is: it cannot tell what they would confirm."""
+        """The owners that are linked and not learners, this node included. A learner counts none."""
         return 0 if self.is_learner else 1 + sum(map(self.counts, self._linked()))
 
     def _linked(self) -> set[bytes]:
-        """The other owners that can be asked."""
+        """The other owners that have a link."""
         return self.members.linked_nodes - {self._incarnation.node}
 
     def _uncounted(self) -> str:
-        """Who does not count, and why, for people."""
+        """For people: the owners that do not count, and why."""
         if self.is_learner:
             return self._unlearnt()
         away = [member.address for member in self.members.all if member.outlet is None]
         learners = [m.address for m in self.members.all if m.outlet is not None and not self.counts(m.node)]
         return (f"; {', '.join(away)} cannot be reached" if away else "") + (
-            f"; {', '.join(learners)} can be, and does not count until it has fetched what the others hold" if learners else ""
+            f"; {', '.join(learners)} can, but does not count until it has fetched what the others hold" if learners else ""
         )
 
     def _unlearnt(self) -> str:
         return "; this node does not count until it has fetched what the others hold" if self.is_learner else ""
 
     def _answered(self, partition: int, question: int) -> set[bytes]:
-        """The other owners that said what they hold, after they were asked; what one said as a learner does not count."""
+        """The other owners that reported what they hold after this question; a report by a learner does not count."""
         return {
             member.node
             for member in self.members.all
@@ -305,7 +307,7 @@ class Quorum:
         }
 
     def _told_by(self, partition: int, question: int) -> set[bytes]:
-        """All that said what they hold, after they were asked, learners too."""
+        """All members that reported what they hold after this question, learners included."""
         return {
             member.node
             for member in self.members.all
@@ -322,13 +324,14 @@ class Quorum:
         for member in self.members.all:
             known = self._protocol.known(member.node)
             if member.outlet is None or not known.answered(partition, question):
-                return False  # It may hold more than it is known to.
+                return False  # It may hold more than is known.
             everything = everything.join(known.vector(partition))
         return not everything.dominates(wanted)
 
     # ── how everybody stands ──────────────────────────────────────────────────
 
     def view(self) -> ClusterView:
+        """See `Replicas.view`."""
         return ClusterView(
             cluster=self._config.cluster,
             size=self.members.size,
@@ -352,7 +355,7 @@ class Quorum:
             return []
         told_by = self._incarnation.told_by
         fallen = (
-            [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still to come"] if told_by else []
+            [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still missing"] if told_by else []
         )
         return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self.members.all]
 
@@ -418,7 +421,7 @@ class Quorum:
         return found[:_LAGGING_READ_MAX]
 
     def _shown(self, totals: Totals) -> dict[str, int]:
-        """As many as the configuration says, the same on every node that knows the same origins."""
+        """The counts of at most `status_origins_max` origins, the same ones on every node that knows the same origins."""
         return {origin.hex(): count for origin, count in totals.first(self._config.status_origins_max)}
 
 

@@ -1,13 +1,13 @@
-"""What is found damaged here, fetched again from a peer that has it whole.
+"""Read repair: a damaged row is fetched again from a peer that has it intact.
 
 Laws:
-- A row is given to a peer, and taken from one, only if it is what it must be: a chunk, or a node
-  over chunks, what its digest names; a checkpoint's record what the log here says was saved, and when.
-- A row is written back only if a read that has failed since it was fetched needs it: what was
-  erased meanwhile is not brought back.
-- A peer that did not give what was asked of it is not asked again for that read, and the error
-  names it. Those who read the same share one question.
-- What nobody has stays an error: nothing damaged is ever shown.
+- A row is given to a peer, and taken from one, only if it is right: a chunk, or a tree node over
+  chunks, matches its digest; a checkpoint's record matches the save in the log here, and its time.
+- A row is written back only if a read that failed after the row was fetched needs it, so that
+  erased rows are not restored.
+- A peer that did not give a row is not asked again for that read, and the error names it.
+  Concurrent reads of the same rows share one question.
+- A row that no peer has stays an error: nothing damaged is ever shown.
 """
 
 from __future__ import annotations
@@ -42,21 +42,25 @@ _log = logging.getLogger("shoal.node")
 
 
 class DamagedObject(NamedTuple):
-    """One generation of an object."""
+    """The object whose rows are damaged, and its generation."""
 
     target: Target
     generation: int
 
 
 class Verdict(Enum):
+    """Whether a row's value is right, judged by digests and the log here."""
+
     WHOLE = "whole"
-    FALSE = "false"  # It is not what it says.
+    FALSE = "false"  # It does not match.
     UNKNOWN = "unknown"  # This replica cannot tell.
 
 
 class Brought(NamedTuple):
+    """The outcome of fetching rows from peers."""
+
     rows: dict[bytes, bytes]
-    failed: dict[str, str]  # Who did not give what it was asked for, and why.
+    failed: dict[str, str]  # The addresses of peers that gave nothing, and why.
 
 
 class _Question(NamedTuple):
@@ -66,7 +70,10 @@ class _Question(NamedTuple):
 
 
 class ReadRepairer:
-    """`holds` says whether a peer is known to hold what a vector names of a partition; `send` is told a node and a message."""
+    """Both sides of read repair.
+
+    `holds` says whether a node is known to hold what a vector covers of a partition; `send` sends a question to a node.
+    """
 
     def __init__(
         self,
@@ -87,12 +94,12 @@ class ReadRepairer:
         self._send = send
         self._last_id = 0
         self._questions: dict[int, _Question] = {}
-        self._admitted: set[bytes] = set()  # Of whose last link nothing has come; bounded by the links.
+        self._admitted: set[bytes] = set()  # Nodes whose last link has brought no message yet; bounded by the links.
         self._under_way: dict[tuple[DamagedObject, tuple[bytes, ...]], asyncio.Task[Brought]] = {}
         self._stopped = False
 
     async def stop(self) -> None:
-        """Who waits is told that nothing came."""
+        """End all questions without an answer, and wait for the reads that asked them."""
         self._stopped = True
         for question in self._questions.values():
             _settle(question.answer, None)
@@ -101,10 +108,10 @@ class ReadRepairer:
     # ── giving ────────────────────────────────────────────────────────────────
 
     def answer(self, lost: RepairRequest) -> RepairReply:
-        """Those of the rows that are whole here, as many as fit `supply_bytes_max`.
+        """Answer a question: the rows that are intact here, as many as fit `supply_bytes_max`.
 
         Raises:
-            InvalidName: it names what cannot be.
+            InvalidName: the space or the thread has an illegal name.
         """
         if lost.kind != Kind.THREAD:
             return RepairReply(lost.id, [])
@@ -123,17 +130,17 @@ class ReadRepairer:
     # ── asking ────────────────────────────────────────────────────────────────
 
     def found(self, peer: bytes, found: RepairReply) -> None:
-        """A peer has answered."""
+        """Take a peer's answer; one to an unknown question is ignored."""
         question = self._questions.get(found.id)
         if question is not None and question.node == peer:
             _settle(question.answer, found)
 
     def admitted(self, peer: bytes) -> None:
-        """It has linked to this node."""
+        """Note that a peer has linked to this node."""
         self._admitted.add(peer)
 
     def heard(self, peer: bytes) -> None:
-        """A message came. The first of a link shows that its answers have a way to come: before that they were lost."""
+        """Ask open questions again at the first message of a peer's link; until then its answers were lost."""
         if peer not in self._admitted:
             return
         self._admitted.discard(peer)
@@ -142,19 +149,19 @@ class ReadRepairer:
                 self._send(peer, question.lost)
 
     def unlinked(self, peer: bytes) -> None:
-        """Its answer will not come."""
+        """End the questions to a peer, because no answer can arrive."""
         for question in self._questions.values():
             if question.node == peer:
                 _settle(question.answer, None)
 
     async def fetch(self, place: DamagedObject, rows: tuple[bytes, ...], skipped: Iterable[str]) -> Brought:
-        """What some peer has of these rows, whole and other than what is here; `skipped` are not asked."""
+        """Fetch rows from the first peer that has any of them intact and different from here; `skipped` are not asked."""
         task = self._under_way.get((place, rows))
         if task is None:
             task = asyncio.get_running_loop().create_task(self._fetch(place, rows, frozenset(skipped)))
             self._under_way[place, rows] = task
             task.add_done_callback(lambda _: self._under_way.pop((place, rows), None))
-        return await asyncio.shield(task)  # Others may wait for it still.
+        return await asyncio.shield(task)  # Others may still wait for it.
 
     async def _fetch(self, place: DamagedObject, rows: tuple[bytes, ...], skipped: frozenset[str]) -> Brought:
         failed: dict[str, str] = {}
@@ -171,13 +178,13 @@ class ReadRepairer:
             taken = self._take(place, rows, answer)
             if taken:
                 return Brought(taken, failed)
-            failed[member.address] = "does not have it" if taken is not None else "sent what is not what was asked for"
+            failed[member.address] = "does not have it" if taken is not None else "sent other rows than those asked for"
             if taken is None:
-                _log.warning("%s was asked for damaged rows of %s, and sent others", member.address, named(place.target))
+                _log.warning("%s was asked for damaged rows of %s, but sent others", member.address, named(place.target))
         return Brought({}, failed)
 
     def _candidates(self, partition: int) -> list[MemberState]:
-        """Those first that are known to hold all that is here."""
+        """The members, with those first that are known to hold everything that this node holds."""
         vector = self.database.vector_of(partition)
         return sorted(self._members.all, key=lambda member: not self._holds(member.node, partition, vector))
 
@@ -198,7 +205,7 @@ class ReadRepairer:
             del self._questions[id]
 
     def _take(self, place: DamagedObject, asked: tuple[bytes, ...], found: RepairReply) -> dict[bytes, bytes] | None:
-        """The rows of an answer that help; None if some are not what they say."""
+        """The rows of an answer that help; None if some are wrong or were not asked for."""
         taken: dict[bytes, bytes] = {}
         transaction = self.database.document(place.target).transaction
         here = dict(_stored(transaction, place, asked))
@@ -212,7 +219,7 @@ class ReadRepairer:
 
 
 class ObjectRepair:
-    """For one read of an object: see `Replicas.read_repair`."""
+    """The repair for one request about an object; see `Replicas.read_repair`."""
 
     def __init__(self, mender: ReadRepairer, target: Target) -> None:
         self._mender = mender
@@ -223,7 +230,7 @@ class ObjectRepair:
         self._failed: dict[str, str] = {}
 
     async def repair(self, error: StoreCorrupt, /) -> None:
-        """See `replicas.ReadRepair.repair`. The first failure makes it fetch, the next one shows that it is still needed."""
+        """See `ReadRepair.repair`. A first failure fetches the rows; the second shows that they are needed and writes them."""
         lost = tuple([row for row in error.lost if mendable(row) and row not in self._written])
         generation = self._mender.database.generations.current(
             self._mender.database.document(self._target).transaction, self._target
@@ -248,23 +255,23 @@ class ObjectRepair:
         try:
             await self._mender.commit.wait_durable(self._mender.commit.write(rows))
         except ShoalError as refusal:
-            raise self._failure(error, f" A peer has it, and it could not be written here: {refusal.message}") from refusal
+            raise self._failure(error, f" A peer has it, but it could not be written here: {refusal.message}") from refusal
         self._mender.mended.rows += len(rows)
         _log.warning("%d damaged rows of %s were fetched again from a peer", len(rows), named(self._target))
 
     def _failure(self, error: StoreCorrupt, why: str = "") -> StoreCorrupt:
         self._mender.mended.failed += 1
-        _log.error("%s is damaged here, and no peer mended it: %s", named(self._target), error.message)
+        _log.error("%s is damaged here, and no peer could repair it: %s", named(self._target), error.message)
         if not any(map(mendable, error.lost)):
             why = " Peers are not asked for rows of this kind."
         elif not why:
             told = "; ".join(f"{address} {how}" for address, how in self._failed.items())
-            why = f" Peers were asked for it: {told or 'what they have does not help'}."
+            why = f" Peers were asked for it: {told or 'their rows do not help'}."
         return unmended(self._target, error, why, list(self._failed))
 
 
 def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: bytes) -> Verdict:
-    """Whether `value` is what must be under `row`."""
+    """Whether `value` is the right content of `row`, a row that `mendable` accepts."""
     if row.startswith(dag.CHUNK):
         return Verdict.WHOLE if sha256(value).digest() == row[1:] else Verdict.FALSE
     try:
@@ -281,14 +288,14 @@ def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: byt
     packed = dag.record_of(value)
     if sha256(packed).digest() != change.record:
         return Verdict.FALSE
-    # Of two operations that saved one checkpoint this row names the one that counts.
+    # If two operations saved the checkpoint, this row names the one that counts.
     when = dag.when_row(found.record.branch, found.wall_ms, found.id)
     return Verdict.UNKNOWN if rows.get(when) is None else Verdict.WHOLE
 
 
 def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:
-    """The save in the log here that a stored checkpoint says it is of."""
-    with suppress(ShoalError):  # The log is damaged there too.
+    """The save in the log here that a stored checkpoint claims to come from; None if there is none."""
+    with suppress(ShoalError):  # The log may be damaged there too.
         stored = transaction.get(keys.log(place.target.partition, found.dot))
         if stored is None:
             return None
@@ -301,7 +308,7 @@ def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint
 
 
 def _stored(transaction: Transaction, place: DamagedObject, rows: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Those of the rows that can be read here, whole or not."""
+    """Those of the rows that can be read here, intact or not."""
     own = rows_of(transaction, *place)
     for row in rows:
         with suppress(StoreCorrupt):

@@ -2,14 +2,14 @@
 
 Laws:
 - An operation is given to the protocol once its group commit is done: pushed if it
-  was issued here, acknowledged if a peer brought it.
-- A learner becomes an owner once it holds all that it must, and its admission is
-  durable; only then does it say so. An owner that is told that its directory was
-  set back is a learner at once.
-- What a peer sends is applied in slices, so that others get their turns; the next
-  message of its link is read once this one is written. Its next one waits while
-  too much waits for the disk.
-- Nothing that a peer sends stops the node: it is refused, with a reason to both.
+  was issued here, acknowledged if a peer sent it.
+- A learner becomes an owner once it holds all that it must and its admission is
+  durable; only then does it say so. If a peer reports that an owner's directory was
+  set back, the owner is a learner at once.
+- A peer's operations are applied in slices, so that other tasks get their turns. The
+  next message of a link is read once this one is written, which waits while too many
+  writes wait for the disk.
+- Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
 from __future__ import annotations
@@ -67,22 +67,22 @@ from shoal.storage.interface import Storage
 
 _log = logging.getLogger("shoal.node")
 
-SLICE = 24  # Operations that are applied before others get a turn.
+SLICE = 24  # Operations that are applied before other tasks get a turn.
 _BUSY_MS = 100
 
 
 class _Unsettled(NamedTuple):
-    """An operation that is written and not durable yet."""
+    """An operation that is written but not durable yet."""
 
     number: int  # Of the storage write.
     partition: Partition
     dot: Dot
-    shipment: Shipment | None  # If it was issued here,
-    peer: bytes  # else who brought it.
+    shipment: Shipment | None  # If it was issued here;
+    peer: bytes  # else the peer that sent it.
 
 
 class Replicator:
-    """Made for a node with peers; it is the `Peer` that links call. `quorum` answers for the other owners."""
+    """The replication of a node with peers. It is the `Peer` that links call; `quorum` is the `Replicas` of the service."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class Replicator:
         self._config = config
         self._software = software
         self._outlets: dict[bytes, Outlet] = {}
-        self._heard: dict[str, bytes] = {}  # Member → the node that was admitted as it last.
-        self._runs: dict[bytes, bytes] = {}  # Node → which start of it was admitted last.
+        self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
+        self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
         self._run = environment.entropy(OPENING_BYTES)
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Replicator:
         presences.share = lambda message: self._hint(self._outlets, message)
         members = Members(addresses_of(config))
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
-        self._set_back_by: bytes | None = None  # The peer that said so, until that is recorded.
+        self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.
         self._protocol = Replication(
             _Replica(database, incarnation),
             limits=_limits(config),
@@ -124,7 +124,7 @@ class Replicator:
             owed=incarnation.owed,
             marks=self._marking.load(),
         )
-        self._protocol.digest()  # The first one hashes every vector; later ones what changed. Nothing is served yet.
+        self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
         self._mender = ReadRepairer(
             database,
             commit,
@@ -165,7 +165,7 @@ class Replicator:
         """Begin to tick, on the running loop.
 
         Raises:
-            StorageFull: storage refuses the first write.
+            StorageFull: the first write failed.
         """
         if introduction := self._incarnation.introduction():
             self._commit.write(introduction)
@@ -173,7 +173,7 @@ class Replicator:
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
-        """Links are closed by then. Stopping twice is allowed."""
+        """Stop the ticks and what waits for peers. All links are closed before. Stopping twice is allowed."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -183,12 +183,13 @@ class Replicator:
 
     @property
     def early(self) -> int:
-        """Operations that wait for others."""
+        """The number of received operations that wait for earlier ones."""
         return self._protocol.early
 
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
+        """See `Peer.identity`."""
         advertise = self._config.advertise
         members = {advertise, *(member.address for member in self.quorum.members.all)}
         return Identity(self._incarnation.node, advertise, self._software, tuple(sorted(members)), self._run)
@@ -197,8 +198,8 @@ class Replicator:
         """See `Peer.admit`.
 
         Raises:
-            PeerRefused: it is this node itself, no member, or another directory with the id of one that is linked.
-            ReadOnly: storage failed: nothing that it sends could be kept.
+            PeerRefused: it is this node itself, not a member, or a copy of a node that is linked.
+            ReadOnly: storage failed, so its operations could not be stored.
         """
         if peer.node == self._incarnation.node:
             raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
@@ -215,6 +216,7 @@ class Replicator:
         self._carry_out()
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
+        """See `Peer.linked`."""
         self._outlets[peer.node] = outlet
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self._compare(peer)
@@ -227,13 +229,13 @@ class Replicator:
         self.quorum.stir()
 
     def _forget(self, node: bytes) -> None:
-        """Another directory is at its address."""
+        """Forget a node, because another directory is at its address now."""
         self._protocol.forget(node)
         self.scrubber.forget(node)
         self._runs.pop(node, None)
 
     def _compare(self, peer: Identity) -> None:
-        """Tell people once if a peer has other members; `GET /v1/cluster` shows it as long as it is so."""
+        """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""
         found = self.quorum.members.compare(peer, own=self.identity())
         if found:
             _log.warning("members differ: %s", found)
@@ -241,6 +243,7 @@ class Replicator:
             _log.info("members agree again with those of %s", peer.name)
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
+        """See `Peer.unlinked`."""
         if self._outlets.get(peer.node) is not outlet:
             return
         del self._outlets[peer.node]
@@ -252,12 +255,12 @@ class Replicator:
         """See `Peer.received`.
 
         Raises:
-            InvalidValue, BadOperation: it is no message, or claims what cannot be.
+            InvalidValue, BadOperation: it is not a message, or makes an impossible claim.
             PeerRefused: another node is linked at its address by now.
-            ReadOnly, StorageFull: storage refuses what it brings.
+            ReadOnly, StorageFull: storage failed before, or now.
         """
         decoded = messages.decode(message)
-        if isinstance(decoded, Digest):  # A clone may have been here before the original was.
+        if isinstance(decoded, Digest):  # A clone may have linked before the original did.
             self.quorum.members.check(peer, own=self._config.advertise)
         self._mender.heard(peer.node)
         match decoded:
@@ -286,11 +289,11 @@ class Replicator:
             case Present():
                 self._presences.heard(peer.node, decoded)
             case _ if peer.opening != self._runs.get(peer.node, peer.opening):
-                pass  # It was on its way when its sender died: what it says need not hold any more.
+                pass  # It was on its way when its sender died, so it may no longer be true.
             case _:
                 self._protocol.receive(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
-                if isinstance(decoded, Digest | Parts | Vectors):  # By these a peer begins to count.
+                if isinstance(decoded, Digest | Parts | Vectors):  # After one of these a peer can count.
                     self.quorum.stir()
         self._seek_admission()
         self.quorum.settle(peer.node)
@@ -328,7 +331,7 @@ class Replicator:
                 self.quorum.members.note_dropped(peer)
 
     def _hint(self, peers: Iterable[bytes], message: Present) -> None:
-        """Send what may be lost, where it keeps nothing waiting."""
+        """Send a message that may be lost, to the peers that have little waiting."""
         self._send([peer for peer in peers if not self._is_behind(peer)], message)
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
@@ -341,7 +344,7 @@ class Replicator:
         try:
             received = self._database.incoming.apply(ready)
         except Overloaded:
-            return  # They are missed, and fetched again.
+            return  # They stay missing, and are fetched again.
         for arrival, error in received.refused:
             self._protocol.refused(peer, arrival.shipment, error, now)
         for arrival in received.applied:
@@ -353,14 +356,14 @@ class Replicator:
 
     def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
         if self._is_behind(peer):
-            return Busy(want.id, "too much waits to be sent to you", _BUSY_MS)
+            return Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)
         try:
             return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=self._config.supply_bytes_max))
         except StorageError as error:
             return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
 
     def _is_behind(self, peer: bytes) -> bool:
-        """Whether too much waits to be sent to it."""
+        """Whether too many bytes wait to be sent to a peer."""
         outlet = self._outlets.get(peer)
         return outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2
 
@@ -371,7 +374,7 @@ class Replicator:
         self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, shipment, b""))
 
     def durable(self, number: int) -> None:
-        """A group commit is done, up to this write. Must not raise."""
+        """A group commit made all writes up to this number durable: push and acknowledge them. Must not raise."""
         issued: list[Raw] = []
         stored: list[tuple[bytes, int, Dot]] = []
         while self._unsettled and self._unsettled[0].number <= number:
@@ -394,7 +397,7 @@ class Replicator:
         self._carry_out()
 
     def _seek_admission(self) -> None:
-        """Become an owner, if this is a learner that holds all that it must."""
+        """Write the admission, if this is a learner that holds all that it must."""
         learning = self._protocol.learning
         if learning is None or self._admission is not None or self._commit.failed is not None:
             return
@@ -402,12 +405,12 @@ class Replicator:
         others = members.nodes - {self._incarnation.node}
         learners = {node for node in others if not self._protocol.is_member(node)}
         if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
-            with suppress(ShoalError):  # Else at a later tick.
+            with suppress(ShoalError):  # A later tick tries again.
                 self._admission = self._commit.write(*self._incarnation.admission())
-                self._set_back_by = None  # A crash before it is durable is no harm: peers say again what it once held.
+                self._set_back_by = None  # A crash before it is durable does no harm: peers report the set-back again.
 
     def _fall_back(self, peer: bytes) -> None:
-        """A peer knows that this directory was set back: it counts no more, and issues nothing, until it has caught up."""
+        """Become a learner, because a peer knows that this directory was set back."""
         learning = self._protocol.learning
         assert learning is not None, "the protocol has made it a learner"
         if not self._incarnation.fence:
@@ -416,12 +419,12 @@ class Replicator:
             )
         self._admission, self._set_back_by = None, peer
         rows = self._incarnation.set_back(self.quorum.members.name_of(peer), learning.owed)
-        with suppress(ShoalError):  # Else at a later tick; what storage refuses to keep is told again after a restart.
+        with suppress(ShoalError):  # A later tick tries again; after a restart peers report it again.
             self._commit.write(rows)
             self._set_back_by = None
 
     def _keep_records(self) -> None:
-        """Write, late, what is not a client's."""
+        """Write the node's own records, which may be late."""
         if self._commit.failed is not None:
             return
         if self._set_back_by is not None:
@@ -443,11 +446,11 @@ class Replicator:
                 self._keep_records()
                 self.scrubber.tick(self._environment.monotonic())
             except ShoalError:
-                continue  # Storage refuses; writers are told so, and peers are not admitted.
+                continue  # Storage failed; writers get errors, and peers are not admitted.
 
 
 class _Replica:
-    """The vectors of this node, as the protocol asks for them."""
+    """The vectors of this node, in the form that the protocol needs."""
 
     def __init__(self, database: Database, incarnation: Incarnation) -> None:
         self._partitions = database.partitions

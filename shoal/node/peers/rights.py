@@ -1,19 +1,19 @@
-"""Rights to spend: how a node comes to have them.
+"""Rights to spend: how a node gets them.
 
 Laws:
-- Rights are drawn, from the pool or from an incarnation of this directory that is over, in two steps: the draw is written,
-  and then every owner is heard. Of two that draw the same at least one sees the other, for each had written
-  before it asked; whoever sees that too much was drawn puts it back. So what counts was drawn once.
-- A directory that is an older copy of itself learns in the same way what it has forgotten, of every owner that holds it,
-  before it spends anything. It never spends from an account that it finds: only from that of this incarnation.
-- That nothing is left is said only once whoever is linked was heard: a grant may have been acknowledged elsewhere.
-- Where owners cannot be reached nothing is drawn, and what was written of it is put back; rights that others
-  have can be asked of any of them (`Replicas.seek`), for a transfer is its giver's alone.
-- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says): what a node
-  that dies takes with it is then its share.
+- Rights are drawn from the pool, or from a past incarnation of this directory, in two steps: the draw is written, and
+  then every owner is heard. If two nodes draw the same rights, at least one sees the other, because each wrote before it
+  asked. A node that sees that too much was drawn puts it back. So only rights that were drawn once count.
+- In the same way a directory that is an older copy of itself learns, from every owner, what it has forgotten, before it
+  spends anything. It never spends from an account that it finds, only from that of this incarnation.
+- `BudgetExhausted` is raised only after the linked owners were heard, because a grant may have been acknowledged elsewhere.
+- If an owner cannot be reached, nothing is drawn, and a draw that was written is put back. Rights of another node can still
+  be requested from it (`Replicas.seek`), because a transfer needs only its giver.
+- While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says), so that a
+  node that dies takes only its share with it.
 
-Why rights are those of openings, and why every owner is heard: docs/decisions/0024-rights-of-budgets.md. Why they are
-spread: docs/decisions/0033-rights-ahead-of-need.md.
+docs/decisions/0024-rights-of-budgets.md says why rights belong to openings and why every owner is heard;
+docs/decisions/0033-rights-ahead-of-need.md says why they are spread.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from shoal.storage.commit import GroupCommit
 
 
 class Rights:
+    """Draws, requests and spreads the rights of this node. One draw of a budget is under way at a time."""
+
     def __init__(self, database: Database, commit: GroupCommit, *, replicas: Replicas) -> None:
         self._database = database
         self._commit = commit
         self._replicas = replicas
         self.flows: Flows = {requests.DrawRights: self._draw_alone}
-        self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()  # One draw of a budget at a time.
+        self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()
 
     async def provide(self, request: requests.AnyWrite) -> None:
-        """Get rights to all that a request spends, as far as they can be had; who spends then finds out."""
+        """Get the rights that a request's spends need, as far as possible. The spends then show whether that was enough."""
         wanted: dict[Target, int] = {}
         for write in request.writes if isinstance(request, requests.Batch) else [request]:
             if isinstance(write, requests.Spend):
@@ -52,17 +54,17 @@ class Rights:
             async with self._lock(target):
                 await self._provide(target, amount)
             if self._usable(target) < amount and self._can_draw(target) and not self._everyone:
-                # Outside the lock: those who wait for the same owners wait at the same time.
+                # Outside the lock, so that requests that wait for the same owners wait at the same time.
                 with suppress(NoQuorum):
                     await self._replicas.reachable("all")
                     async with self._lock(target):
                         await self._provide(target, amount)
 
     async def spread(self, target: Target) -> bool:
-        """Get this node its share, ahead of need; False if that has to wait until every owner is linked.
+        """Get this node its share ahead of need; False if that must wait until every owner is linked.
 
         Raises:
-            ShoalError: it cannot be had now; nothing counts of what was written.
+            ShoalError: that is not possible now; a draw that was written does not count.
         """
         async with self._lock(target):
             amount = shares.to_draw(self._known(target))
@@ -83,7 +85,8 @@ class Rights:
         return len(self._replicas.linked) + 1 >= self._replicas.size
 
     async def _draw_alone(self, request: requests.DrawRights) -> requests.Rights:
-        """
+        """Draw rights by request, and keep them here; the reply says how many were moved and can be spent now.
+
         Raises:
             NoQuorum: not every owner can be heard; nothing was drawn.
         """
@@ -97,7 +100,7 @@ class Rights:
     def explained(
         self, error: BudgetExhausted | RightsElsewhere, targets: Sequence[Target]
     ) -> BudgetExhausted | RightsElsewhere:
-        """The refusal of a spend of one of these; it names the nodes that have the rights, and those that are away."""
+        """The error of a rejected spend, with the nodes that have the rights and those that cannot be reached."""
         if isinstance(error, BudgetExhausted):
             return error
         name, amount, usable = (error.detail[part] for part in ("budget", "amount", "rights"))
@@ -107,11 +110,11 @@ class Rights:
         names = {member.node: member.name for member in members}
         held: dict[str, int] = {}
         for account in budget.accounts(rows):
-            holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is no member")
+            holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is not a member")
             if account.rights > 0 and holder != members[0].name:
                 held[holder] = held.get(holder, 0) + account.rights
         text = (
-            f"{members[0].name} may spend {usable} of budget {name!r}, and {amount} were to be spent. "
+            f"{members[0].name} may spend {usable} of budget {name!r}, but the spend is of {amount}. "
             f"{_told(held, pool, away)} Nothing was written. {_advice(away)}"
         )
         holders = [f"{name}: {rights}" for name, rights in held.items()]
@@ -119,7 +122,7 @@ class Rights:
 
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:
-            return  # Whoever waited for the same got enough.
+            return  # A request that held the lock before has got enough.
         if budget.remaining(self._database.document(target).rows) < amount:
             await self._replicas.heard(target.partition)  # More may have been granted elsewhere.
         if self._can_draw(target) and self._everyone:
@@ -154,7 +157,7 @@ class Rights:
         return self._database.budgets.usable(self._database.document(target).rows, target)
 
     def _by_rights(self, target: Target) -> dict[bytes, int]:
-        """What each node is known to have."""
+        """The rights that each node is known to have."""
         found: dict[bytes, int] = {}
         for account in budget.accounts(self._database.document(target).rows):
             found[account.node] = found.get(account.node, 0) + account.rights
@@ -168,10 +171,10 @@ class Rights:
 
 
 def _told(held: dict[str, int], pool: int, away: list[str]) -> str:
-    """Where the rights are."""
+    """For people: where the rights are."""
     parts = [f"{name} has rights to {rights}{' and cannot be reached' * (name in away)}" for name, rights in held.items()]
     if pool:
-        parts.append(f"{pool} are not drawn, for which every owner must be reached")
+        parts.append(f"{pool} are not drawn, which needs every owner")
     missing = [name for name in away if name not in held]
     if missing:
         parts.append(f"{', '.join(missing)} cannot be reached")
@@ -180,7 +183,7 @@ def _told(held: dict[str, int], pool: int, away: list[str]) -> str:
 
 def _advice(away: list[str]) -> str:
     if not away:
-        return "Try again in a second, or at a node that has enough."
+        return "Try again in a second, or on a node that has enough."
     return (
         f"Spend less, or try again once {', '.join(away)} can be reached. If a disk is lost for good, take its rights back: "
         "budget.draw(amount, reclaim=origin)."

@@ -1,7 +1,7 @@
-"""Rights that one node asks of another: a question over their link, and a transfer for an answer.
+"""Rights that one node requests from another: a question over their link, answered with a transfer.
 
-Law: the transfer is an operation like any other, and what counts; the answer only says that it was made. So an
-answer that is lost, or comes late, costs nothing but a question more.
+Law: only the transfer counts, which is an operation like any other; the answer only says that it was made. So a
+lost or late answer costs only one more question.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from shoal.storage.keys import Kind
 
 
 class RightsRequests:
-    """`send` is told a node and a question; `linked` says which nodes can be asked, and whether these are all owners."""
+    """Both sides of rights requests.
+
+    `send` sends a question to a node; `linked` returns the linked nodes, and whether these are all owners.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,10 @@ class RightsRequests:
         self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
     async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> RightsReply | None:
-        """What a node answers within `rights_wait_s`. This incarnation has an origin, which is durable."""
+        """Ask a node for rights; None if it does not answer within `rights_wait_s`.
+
+        This incarnation must have an origin that is durable.
+        """
         assert self._incarnation.current is not None
         self._last_id += 1
         answer: asyncio.Future[RightsReply] = asyncio.get_running_loop().create_future()
@@ -60,16 +66,16 @@ class RightsRequests:
             del self._questions[seek.id]
 
     def given(self, node: bytes, given: RightsReply) -> None:
-        """A node has answered."""
+        """Take a node's answer; one to an unknown or late question is ignored."""
         asked, answer = self._questions.get(given.id, (b"", None))
         if answer is not None and asked == node and not answer.done():
             answer.set_result(given)
 
     def answer(self, seek: RightsRequest) -> RightsReply:
-        """Give rights to who asks for them, if there are any.
+        """Answer a question: transfer rights if this node can give any. An answer with 0 means that it gives none.
 
         Raises:
-            InvalidName: it names what cannot be.
+            InvalidName: the space or the budget has an illegal name.
         """
         check_name("space", seek.space)
         target = Target(Kind.BUDGET, seek.space, check_name("budget", seek.budget))
@@ -80,7 +86,7 @@ class RightsRequests:
         try:
             self._database.issuer.check(request)
             reply = self._database.issue(request, None).reply
-        except ShoalError:  # It cannot write now, or the question is none.
+        except ShoalError:  # This node cannot write now, or the question is not valid.
             return RightsReply(seek.id, 0, b"", 0)
         assert isinstance(reply, requests.Rights)
         own = self._incarnation.current

@@ -1,10 +1,10 @@
-"""Rights to spend are spread ahead of need, in the background: `Rights.spread` of each budget that changed.
+"""Spread rights to spend ahead of need, in the background: `Rights.spread` of each budget that changed.
 
 Laws:
-- A look takes a bounded number of budgets, `rights_spread_s` after the last one. While no budget is due there is no task.
-- A budget is due after a change of it, whoever made it, and while it waits for an owner that is away. At the start
-  those are due of which an earlier incarnation of this directory has rights.
-- What cannot be done now is left: spends do without it, and the next change makes the budget due again.
+- A look takes a bounded number of budgets, `rights_spread_s` after the last look. While no budget is due there is no task.
+- A budget is due after any node's change of it, and while it waits for an owner that is away. At the start the budgets
+  are due of which an earlier incarnation of this directory has rights.
+- If spreading fails, it is dropped: spends work without it, and the next change makes the budget due again.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from shoal.storage.keys import Kind
 
 
 class Spreading:
+    """The background task that spreads rights."""
+
     def __init__(self, database: Database, rights: Rights, *, replicas: Replicas, config: Config) -> None:
         self._database = database
         self._rights = rights
         self._replicas = replicas
         self._config = config
         self._due: dict[Target, None] = {}  # In the order in which they changed; at most `rights_due_max`.
-        self._left: Iterator[Target] = iter(())  # By earlier openings.
+        self._left: Iterator[Target] = iter(())  # Budgets in which earlier openings may have left rights.
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
     def start(self) -> None:
-        """Begin with what earlier openings left, on the running loop. A store without peers has nothing to spread."""
+        """Begin with the rights of earlier openings, on the running loop. A store without peers has nothing to spread."""
         if self._replicas.size > 1:
             self._database.budgets.on_change = self._changed
             self._left = self._database.catalog.all_of(Kind.BUDGET)
             self._stir()
 
     async def stop(self) -> None:
-        """Stopping twice is allowed."""
+        """Cancel the task. Stopping twice is allowed."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -66,9 +68,9 @@ class Spreading:
             self._task = None
 
     async def _find_left(self) -> bool:
-        """Let some budgets be due of which earlier openings have rights; whether there may be more."""
+        """Make the next budgets due in which earlier openings have rights; True if there may be more."""
         most = self._config.rights_spread_max
-        with suppress(ShoalError):  # What is damaged is for those who ask for it.
+        with suppress(ShoalError):  # A request for a damaged budget reports it.
             while some := list(islice(self._left, most)):
                 found = [target for target in some if self._database.budgets.over(self._database.document(target).rows)]
                 self._due.update(dict.fromkeys(found))

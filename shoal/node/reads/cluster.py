@@ -1,4 +1,4 @@
-"""How the serving node and its cluster are, and what a quorum holds of a thread."""
+"""Reads of the node's status and of the cluster, and a read that waits for what a quorum holds of a thread."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from shoal.protocol.requests import CatchUp, CaughtUp, Cluster, ClusterView, Nod
 
 
 class ClusterReads:
+    """Answers `Status`, `Cluster` and `CatchUp`. `status` returns the node's status."""
+
     def __init__(self, database: Database, *, replicas: Replicas, status: Callable[[], NodeStatus]) -> None:
         self._database = database
         self._replicas = replicas
@@ -28,6 +30,7 @@ class ClusterReads:
         return self._replicas.view()
 
     async def _catch_up(self, request: CatchUp, bookmark: Bookmark) -> CaughtUp:
+        """Fetch what a quorum holds of a thread's partition; without a quorum the reply says why, and nothing is raised."""
         check_name("space", request.space)
         partition = partition_of(request.space, check_name("thread", request.thread))
         size = self._replicas.view().size

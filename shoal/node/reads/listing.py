@@ -1,7 +1,7 @@
-"""Which spaces, objects and threads there are.
+"""Lists of spaces, objects and threads.
 
-Law: one page of threads looks at no more than `listing_scan_max` threads, whatever it finds, and
-says where the next one begins; so nobody waits for somebody's rare status.
+Law: a page of threads reads at most `listing_scan_max` threads, however few match, and says where
+the next page begins. So a search for a rare status does not delay other requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 class Listings:
-    """What lists the objects of a space shows all its partitions, and waits for all that the bookmark names."""
+    """Answers lists. A list covers all partitions of a space, and waits for everything that the bookmark names."""
 
     def __init__(self, database: Database, *, replicas: Replicas, config: Config) -> None:
         self._database = database
@@ -74,7 +74,7 @@ class Listings:
         return ThreadNames(names, seen[-1] if more and seen else "")
 
     async def _show(self, space: str, names: Iterable[str], bookmark: Bookmark) -> None:
-        """Wait until what an answer shows of these objects is durable, and note it in the bookmark."""
+        """Wait until everything that an answer shows of these objects is durable, and note it in the bookmark."""
         shown = {number: self._database.vector_of(number) for number in {partition_of(space, name) for name in names}}
         await self._database.all_durable()
         for partition, vector in shown.items():
@@ -104,6 +104,6 @@ def _holds(rows: Rows, wanted: Mapping[str, bytes]) -> bool:
         return False
     try:
         metadata = _metadata.decode(head.record.metadata)
-    except ValueError:  # Of a key that is no text.
+    except ValueError:  # A key that is not text.
         return False
     return all(name in metadata and bytes(metadata[name]) == packed for name, packed in wanted.items())

@@ -1,8 +1,8 @@
-"""Several reads as one: what they show is as of one vector of their partition.
+"""Several reads as one, all at the same vector of their partition.
 
 Laws:
 - All are answered in one step of the event loop, so that no operation is applied in between.
-- One that fails, as for what is not there, is answered by its error, and the others by what they show.
+- A read that fails is answered by its error; the others are answered all the same.
 - Together they are bounded, in number and in bytes.
 """
 
@@ -23,16 +23,17 @@ _size = msgspec.msgpack.Encoder()
 
 
 def targets_of(request: MultiRead, config: Config) -> list[Target]:
-    """What is read.
+    """The objects that are read, one for each read.
 
     Raises:
-        SpansPartitions, TooLarge: it reads nothing, too much, or objects of several partitions.
+        SpansPartitions: there is no read, or the objects are in several partitions.
+        TooLarge: there are more than `multi_reads_max` reads.
         InvalidName: a name is not legal.
     """
     if not request.reads:
         raise SpansPartitions("a read of several objects must contain at least one read.")
     if len(request.reads) > config.multi_reads_max:
-        raise TooLarge(f"at most {config.multi_reads_max} reads are answered at once; these are {len(request.reads)}.")
+        raise TooLarge(f"one request holds at most {config.multi_reads_max} reads; this one has {len(request.reads)}.")
     targets = [target_of(read) for read in request.reads]
     for target in targets:
         check_name("space", target.space)
@@ -51,11 +52,11 @@ def targets_of(request: MultiRead, config: Config) -> list[Target]:
 async def answered(
     request: MultiRead, targets: list[Target], database: Database, replicas: Replicas, config: Config
 ) -> MultiReply:
-    """What the reads show. What turns out to be damaged is mended first.
+    """The replies to all reads. Damage that they meet is repaired first, and all are read again.
 
     Raises:
-        TooLarge: together it is more than one message holds.
-        StoreCorrupt: what is damaged cannot be mended.
+        TooLarge: the replies are larger than one message may be.
+        StoreCorrupt: damage cannot be repaired.
     """
     repairs: dict[Target, ReadRepair] = {}
     while True:

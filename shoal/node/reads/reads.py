@@ -1,11 +1,11 @@
 """Answers every read of a node.
 
 Laws:
-- A read shows at least what its bookmark names, or a typed error; the bookmark takes in what is
-  shown before the answer is given. With `stale` it shows what is here, and the bookmark goes back to it.
-- It is answered once everything that it shows is durable here: a crash does not unshow it.
+- A read shows at least what its bookmark names, or raises a typed error; the bookmark includes what
+  is shown before the answer is given. With `stale` a read shows what is here, and the bookmark goes back to that.
+- A read is answered once everything that it shows is durable here, so that a crash cannot take it back.
 - Names are checked here, before anything else.
-- What is found to be damaged is mended first, and never shown.
+- Damaged rows are repaired first, and never shown.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _Outcome = TypeVar("_Outcome")
 
 
 class Reads:
+    """The read path of one node."""
+
     def __init__(
         self,
         database: Database,
@@ -45,6 +47,12 @@ class Reads:
         self._config = config
 
     async def answer(self, request: requests.AnyRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
+        """Answer a read of any kind. `bookmark` is the session's, and grows by what the answer shows.
+
+        Raises:
+            SessionBehind, BookmarkLost: this node lacks what the bookmark names.
+            ShoalError: as the data types say.
+        """
         answer = self._answers.get(type(request))
         if answer is not None:
             return await answer(request, bookmark)
@@ -69,12 +77,12 @@ class Reads:
     async def _seen(
         self, read: Callable[[], Awaitable[tuple[AnyReply, VersionVector]]], partition: int, bookmark: Bookmark, *, stale: bool
     ) -> AnyReply:
-        """What `read` shows of a partition, once this node holds what the bookmark names, and what it shows is durable."""
+        """Wait until this node holds what the bookmark names, call `read`, and wait until what it shows is durable."""
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
             await self._replicas.wait_applied(partition, wanted)
         reply, shown = await read()
-        # What was read may be ahead of the disk: a crash must not unshow it.
+        # The answer may be ahead of the disk; a crash must not take it back.
         await self._database.durable_of(partition)
         if stale and not shown.dominates(wanted):
             bookmark.replace(partition, shown)
@@ -83,7 +91,7 @@ class Reads:
         return reply
 
     async def _shown(self, request: requests.ObjectRead[Any], target: Target) -> tuple[AnyReply, VersionVector]:
-        """The answer of a read, and the vector that it was read at. What turns out to be damaged is mended first."""
+        """The answer of a read, and the vector at which it was read. Damage is repaired first."""
         repair: ReadRepair | None = None
         while True:
             try:
@@ -96,7 +104,7 @@ class Reads:
 
 
 async def in_turns(steps: Generator[None, None, _Outcome]) -> _Outcome:
-    """What work in steps comes to; others get their turn between them."""
+    """Run work in steps and return its result; other tasks get their turn between two steps."""
     while True:
         try:
             next(steps)

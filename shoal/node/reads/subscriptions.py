@@ -1,7 +1,7 @@
-"""Subscriptions: what a node pushes, and from where on.
+"""Open subscriptions: watches of a space, and followers of a document or of presence.
 
-Law: a subscriber misses nothing. A follower of a document is subscribed before its state is read, in one step of the event
-loop; a watch begins once everything that was written before it is durable.
+Law: a subscriber misses nothing. A follower of a document is subscribed before the document's state is read; a watch begins
+once everything that was written before it is durable.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ Pushes = AbstractAsyncContextManager[AsyncIterator[Push]]
 
 
 class Subscriptions:
+    """Opens the subscriptions of one node, by kind."""
+
     def __init__(
         self,
         database: Database,
@@ -50,6 +52,11 @@ class Subscriptions:
         }
 
     def open(self, subscription: Subscription, bookmark: Bookmark) -> Pushes:
+        """A context whose value iterates over the pushes. Entering it may wait; `bookmark` grows by the taken pushes.
+
+        Raises:
+            ShoalError: on entering, as the kinds of subscriptions say.
+        """
         return self._kinds[type(subscription)](subscription, bookmark)
 
     @asynccontextmanager

@@ -1,10 +1,10 @@
 """Reads pieces of this node's rows, for comparison with those of its peers.
 
 Laws:
-- A piece is read in one step, at a vector that is wholly durable: nothing is told of what a crash can take back.
-- It holds a bounded number of rows and bytes, one row at the least.
-- Rows of objects are compared. Not compared are the log and the vectors, which hash chains protect; what is derived from
-  these (request keys, the catalog, indexes, snapshots), which `shoal verify` checks; and what is the node's own.
+- A piece is read in one step, at a vector that is durable as a whole, so that a crash cannot take back what it shows.
+- It holds a bounded number of rows and bytes, and at least one row.
+- Only rows of objects are compared. Hash chains protect the log and the vectors; `shoal verify` checks the rows derived
+  from these (request keys, the catalog, indexes, snapshots); the node's own rows have no counterpart.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 
 ERASED_MAX = 256
-"""A partition with more erased objects is compared once they are gone."""
+"""A partition with more entries of garbage is compared only after they were swept."""
 
-_SLACK = 4  # A peer may have so many times more rows in a range than who asks.
+_SLACK = 4  # A peer may have so many times more rows in a range than the node that asks.
 
 
 class Evidence:
+    """Reads pieces of this node's rows. `None` instead of a piece: it cannot be compared now."""
+
     def __init__(self, storage: Storage, partitions: Partitions, config: Config) -> None:
         self._storage = storage
         self._partitions = partitions
         self._config = config
 
     def next(self, number: int, start: bytes) -> Piece | None:
-        """The piece of a partition that begins at `start`, empty for the first; None: it cannot be compared now."""
+        """The piece of a partition that begins at `start`, which is empty for the first piece."""
         first, stop = bounds(number)
         return self._read(number, start or first, stop, slack=1)
 
     def within(self, number: int, start: bytes, stop: bytes) -> Piece | None:
-        """All rows of a range, or as many as fit: `stop` of the piece tells. None: they cannot be compared now."""
+        """All rows of a range of one partition, or as many as fit; the piece's own `stop` says how far it goes."""
         first, end = bounds(number)
         if not first <= start < stop <= end:
             return None
@@ -62,12 +64,12 @@ class Evidence:
                 rows.append((name, key, value))
                 size += len(key) + len(value)
         except StoreCorrupt:
-            return None  # Whoever reads it is told, and it is mended then.
+            return None  # A request that reads the damaged block reports and repairs it.
         return Piece(number, vector_digest(partition.vector), start, stop, size, rows, erased)
 
 
 def bounds(number: int) -> tuple[bytes, bytes]:
-    """The range of keys that a partition's objects have."""
+    """The key range of the objects of a partition."""
     prefix = keys.OBJECT + number.to_bytes(2, "big")
     stop = successor(prefix)
     assert stop is not None  # It begins with the table's byte.
@@ -75,6 +77,6 @@ def bounds(number: int) -> tuple[bytes, bytes]:
 
 
 def object_of(key: bytes) -> bytes:
-    """The prefix of all rows of the object that this row belongs to."""
+    """The prefix of the rows of an object, from the key of any of its rows."""
     at = 6 + int.from_bytes(key[4:6], "big")
     return key[: at + 2 + int.from_bytes(key[at : at + 2], "big")]

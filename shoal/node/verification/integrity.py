@@ -1,8 +1,8 @@
-"""Whether an object is sound in itself, whatever made it.
+"""The integrity check of one object, without its log.
 
-- Every chunk of a thread matches its hash, and each channel of each checkpoint can be put together
-  from chunks, to its size and hash; a checkpoint's record makes its id.
-- A document's snapshot, with the updates after it, is the document that all its updates build, merged or not.
+- Every chunk of a thread matches its hash, and each channel of each checkpoint can be assembled
+  from chunks, with its size and hash; a checkpoint's record matches its id.
+- A document's snapshot, with the updates after it, equals the document that all its updates build, merged or not.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from shoal.storage.keys import Kind
 
 
 def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+    """Add an object's flaws to the report. `rows` are all of its stored rows, also of ended generations."""
     own = {key: value for row, value in rows.items() for of, key in [split(row)] if of == found.generation}
     try:
         if found.place.kind is Kind.THREAD:
             _check_thread(found.place, found.rows, own, report)
         elif found.place.kind is Kind.DOCUMENT:
             _check_document(found, config)
-    except Exception as error:  # Damaged rows can fail in any way.
+    except Exception as error:  # Damaged rows can raise anything.
         report.problem(f"{text_of(found.place)}: {reason(error)}")
 
 
@@ -69,7 +70,7 @@ def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes,
 
 
 def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
-    """Checkpoints of a thread, given its rows, that are shown and build on what is missing."""
+    """The ids of the checkpoints of a thread, given its rows, that were not pruned but lack a chunk or a base."""
     records = {row[1:]: dag.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(dag.CHECKPOINT)}
     chunks = _Chunks(rows)
 
@@ -85,14 +86,14 @@ def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
 
 
 class _Chunks:
-    """How many bytes there are below the tops of a tree. Each node is looked at once: the trees share them."""
+    """The number of bytes below the tops of a tree. Each node is read once, because trees share nodes."""
 
     def __init__(self, rows: dict[bytes, bytes]) -> None:
         self._rows = rows
         self._sizes: dict[tuple[bytes, int], int | None] = {}
 
     def size(self, tops: tree.Tops) -> int | None:
-        """None if a chunk or a node is missing."""
+        """The size of the value; None if a chunk or a node is missing."""
         return _sum(self._below(digest, height) for height, level in enumerate(tops) for digest in level)
 
     def _below(self, digest: bytes, height: int) -> int | None:
@@ -117,7 +118,7 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
 def _check_document(found: Object, config: Config) -> None:
     rows = found.rows
     if compaction.has_gap(rows):
-        return  # Some of it is still to come.
+        return  # A part of it has not arrived yet.
     roots = document.roots(rows)
 
     def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
@@ -136,4 +137,4 @@ def _check_document(found: Object, config: Config) -> None:
     whole = built(EMPTY, None)
     stored = found.storage.get(keys.snapshot(*found.place))
     if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
-        raise ShoalError("its snapshot is not what its updates build")
+        raise ShoalError("its snapshot differs from what its updates build")

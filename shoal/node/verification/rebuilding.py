@@ -1,13 +1,13 @@
-"""An object made anew from the log, and compared with the rows that are stored.
+"""Rebuild an object from the log, and compare the result with the stored rows.
 
 Laws:
-- The log is the truth: its hash chains were checked when it was written. Rows that are not what it makes are replaced by
-  what it makes, in one write. They are never merged with anything.
-- Bytes that the log names by hash and that are missing or damaged here come from a peer, beside the operation that the
-  log here holds. With one of them missing nothing is replaced.
-- A checkpoint that is shown and builds on what was erased here can be read once that is there again: what peers still have
-  of it is taken from them, and what is not needed is swept once more.
-- An object that changes meanwhile is begun again, a few times.
+- The log is the truth: its hash chains were checked when it was written. Rows that differ from what it produces are
+  replaced in one write. They are never merged with anything.
+- If blobs that the log names by hash are missing or damaged here, they are fetched from a peer, beside the operation that
+  the log here holds. If one of them cannot be fetched, nothing is replaced.
+- A checkpoint that builds on data that was erased here can be read again once that data is back: the parts that peers
+  still have are fetched, and those that are not needed are swept again.
+- If an object changes meanwhile, it is rebuilt again, a few times.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
-_SLICE = 24  # Operations, or some hundred rows, that are looked at before others get a turn.
+_SLICE = 24  # Operations that are read or folded before other tasks get a turn; of rows it is `_ROWS`.
 _ROWS = 256
 _ATTEMPTS_MAX = 4
 
-Supplied = Mapping[Dot, list[Blobs]]  # By operation: what came beside each of its mutations.
+Supplied = Mapping[Dot, list[Blobs]]  # By operation: the blobs of each of its mutations.
 Fetch = Callable[[int, list[Dot]], Awaitable[Supplied]]
 Forget = Callable[[Transaction, Target], None]
 
 
 class Outcome(Enum):
+    """The outcome of rebuilding an object; the value describes its rows, or the object, for people."""
+
     SOUND = "they are what its log makes"
     REPLACED = "they were replaced by what its log makes"
-    LACKING = "what its log names is damaged here, and no peer gave it"
-    TOO_LARGE = "the object is too large to be made anew while the node runs; run `shoal verify`"
-    CHANGING = "the object changed all the time"
-    DEAD = "a checkpoint of it builds on one that was pruned, and which no peer has any more: nobody can read it"
+    LACKING = "content that its log names is damaged here, and no peer gave it"
+    TOO_LARGE = "the object is too large to be rebuilt while the node runs; run `shoal verify`"
+    CHANGING = "the object changed during each comparison"
+    DEAD = "a checkpoint of it builds on a pruned one that no peer has any more, so it cannot be read"
     REFUSED = "the log or the disk cannot be used"
 
 
@@ -71,7 +73,7 @@ class _Made(NamedTuple):
 
 
 class Rebuilder:
-    """`forget` drops what is in memory of an object's rows, once they are written."""
+    """Rebuilds objects. `forget` registers with a transaction that memory drops the object once its rows are written."""
 
     def __init__(
         self,
@@ -93,7 +95,10 @@ class Rebuilder:
         self._config = config
 
     async def rebuild(self, place: ObjectPlace, fetch: Fetch) -> Outcome:
-        """Make an object anew, and replace its rows if they differ; `fetch` asks peers for what came beside operations."""
+        """Rebuild an object and replace its rows if they differ. `fetch` asks peers for the blobs of operations.
+
+        It never raises a `ShoalError`: that is `Outcome.REFUSED`.
+        """
         supplied: Supplied = {}
         asked: set[Dot] = set()
         try:
@@ -155,7 +160,7 @@ class Rebuilder:
                 await asyncio.sleep(0)
 
     async def _folded(self, place: ObjectPlace, entries: list[_Changes], supplied: Supplied) -> _Made:
-        """What they make."""
+        """Fold the operations of an object in causal order."""
         entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
         made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
         into, folded = blank(), VersionVector()
@@ -198,7 +203,7 @@ class Rebuilder:
         return made
 
     def _unreadable(self, place: ObjectPlace, folded: Folded) -> list[bytes]:
-        """Checkpoints that are shown and build on what is missing."""
+        """The checkpoints that were not pruned but lack something; only prunes can cause that."""
         if place.kind is not Kind.THREAD or place not in folded.pruned:
             return []
         own = {
@@ -207,9 +212,10 @@ class Rebuilder:
         return unreadable(own)
 
     def _check_chunks(self, place: ObjectPlace, stamp: Stamp, change: mutation.Mutation, found: Folded) -> None:
-        """
+        """Check the stored chunks that came with a change.
+
         Raises:
-            StoreCorrupt: a chunk is not what its digest names.
+            StoreCorrupt: a chunk does not match its digest.
         """
         if place.kind is not Kind.THREAD or change.generation != found.current(place):
             return
@@ -219,9 +225,9 @@ class Rebuilder:
                 raise StoreCorrupt(f"chunk {digest.hex()} is damaged.")
 
     async def _replace(self, place: ObjectPlace, made: _Made, *, again: bool) -> Outcome:
-        """Write what differs, in the step in which it was compared: nothing can come between.
+        """Write the rows that differ, in the same step as the comparison, so that no other write comes between.
 
-        `again`: some of it was erased before, and what of that is not needed must be swept once more.
+        `again`: peers supplied data that was erased here; the parts that are not needed must be swept again.
         """
         prefix = keys.object_rows(*place)
         stored = {key[len(prefix) :]: value for key, value in self._storage.scan(prefix, successor(prefix))}

@@ -1,11 +1,11 @@
-"""Fold a partition's log again, from nothing, and compare what it makes with what is stored.
+"""Fold a partition's log again, from nothing, and compare the result with the stored rows.
 
 Laws:
-- Operations are applied in an order that is causal, by the same code that applied them first, each under the vector of those
-  before it, as a peer would that had received all of these.
-- Nothing is compared of generations that were ended, nor of what prunes, trims and compactions took: but what
-  is missing without one of them is a flaw.
-- An operation that is damaged spoils no other: it is reported, and the rest folded.
+- Operations are applied in a causal order by the same code that applied them first, each under the vector of those
+  before it, as on a peer that had received all of these.
+- Ended generations are not compared, nor rows that prunes, trims and compactions erased. A row that is missing
+  for any other reason is a flaw.
+- A damaged operation does not affect others: it is reported, and the rest is folded.
 """
 
 from __future__ import annotations
@@ -30,31 +30,33 @@ from shoal.storage.keys import Kind
 
 
 class Folded(NamedTuple):
-    """What a partition's log makes. Of generations that were ended nothing is folded, and nothing compared."""
+    """The result of folding a partition's log. Ended generations are not folded."""
 
     rows: dict[ObjectPlace, dict[bytes, bytes]]
-    alive: set[ObjectPlace]  # With a change of their current generation.
-    generations: dict[ObjectPlace, int]  # Of those that were deleted: the current one.
+    alive: set[ObjectPlace]  # Objects with a change of their current generation.
+    generations: dict[ObjectPlace, int]  # Of deleted objects: the number of the current generation.
     pruned: dict[ObjectPlace, set[bytes]]  # Checkpoints that prunes name.
-    trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events trims took.
+    trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events were trimmed.
     compacted: dict[ObjectPlace, list[VersionVector]]  # Operations whose updates each compaction covers.
 
     def current(self, place: ObjectPlace) -> int:
+        """The number of an object's current generation."""
         return self.generations.get(place, 0)
 
     def shows(self, place: ObjectPlace, row: bytes) -> bool:
+        """Whether a row is compared: one of the current generation, or that of the last deletion."""
         return row == deletion.ROW or split(row)[0] == self.current(place)
 
 
 def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
-    """The objects that the log makes, applied to nothing in causal order."""
+    """Fold the log of a partition in causal order; operations that cannot be applied are added to the report."""
     memory: dict[ObjectPlace, Transaction] = {}
     found = Folded({}, set(), *erased(logged))
     folded = VersionVector()
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
             _fold(storage, entry, found, context=folded, memory=memory, report=report)
-        except Exception as error:  # What a damaged operation says can be refused anywhere.
+        except Exception as error:  # A damaged operation can raise anything.
             report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {reason(error)}")
         folded = folded.join(VersionVector([entry.dot]))
     for place, folding in memory.items():
@@ -63,10 +65,12 @@ def refolded(storage: Storage, partition: int, logged: list[Logged], report: Rep
 
 
 def inhabited(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded) -> set[ObjectPlace]:
+    """The objects that have stored rows of their current generation."""
     return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
 
 
 def compare(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
+    """Add each object to the report whose stored rows differ from the folded ones."""
     for place in sorted(stored.keys() | folded.rows.keys()):
         flawed = differing(place, stored.get(place, {}), folded)
         if flawed:
@@ -74,7 +78,7 @@ def compare(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, repor
 
 
 def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded) -> dict[bytes, bytes | None]:
-    """The rows of an object that are not what its operations make, with what they must be; None: not there."""
+    """The rows of an object that differ from what its operations make, with their right values; None: it must not exist."""
     here = {row: value for row, value in stored.items() if folded.shows(place, row)}
     there = folded.rows.get(place, {})
     if place.kind is Kind.THREAD:
@@ -110,13 +114,13 @@ def fold(
     into: Transaction,
     supplied: Blobs | None = None,
 ) -> bool:
-    """Apply a change to what the ones before it made. `supplied` is what a peer sent beside it, instead of what is stored.
+    """Apply a change to `into`, the rows that earlier changes made. `supplied` are a peer's blobs, instead of the stored ones.
 
-    Returns whether all that came beside it was erased.
+    Returns whether all blobs of the change were erased.
 
     Raises:
-        StoreCorrupt: what came beside the change is missing or damaged here.
-        BadOperation: what a peer sent is not what the change names.
+        StoreCorrupt: the blobs of the change are missing or damaged here.
+        BadOperation: the supplied blobs do not match the change.
     """
     if isinstance(change.change, deletion.Delete):
         deletion.apply(ObjectRows(into, b""), stamp, change.change)
@@ -143,6 +147,7 @@ def erased(
     dict[ObjectPlace, VersionVector],
     dict[ObjectPlace, list[VersionVector]],
 ]:
+    """The current generations, and what prunes, trims and compactions erase: the last four fields of `Folded`."""
     current: dict[ObjectPlace, int] = {}
     pruned: dict[ObjectPlace, set[bytes]] = {}
     trimmed: dict[ObjectPlace, VersionVector] = {}
@@ -165,11 +170,12 @@ def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
         made = mutation.decode(entry.body.payload)
         return [(ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name), change.change) for change in made]
     except (StoreCorrupt, ValueError):
-        return []  # A damaged operation: it is told where it is to be applied.
+        return []  # A damaged operation; it is reported when it is applied.
 
 
 def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: ObjectPlace, stored: ObjectRows) -> None:
-    """
+    """Check that a prune, trim or compaction erased the blobs of a change.
+
     Raises:
         StoreCorrupt: the rows that it produced are missing, and nothing erased them.
     """
@@ -177,7 +183,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
     trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
     compacted = False
     if isinstance(change, document.Update):
-        # Until a compaction comes that covers it, a row says that it was erased elsewhere.
+        # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
         compacted = compaction.is_awaited(stored, stamp) or any(
             ends.covers(stamp.dot) for ends in found.compacted.get(place, ())
         )
@@ -189,7 +195,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
 
 
 def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """The marks of pruned checkpoints go with their records, when nothing needs these."""
+    """Leave out marks of pruned checkpoints that are not stored: they are swept with their records."""
 
     def is_over(row: bytes) -> bool:
         key = split(row)[1]
@@ -201,12 +207,12 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
 
 
 def blank() -> Transaction:
-    """What a fold begins with."""
+    """An empty transaction over an empty storage, with which a fold begins."""
     return Transaction(_Nothing())
 
 
 class _Nothing:
-    """A storage that is empty: below the rows that a fold makes."""
+    """An empty storage below the rows of a fold."""
 
     def get(self, key: bytes, /) -> bytes | None:
         return None

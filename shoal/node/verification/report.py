@@ -1,4 +1,4 @@
-"""What a verification finds, and where: shared by its checks."""
+"""The report of a verification, and the places that it names. All checks share them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ PROBLEMS_LISTED_MAX = 100
 
 @dataclass(slots=True)
 class Report:
-    partitions: int = 0  # That hold anything.
+    """What a verification counted and found."""
+
+    partitions: int = 0  # Without empty ones.
     operations: int = 0
     objects: int = 0
     checkpoints: int = 0
@@ -29,15 +31,19 @@ class Report:
 
     @property
     def sound(self) -> bool:
+        """Whether no problem was found."""
         return self.problem_count == 0
 
     def problem(self, text: str) -> None:
+        """Count a problem, and list it unless `PROBLEMS_LISTED_MAX` are listed."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_LISTED_MAX:
             self.problems.append(text)
 
 
 class Logged(NamedTuple):
+    """An operation of the log, decoded."""
+
     partition: int
     hlc: int
     dot: Dot
@@ -45,6 +51,8 @@ class Logged(NamedTuple):
 
 
 class ObjectPlace(NamedTuple):
+    """Names an object, with its partition: the arguments of `keys.object_rows`."""
+
     partition: int
     kind: Kind
     space: str
@@ -52,7 +60,7 @@ class ObjectPlace(NamedTuple):
 
 
 class Object(NamedTuple):
-    """An object's current generation in storage."""
+    """One generation of an object in storage."""
 
     storage: Storage
     place: ObjectPlace
@@ -60,12 +68,15 @@ class Object(NamedTuple):
 
     @property
     def rows(self) -> ObjectRows:
+        """The stored rows, in a transaction of their own that is never written."""
         return ObjectRows(Transaction(self.storage), keys.object_rows(*self.place) + deletion.prefix(self.generation))
 
 
 def reason(error: Exception) -> str:
+    """An error as the report shows it."""
     return error.message if isinstance(error, ShoalError) else repr(error)
 
 
 def text_of(place: ObjectPlace) -> str:
+    """The object's kind, name and space, for people."""
     return f"{place.kind.label} {place.name!r} of space {place.space!r}"

@@ -1,9 +1,10 @@
-"""The scrub: compares this node's rows with its peers', tells people what differs, and replaces what is wrong here.
+"""The scrub compares this node's rows with those of its peers, reports differences, and replaces wrong rows here.
 
 Laws:
 - Of two peers the one with the lesser node id asks, so that each pair is compared once in a pass.
-- What differs stays in `told` until it is equal again. A node replaces its own rows only, and only by what its own log makes.
-- One object is made anew at a time.
+- A difference stays in `told` until the rows are equal again. A node replaces only its own rows, and only by what its own
+  log produces.
+- One object is rebuilt at a time.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from shoal.storage import keys
 
 _log = logging.getLogger("shoal.node")
 
-_FIRST_ID = 1 << 40  # Of the requests for operations: far above those of the replication.
+_FIRST_ID = 1 << 40  # Of the scrub's requests for operations: far above the ids of the replication.
 _WANTED_MAX = 256  # Operations in one of them.
 
 
 class Scrubber:
-    """`linked` are the nodes that can be sent to; `named` gives the address of one."""
+    """The scrub of one node. `linked` returns the nodes that have a link; `named` gives the address of a node, for people."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class Scrubber:
         self._walk = Walk(interval_s=config.scrub_interval_s, bytes_per_s=config.scrub_bytes_per_s)
         self._differences = Differences(config.rows_differ_max)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
-        self._due: dict[bytes, None] = {}  # Objects that are to be made anew.
-        self._dangling: set[bytes] = set()  # Objects in which a save builds on what is gone; at most `rows_differ_max`.
+        self._due: dict[bytes, None] = {}  # Objects that must be rebuilt.
+        self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
         self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
@@ -66,26 +67,27 @@ class Scrubber:
         database.incoming.on_dangling = self._dangles
         self.replaced = 0  # Objects, in this incarnation.
         self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `rows_differ_max`.
-        self.incomplete: set[bytes] = set()  # Threads in which a save needed what was swept here; as many.
+        self.incomplete: set[bytes] = set()  # Threads with a save that needed data swept here; at most as many.
 
     async def stop(self) -> None:
+        """Cancel the rebuilding. No more begins."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def forget(self, peer: bytes) -> None:
-        """A node that is gone for good."""
+        """Drop the differences from a node that another directory has replaced."""
         self._differences.leave(peer)
 
     @property
     def fetches(self) -> bool:
-        """Whether what a save builds on is lacking: peers are asked for it, again and again."""
+        """Whether a save lacks data that it builds on, for which peers are asked repeatedly."""
         return bool(self._dangling)
 
     @property
     def told(self) -> list[str]:
-        """What differs, for people."""
+        """The objects that differ, and threads with a save that cannot be read, for people."""
         differing = self._differences.all()
         dead = sorted(self._dangling - {found.object for found in differing})
         return [self._text(found.object, found.peer) for found in differing] + [
@@ -100,7 +102,7 @@ class Scrubber:
     # ── comparing ─────────────────────────────────────────────────────────────
 
     def tick(self, now: float) -> None:
-        """Compare the next piece, if it is due."""
+        """Send the next piece of this node's rows to peers, if one is due. `now`: monotonic seconds."""
         linked = list(self._linked())
         self._differences.expire(now, self._walk.pass_s, linked)
         self._tidy()
@@ -120,7 +122,7 @@ class Scrubber:
             self._send(peer, message)
 
     def heard(self, peer: bytes, message: Rows | Objects, now: float) -> None:
-        """A peer has told of its rows."""
+        """Compare a peer's piece with the rows here, and answer if they differ or the peer asks."""
         piece = self._as_sure(self._database.evidence.within(message.partition, message.start, message.stop))
         if piece is None or piece.vector != message.vector:
             return
@@ -139,7 +141,7 @@ class Scrubber:
             self._note(name, peer)
 
     def _as_sure(self, piece: Piece | None) -> Piece | None:
-        """The piece, without an answer for the objects that still lack what a save builds on: peers may have that by now."""
+        """The piece, with the threads marked as unsure that lack data of a save: peers may have it by now."""
         if piece is None or not self._dangling:
             return piece
         prefix = bounds(piece.partition)[0]
@@ -153,7 +155,7 @@ class Scrubber:
         if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
             return
         if self._outcomes.get(name) is Outcome.SOUND:
-            return  # The other node is wrong, or the program is: looking again would show the same.
+            return  # The other node, or the program, is wrong: another look would show the same.
         self._examine_soon(name)
 
     def _examine_soon(self, name: bytes) -> None:
@@ -164,21 +166,21 @@ class Scrubber:
             self._task = asyncio.get_running_loop().create_task(self._examine())
 
     def _dangles(self, target: Target) -> None:
-        """A save came that builds on what was pruned here: have what it needs supplied."""
+        """Rebuild a thread that received a save on a checkpoint pruned here, to fetch what the save needs."""
         if len(self._dangling) < self._config.rows_differ_max:
             name = keys.object_rows(target.partition, *target)
             self._dangling.add(name)
             self._examine_soon(name)
 
     def _look_again(self, now: float) -> None:
-        """A peer that was away may have what was lacking."""
+        """Try again at times to fetch what saves lack: a peer that was away may have it."""
         if self._dangling and now >= self._again_at:
             self._again_at = now + self._config.quarantine_s
             for name in sorted(self._dangling):
                 self._examine_soon(name)
 
     def _tidy(self) -> None:
-        """Forget what came of objects that are equal again."""
+        """Forget the outcomes of objects that are equal again."""
         if self._outcomes:
             differing = {found.object for found in self._differences.all()}
             for name in [name for name in self._outcomes if name not in differing and name not in self._dangling]:
@@ -200,7 +202,7 @@ class Scrubber:
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
         outcome = await self._database.rebuilder.rebuild(place, self._fetch)
-        is_news = self._outcomes.get(name) is not outcome  # It is looked at again and again; what is known is not said again.
+        is_news = self._outcomes.get(name) is not outcome  # It is rebuilt repeatedly; the same outcome is logged once.
         self._outcomes[name] = outcome
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
@@ -210,19 +212,19 @@ class Scrubber:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
 
     def _settle(self, name: bytes, place: ObjectPlace, outcome: Outcome, *, is_news: bool) -> None:
-        """What came of an object in which a save builds on what is gone."""
+        """Record the outcome for a thread with a save that builds on erased data."""
         if outcome in (Outcome.REPLACED, Outcome.DEAD) and len(self.incomplete) < self._config.rows_differ_max:
             self.incomplete.add(name)
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
             if outcome is Outcome.REPLACED:
-                _log.info("what %s needs of pruned checkpoints came from peers", text_of(place))
+                _log.info("peers supplied the data of pruned checkpoints that %s needs", text_of(place))
         elif outcome is Outcome.DEAD and is_news:
             _log.warning("%s: %s", text_of(place), outcome.value)
 
     def _replaced(self, name: bytes, place: ObjectPlace) -> None:
         self.replaced += 1
-        _log.warning("the rows of %s were not what its log makes, and were replaced", text_of(place))
+        _log.warning("the rows of %s differed from what its log makes, and were replaced", text_of(place))
         peers = [found.peer for found in self._differences.all() if found.object == name]
         self._differences.forget(name)
         piece = self._whole(name)
@@ -231,7 +233,7 @@ class Scrubber:
             self._send(peer, piece.told_of_objects(answer=True))
 
     def _whole(self, name: bytes) -> Piece | None:
-        """The object's rows, if they are one piece."""
+        """The object's rows, if they fit one piece."""
         stop = name[:-1] + bytes([name[-1] + 1]) if name[-1] < 255 else bounds(place_of(name).partition)[1]
         piece = self._database.evidence.within(place_of(name).partition, name, stop)
         return piece if piece is not None and piece.stop == stop else None
@@ -239,18 +241,19 @@ class Scrubber:
     # ── operations of peers ───────────────────────────────────────────────────
 
     def expects(self, supply: Supply) -> bool:
-        """Whether this answers a request that was made here."""
+        """Whether this answers a request of the scrub."""
         return supply.id > _FIRST_ID
 
     def supplied(self, peer: bytes, supply: Supply) -> None:
+        """Take a peer's answer; one to an unknown or late request is ignored."""
         asked, answer = self._wanted.get(supply.id, (b"", None))
         if answer is not None and asked == peer and not answer.done():
             answer.set_result(supply)
 
     async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
-        """What peers have beside these operations."""
+        """Fetch the blobs of these operations from peers; an operation whose blobs every peer has erased is in it as erased."""
         found: dict[Dot, list[blobs.Blobs]] = {}
-        erased: dict[Dot, list[blobs.Blobs]] = {}  # There, which says nothing of the next peer.
+        erased: dict[Dot, list[blobs.Blobs]] = {}  # On that peer; the next one may still have them.
         for peer in list(self._linked()):
             left = [dot for dot in dots if dot not in found]
             while left:
@@ -277,7 +280,7 @@ class Scrubber:
             del self._wanted[id]
 
     def _brought(self, partition: int, wanted: set[Dot], supply: Supply | None) -> Supplied:
-        """What came beside operations that are those of the log here."""
+        """The blobs of a supply's operations that equal those in the log here."""
         brought: dict[Dot, list[blobs.Blobs]] = {}
         for shipment in [] if supply is None else supply.operations:
             if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
@@ -289,5 +292,5 @@ class Scrubber:
 
 
 def place_of(name: bytes) -> ObjectPlace:
-    """The object whose rows' keys begin with `name`."""
+    """The object whose rows' keys begin with `name`, as `keys.object_rows` made it."""
     return ObjectPlace(*keys.split_object(name)[:4])

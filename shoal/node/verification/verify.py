@@ -1,15 +1,15 @@
 """Check a whole store against itself: `shoal verify`.
 
-What holds in a sound store, partition by partition:
+It checks, partition by partition, that
 - the log of every origin is contiguous from 1 to its tip, and its hash chain ends in the tip's;
 - folding the log again, from nothing, gives the stored rows of every object, byte for byte;
-- every chunk matches its hash, and every checkpoint's values can be put together from chunks;
+- every chunk matches its hash, and every checkpoint's values can be assembled from chunks;
 - a document's snapshot with the updates after it is the document that all its updates build;
 - the rows of an index are those that the items make;
 - every idempotency key names the operation that it stands for;
 - the catalog lists exactly the objects that have operations.
 
-Verifying reads, and changes nothing. Memory is needed for one partition's rows, and for the names of all objects.
+Verifying changes nothing. It holds in memory one partition's rows, and the names of all objects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Named = tuple[str, Kind, str]  # Space, kind and name.
 
 
 def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
-    """Check everything; `progress` is told each partition's number as it is begun.
+    """Check everything; `progress` is called with each partition's number as it begins.
 
     Raises:
         StoreCorrupt: a block cannot be read at all.
@@ -51,7 +51,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         report.partitions += bool(logged or stored)
         report.objects += len(stored)
         folded = refolded(storage, partition, logged, report)
-        # A counter that adds up to nothing has no rows, and is an object all the same.
+        # A counter whose adds sum to 0 has no rows, but it exists.
         there.update((place.space, place.kind, place.name) for place in folded.alive | inhabited(stored, folded))
         compare(stored, folded, report)
         _check_keys(storage, partition, logged, report)
@@ -64,7 +64,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
 
 
 def _log(storage: Storage, partition: int, report: Report) -> Iterator[Logged]:
-    """The partition's operations, each origin's chain checked on the way."""
+    """The partition's operations; the chain of each origin is checked on the way."""
     ends: dict[Origin, Tip] = {}
     named = NOTHING_SEEN
     prefix = keys.log_of(partition)
@@ -109,7 +109,7 @@ def _body(partition: int, dot: Dot, packed: bytes, report: Report) -> operation.
 
 
 def _check_keys(storage: Storage, partition: int, logged: list[Logged], report: Report) -> None:
-    """Each request's key names the least dot of the operations that have it."""
+    """Check that each request's key names the least dot of the operations that have it."""
     claimed: dict[str, Dot] = {}
     for entry in logged:
         if entry.body.key is not None:

@@ -1,1 +1,1 @@
-"""Watches: who is told what became durable, and who is present."""
+"""Watches of durable changes, and presence."""

@@ -1,7 +1,7 @@
-"""The subscribers of one space, found by what they subscribed to.
+"""The subscribers of one space, found by the objects that they subscribed to.
 
-Law: finding the subscribers that a change may concern costs as much as there are of these, and
-a look-up for each length of a prefix in use. Subscribers to other objects cost nothing.
+Law: finding the subscribers that a change may concern takes time in proportion to their number,
+and one lookup for each length of a prefix in use. Subscribers to other objects cost nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Audience(Generic[T]):
         return chain.from_iterable([*self._watching.values(), *self._following.values()])
 
     def add(self, member: T, subscription: Watch | Follow) -> None:
-        """Each member is added once."""
+        """Add a member with its subscription. A member is added only once."""
         if isinstance(subscription, Follow):
             self._following.setdefault(subscription.document, {})[member] = None
             return
@@ -41,7 +41,7 @@ class Audience(Generic[T]):
         self._watching[prefix][member] = None
 
     def discard(self, member: T, subscription: Watch | Follow) -> None:
-        """A member goes, with the subscription that it came with."""
+        """Remove a member, given the subscription with which it was added."""
         if isinstance(subscription, Follow):
             _discard(self._following, subscription.document, member)
             return
@@ -52,7 +52,7 @@ class Audience(Generic[T]):
                 del self._lengths[length]
 
     def of(self, kind: ObjectKind, name: str) -> list[T]:
-        """Those who watch a prefix of this name, of whatever kinds, and those who follow it, if it is a document."""
+        """The members that watch a prefix of this name, whatever kinds they want, and the followers of this document."""
         found: list[T] = []
         for length in self._lengths:
             if length <= len(name):
@@ -63,7 +63,7 @@ class Audience(Generic[T]):
 
 
 def _discard(groups: dict[str, dict[T, None]], name: str, member: T) -> bool:
-    """Returns whether the group of this name went with its last member."""
+    """Remove a member from a group; True if it was the last one, and the group was removed."""
     group = groups[name]
     del group[member]
     if not group:

@@ -1,10 +1,10 @@
-"""Who is present: what sessions of this node announce, what its peers tell, and who is told.
+"""Presence: the entries that sessions of this node and of its peers announce, and their followers.
 
 Laws:
-- A session's entries are gone once it is closed; all that is announced here is
-  told to every peer at once, lossily, and again whenever it is renewed.
-- A follower that is slow is told the newest of each client: what waits for it is
-  bounded by what there is.
+- A session's entries are removed when it is closed. An entry that is announced or
+  renewed here is sent to every peer at once; it may be lost.
+- A slow follower gets only the newest entry of each client, so what waits for it is
+  bounded by the number of entries.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Announce, Announced, AnyReply, FollowPresence, Presence, Present, ReadPresence
 
 CLIENT_MAX = 2**53 - 1
-_LOOKS = 10  # At what may have aged out, in the time that it takes.
+_LOOKS = 10  # Checks for expired entries within `presence_timeout_s`.
 
 Share = Callable[[PresentMessage], None]
 OfSessions = Mapping[type, Callable[[object, Any], AnyReply]]
-"""What answers requests whose effect ends with the session that makes them."""
+"""Answers requests whose effect ends with the session that makes them, which is their first argument."""
 
 
 class PresenceFollower:
-    """An asynchronous iterator over what is new; ends with an error, or never."""
+    """An asynchronous iterator over new entries, first all that exist; it ends with an error, or never."""
 
     def __init__(self, entries: Iterable[ClientState]) -> None:
         self._news = {entry.client: entry for entry in entries}
@@ -56,15 +56,19 @@ class PresenceFollower:
         return Presence([Present(*entry) for entry in news.values()])
 
     def tell(self, entry: ClientState) -> None:
+        """Add a new entry, which replaces an older one of its client that was not taken yet."""
         self._news[entry.client] = entry
         self._wake.set()
 
     def end(self, error: ShoalError) -> None:
+        """Raise `error` once all new entries were taken."""
         self._ended = error
         self._wake.set()
 
 
 class Presences:
+    """The presence of one node, in memory only. If set, `share` sends a message to every peer, as far as there is room."""
+
     def __init__(self, config: Config, now: Callable[[], float]) -> None:
         self._config = config
         self._now = now
@@ -80,17 +84,18 @@ class Presences:
         self._stopped = False
         self.answers: Answers = {ReadPresence: self._read}
         self.of_sessions: OfSessions = {Announce: self._announce}
-        self.share: Share | None = None  # With peers: tells all of them, as far as there is room.
+        self.share: Share | None = None
 
     # ── sessions ──────────────────────────────────────────────────────────────
 
     def _announce(self, owner: object, request: Announce) -> Announced:
-        """
+        """Announce entries of a session, which owns them until it leaves; the reply has entries that superseded some of them.
+
         Raises:
-            InvalidName: the space or document is none.
-            InvalidValue: a state is no JSON, or a client id or clock is out of range.
-            TooLarge: a state is over its bound.
-            Overloaded: too many are present, or with too much to say.
+            InvalidName: the space or the document has an illegal name.
+            InvalidValue: a state is not JSON, or a client id or clock is out of range.
+            TooLarge: a state is larger than `presence_state_bytes_max`.
+            Overloaded: there are too many entries, or their states are too large.
         """
         topic = _topic(request.space, request.document)
         for present in request.entries:
@@ -109,7 +114,7 @@ class Presences:
         return Announced(gone)
 
     def leave(self, owner: object) -> None:
-        """A session is over."""
+        """Remove the entries of a session that has ended."""
         for topic, entry in self._table.leave(owner, self._now()):
             self._changed(topic, entry)
             self._share(topic, entry)
@@ -120,9 +125,11 @@ class Presences:
 
     @contextmanager
     def follower(self, subscription: FollowPresence) -> Iterator[PresenceFollower]:
-        """
+        """A follower of a space or a document, for as long as the context is entered.
+
         Raises:
-            Overloaded: the node has as many followers as it may.
+            InvalidName: the space or the document has an illegal name.
+            Overloaded: this node has `subscribers_max` followers.
         """
         topic = _topic(subscription.space, subscription.document)
         if self._following >= self._config.subscribers_max:
@@ -142,6 +149,7 @@ class Presences:
                 self._followers.pop(topic, None)
 
     def stop(self) -> None:
+        """End all followers with `ShuttingDown`, and stop the timer."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -152,7 +160,7 @@ class Presences:
     # ── peers ─────────────────────────────────────────────────────────────────
 
     def heard(self, node: bytes, message: PresentMessage) -> None:
-        """What a peer says; what has no place is left out, and comes again when it is renewed."""
+        """Take a peer's entries. Malformed ones and those without room are dropped; a renewal brings the latter again."""
         for space, document, client, clock, state in message.entries:
             topic, entry = Topic(space, document), ClientState(client, clock, state)
             sound = len(state) <= self._config.presence_state_bytes_max and _is_json(state)
@@ -161,7 +169,7 @@ class Presences:
         self._look_later()
 
     def own(self) -> Iterator[PresentMessage]:
-        """All that was announced here, for a peer that has just been linked."""
+        """All entries that were announced here, for a peer that has just been linked."""
         return _messages(self._table.own())
 
     def _share(self, topic: Topic, entry: ClientState) -> None:
@@ -187,7 +195,7 @@ class Presences:
     def _look(self) -> None:
         self._timer = None
         for topic, entry in self._table.expire(self._now()):
-            self._changed(topic, entry)  # Every node finds out by itself.
+            self._changed(topic, entry)  # Not sent to peers: every node expires entries itself.
         self._look_later()
 
     # ── helpers ───────────────────────────────────────────────────────────────
@@ -216,7 +224,7 @@ class Presences:
 
 
 def _is_json(state: bytes) -> bool:
-    """Whether it is JSON, and says that one is gone in one way only."""
+    """Whether a state is JSON. Of all spellings of null only `GONE` is, which says that a client has left."""
     try:
         return msgspec.json.decode(state) is not None or state == GONE
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""What changed, read back from the log: what a watcher is told that was away.
+"""Changes read back from the log, for a watcher that was away.
 
 Laws:
-- Within a partition operations come in HLC order, which is a causal order.
-- A stretch of the log that has a hole is no answer.
+- Within a partition operations are in HLC order, which is a causal order.
+- If the log lacks one of the operations, there is no answer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind
 
 SCOPE_NAMES_MAX = 4096
-"""Objects that are looked at to say in which partitions a watch's are; with more, it may be any."""
+"""Objects that are read to find the partitions of a watch; with more objects, all partitions are assumed."""
 
 
 class Logged(NamedTuple):
+    """An operation of the log, decoded."""
+
     hlc: int
     dot: Dot
     wall_ms: int
@@ -43,6 +45,8 @@ class Logged(NamedTuple):
 
 
 class Changelog:
+    """Reads the log for watches."""
+
     def __init__(self, storage: Storage, partitions: Partitions, generations: Generations, catalog: Catalog) -> None:
         self._storage = storage
         self._partitions = partitions
@@ -51,14 +55,14 @@ class Changelog:
         self._all_loaded = False
 
     def vectors(self) -> dict[int, VersionVector]:
-        """What was applied here, by partition."""
+        """The operations applied here, by partition. The first call loads all partitions."""
         if not self._all_loaded:
             self._partitions.load_all()
             self._all_loaded = True
         return self._partitions.vectors()
 
     def scope(self, watch: requests.Watch) -> set[int] | None:
-        """The partitions that hold objects which a watch is about; None: there are too many to tell."""
+        """The partitions that hold objects of a watch; None if it has more than `SCOPE_NAMES_MAX` objects."""
         found: set[int] = set()
         looked = 0
         for kind in watch.kinds or ([watch.kind] if watch.kind is not None else list(LABELS.values())):
@@ -71,7 +75,7 @@ class Changelog:
         return found
 
     def since(self, number: int, seen: VersionVector, target: VersionVector, *, limit: int) -> list[Logged] | None:
-        """The next operations of a partition that `target` covers and `seen` does not; None if the log lacks one of them."""
+        """Up to `limit` operations of a partition that `target` covers and `seen` does not; None if the log lacks one."""
         runs = [self._run(number, origin, missing, limit) for origin, missing in target.missing(seen).items()]
         try:
             found = list(islice(heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot)), limit))
@@ -89,7 +93,7 @@ class Changelog:
             yield Logged(body.hlc, keys.split_log(key)[1], body.wall_ms, mutation.decode(body.payload))
 
     def is_ended(self, change: Mutation) -> bool:
-        """Whether it is of a generation of its object that was deleted."""
+        """Whether a change, other than a deletion, belongs to an ended generation of its object."""
         if isinstance(change.change, deletion.Delete):
             return False
         current = self._generations.current(Transaction(self._storage), target_of(change))
@@ -97,10 +101,11 @@ class Changelog:
 
 
 def target_of(change: Mutation) -> Target:
+    """The object of a mutation."""
     return Target(Kind(change.kind), change.space, change.name)
 
 
 def change_of(target: Target, stamp: Stamp, change: Change) -> requests.Change:
-    """What a watcher is told of a change, on every node alike."""
+    """The push to watchers for a change, the same on every node."""
     what, id = str(type(change).__struct_config__.tag), mutation.id_of(target.name, stamp, change)
     return requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

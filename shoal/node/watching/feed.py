@@ -1,17 +1,17 @@
-"""Tell subscribers which changes became durable.
+"""The feed, which pushes durable changes to subscribers.
 
 Laws:
-- A change is staged when it is written and published when the group commit that
-  covers it is done: no subscriber is shown what a power cut could still take back.
+- A change is staged when it is written, and published when the group commit that
+  covers it is done: no subscriber sees what a power cut could still take back.
 - A change goes to those who subscribed before it was published, in the order of the writes.
-  The first few are told at once and the rest a few at each turn of the loop, so that the
+  The first few get it at once and the rest a few at each turn of the loop, so that the
   writer's answer, and other work, does not wait for them. Spaces take turns.
-- The tells that are still to come are bounded. Past the bound `publish` makes room itself.
-- Whoever takes a push has seen the operation that it shows, and all that was there
-  before it: the subscriber's bookmark takes that in with the push, not earlier.
-- A subscriber has a buffer of bounded bytes. Past it the buffer is dropped and
-  the subscriber gets SlowConsumer, then nothing: it has to read again. A `ResumableWatch`
-  (shoal.node.watching.resumable) gets one Reset in its place, and goes on.
+- The pushes that must still be made are bounded. Past the bound `publish` makes room itself.
+- A subscriber that takes a push has seen the operation that it shows, and all that was
+  there before it: its bookmark includes that with the push, not earlier.
+- A subscriber has a buffer of bounded bytes. Past the bound the buffer is dropped and
+  the subscriber gets SlowConsumer, then nothing: it must read again. A `ResumableWatch`
+  (shoal.node.watching.resumable) gets one Reset instead, and continues.
 """
 
 from __future__ import annotations
@@ -43,15 +43,13 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.MAP: "map",
 }
 
-_GONE = (
-    "the document was deleted. What was edited stays in the client; open the document again to begin from what there is now."
-)
+_GONE = "the document was deleted. The client keeps its edits; open the document again to begin from the current content."
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.
 TOLD_PER_TURN = 16  # As many as the waiters that a group commit wakes: over a connection each costs about 0.1 ms.
 
 
 class Staged(NamedTuple):
-    """One mutation: what watchers of its space see, and what followers of its document get."""
+    """One mutation: the push to watchers of its space (`change`), and that to followers of its document (`edit`)."""
 
     partition: int
     change: Change
@@ -64,11 +62,11 @@ class _Waiting(NamedTuple):
     push: Push
     size: int
     partition: int
-    seen: VersionVector  # Of the partition, by whoever is shown the push.
+    seen: VersionVector  # Of the partition: what a subscriber has seen that takes the push.
 
 
 class Subscriber:
-    """An asynchronous iterator over pushes; ends with an error, or never."""
+    """An asynchronous iterator over pushes; it ends with an error, or never."""
 
     def __init__(self, subscription: Watch | Follow, bookmark: Bookmark, bytes_max: int) -> None:
         self.subscription = subscription
@@ -94,6 +92,7 @@ class Subscriber:
         return push
 
     def offer(self, push: Push, partition: int, seen: VersionVector) -> None:
+        """Queue a push; past the bound the queue is dropped and the subscriber ends with `SlowConsumer`."""
         if self._ended is not None:
             return
         size = _size(push)
@@ -103,7 +102,7 @@ class Subscriber:
             self._waiting.clear()
             self.end(
                 SlowConsumer(
-                    f"more than {self._bytes_max} bytes waited for this subscriber, and were dropped. "
+                    f"more than {self._bytes_max} bytes waited for this subscriber and were dropped. "
                     "Read the current state, and subscribe again."
                 )
             )
@@ -112,17 +111,21 @@ class Subscriber:
         self._wake.set()
 
     def lead(self, push: Push, partition: int, seen: VersionVector) -> None:
-        """Put the initial state ahead of what was offered meanwhile."""
+        """Put the initial state before the pushes that were offered meanwhile."""
         self._bytes += (size := _size(push))
         self._waiting.appendleft(_Waiting(push, size, partition, seen))
         self._wake.set()
 
     def end(self, error: ShoalError) -> None:
+        """Raise `error` once all waiting pushes were taken."""
         self._ended = error
         self._wake.set()
 
     def tell(self, staged: Staged, seen: VersionVector, *, ends: bool) -> None:
-        """A change became durable. `seen`: the partition's vector after its write; `ends`: its operation has no more."""
+        """Offer a durable change, if the subscription is about it.
+
+        `seen` is the partition's vector after its write; `ends` says that it is the last change of its operation.
+        """
         push = self._wanted(staged)
         if push is not None:
             self.offer(push, staged.partition, seen)
@@ -137,7 +140,7 @@ class Subscriber:
         return change if matches(wanted, change.space, change.kind, change.name) else None
 
     def _loses(self, staged: Staged) -> bool:
-        """Whether what it follows was deleted."""
+        """Whether the followed document was deleted."""
         change, wanted = staged.change, self.subscription
         return (
             staged.began > 0
@@ -147,6 +150,7 @@ class Subscriber:
 
 
 def matches(watch: Watch, space: str, kind: ObjectKind, name: str) -> bool:
+    """Whether a watch is about an object."""
     if space != watch.space or not name.startswith(watch.prefix) or (watch.kind is not None and watch.kind != kind):
         return False
     return not watch.kinds or kind in watch.kinds
@@ -165,7 +169,7 @@ def _size(push: Push) -> int:
 
 
 class _Telling:
-    """One change, and the subscribers that are still to be told of it."""
+    """One change, and the subscribers that must still get it."""
 
     __slots__ = ("_audience", "_ends", "_seen", "_staged", "_told")
 
@@ -180,7 +184,7 @@ class _Telling:
         return len(self._audience) - self._told
 
     def tell(self, limit: int) -> int:
-        """Tell the next `limit` at most; returns how many that were."""
+        """Push to at most `limit` of them; returns to how many."""
         some = self._audience[self._told : self._told + limit]
         self._told += len(some)
         for subscriber in some:
@@ -189,6 +193,8 @@ class _Telling:
 
 
 class Feed:
+    """All subscribers of one node; its length is their number. At most `tells_max` pushes wait for a turn of the loop."""
+
     def __init__(self, *, subscribers_max: int, bytes_max: int, tells_max: int) -> None:
         self._subscribers_max = subscribers_max
         self._bytes_max = bytes_max
@@ -204,15 +210,15 @@ class Feed:
         return self._count
 
     def wanted(self, space: str) -> bool:
-        """Whether anybody listens to a space: if not, staging is skipped."""
+        """Whether a space has subscribers; if not, staging is skipped."""
         return space in self._audiences
 
     def stage(self, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
-        """What write `number` changes, and the vectors of its partitions after it."""
+        """Stage the changes of write `number`, with the vectors of its partitions after it."""
         self._staged.append((number, staged, vectors))
 
     def publish(self, durable: int) -> None:
-        """The writes up to `durable` became durable: tell the first few of their subscribers, and soon the others."""
+        """Push the changes of all writes up to the number `durable`: to the first few subscribers now, to others soon."""
         while self._staged and self._staged[0][0] <= durable:
             _, changes, vectors = self._staged.popleft()
             for staged, following in pairwise([*changes, None]):
@@ -233,7 +239,7 @@ class Feed:
             self._tell(self._tells - self._tells_max)
 
     def _tell(self, limit: int) -> None:
-        """Tell `limit` subscribers; if some are left, go on at the loop's next turn."""
+        """Push to at most `limit` subscribers; if some are left, continue at the loop's next turn."""
         while limit > 0 and self._tellings:
             space = next(iter(self._tellings))
             waiting = self._tellings.pop(space)
@@ -253,15 +259,15 @@ class Feed:
 
     @property
     def bytes_max(self) -> int:
-        """Of what waits for one subscriber."""
+        """The bound of the bytes that wait for one subscriber."""
         return self._bytes_max
 
     @contextmanager
     def told(self, subscriber: Subscriber) -> Iterator[None]:
-        """While this is entered, the subscriber is told.
+        """Publish to a subscriber for as long as the context is entered.
 
         Raises:
-            Overloaded: the node has as many subscribers as it may.
+            Overloaded: this node has `subscribers_max` subscribers.
         """
         if self._count >= self._subscribers_max:
             raise Overloaded(
@@ -280,7 +286,7 @@ class Feed:
                 self._audiences.pop(subscription.space, None)
 
     def close(self) -> None:
-        """End all subscriptions. A change that not all were told of is in the log: the next node tells it."""
+        """End all subscribers with `ShuttingDown`. Changes that some did not get are in the log, for a watch elsewhere."""
         self._tellings.clear()
         self._tells = 0
         for audience in list(self._audiences.values()):

@@ -1,16 +1,16 @@
-"""A watch that can be resumed: each change once, in causal order, also over nodes.
+"""A watch that can be resumed: each change once, in causal order, also on another node.
 
 Laws:
-- It begins where its position says: what this node has applied and the position does not
-  cover is read from the log, a slice at a time, as it is taken; what is applied from then
-  on waits behind that, in the order of the writes. A change that the position covers is
-  not told, whenever it comes here.
-- Each push has with it what the position grows by, and no more: whoever goes on after it, on
-  any node, is told all that follows.
-- What waits is bounded in bytes, and what is read back in operations. Past either bound, and
-  where the log has a hole, one Reset takes the place of all that was to come, with the position to go on from.
-- In a partition where nothing of the watch's was when it began, what was made and
-  deleted while nobody watched is not told.
+- It begins at its position. Operations that this node has applied and the position does not
+  cover are read from the log, a slice at a time, as their changes are taken. Changes that are applied
+  later wait behind these, in the order of the writes. A change that the position covers is
+  not pushed, even if it arrives here later.
+- Each push carries exactly what the position grows by: a watch that is resumed after it, on
+  any node, gets all that follows.
+- Waiting changes are bounded in bytes, and the replay in operations. Past either bound, or if the
+  log lacks an operation, one Reset replaces all waiting changes, with the position to continue from.
+- If a partition held no object of the watch when it began, an object that was made and
+  deleted there while nobody watched is not pushed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from shoal.protocol.position import Position, pack_part
 from shoal.protocol.requests import Change, Push, Reset, Watch, Watching
 
 _SLICE = 100  # Operations that are read at once.
-_CHANGE_BYTES = 500  # That waits, with its vectors, beside its names.
+_CHANGE_BYTES = 500  # The cost of a waiting change with its vectors, beside its names.
 
 
 class Told(NamedTuple):
-    """A change, and where a watcher is that has it."""
+    """A change, and what a watcher that takes it has seen of the partition.
+
+    `part` names the place within the operation, as `pack_part`; it is empty after the operation's last change.
+    """
 
     change: Change
     seen: VersionVector
@@ -43,24 +46,27 @@ class Told(NamedTuple):
 
     @property
     def size(self) -> int:
+        """About the bytes that it needs while it waits."""
         return _CHANGE_BYTES + len(self.change.name) + len(self.change.id)
 
 
 class ResumableWatch(Subscriber):
+    """The subscriber of a watch with a position."""
+
     def __init__(self, watch: Watch, bookmark: Bookmark, changelog: Changelog, bytes_max: int, *, config: Config) -> None:
-        """To be told of what is applied from now on: nothing may be, between this and `Feed.told`.
+        """Begin at the watch's position. No operation may be applied between this and `Feed.told`.
 
         Raises:
-            InvalidValue: `after` is no position.
+            InvalidValue: `after` is not a position.
         """
         super().__init__(watch, bookmark, bytes_max)
         self._watch = watch
         self._changelog = changelog
         self._begun = Position.unpack(watch.after) if watch.after else None
-        self._here = changelog.vectors()  # What of this node was there before; the rest comes by `tell`.
-        self._at = Position() if self._begun is None else self._begun.copy()  # Of whoever has taken all that was pushed.
-        self._plan: deque[int] = deque()  # Partitions whose log is still to be read.
-        self._reading: dict[int, VersionVector] = {}  # How far it has been.
+        self._here = changelog.vectors()  # The operations that were applied before; later ones come by `tell`.
+        self._at = Position() if self._begun is None else self._begun.copy()  # The position after all taken pushes.
+        self._plan: deque[int] = deque()  # Partitions whose log must still be read.
+        self._reading: dict[int, VersionVector] = {}  # How far each was read.
         self._read: deque[Told] = deque()
         self._live: deque[Told] = deque()
         self._lead: deque[Push] = deque()
@@ -84,7 +90,7 @@ class ResumableWatch(Subscriber):
                 return self._pushed(self._read.popleft())
             if self._plan:
                 self._read_on()
-                await asyncio.sleep(0)  # The others have their turn between two slices.
+                await asyncio.sleep(0)  # Other tasks get their turn between two slices.
                 continue
             if self._live:
                 told = self._live.popleft()
@@ -130,7 +136,7 @@ class ResumableWatch(Subscriber):
         seen = self._reading.get(number, self._at.vector(number))
         found = self._changelog.since(number, seen, target, limit=_SLICE)
         if found is None:
-            self._reset("the log no longer holds all that this watch has not been told")
+            self._reset("the log no longer holds all changes that this watch has not seen")
             return
         for logged in found:
             self._tell_again(number, seen, logged)
@@ -157,7 +163,7 @@ class ResumableWatch(Subscriber):
     # ── what cannot be told ───────────────────────────────────────────────────
 
     def _reset(self, reason: str) -> None:
-        """Drop all that waits, and say so in its place."""
+        """Drop all waiting changes, and queue one Reset instead."""
         for number in self._plan:
             self._at.join(number, self._here[number])
         for told in (*self._read, *self._live):

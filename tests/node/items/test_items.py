@@ -111,7 +111,7 @@ async def test_a_put_that_expects_a_version_is_refused_once_it_moved(bench: Benc
         with pytest.raises(ItemChanged, match="Read it again"):
             await write
     assert await items.delete(USER, "k", expect=second)
-    with pytest.raises(ItemChanged, match="is not there"):
+    with pytest.raises(ItemChanged, match="does not exist"):
         await items.delete(USER, "k", expect=second)
 
 

@@ -336,7 +336,7 @@ async def test_both_sides_say_that_a_directory_was_set_back(fleet: Fleet) -> Non
     link(fleet, "c", "a")
     await until(lambda: is_learner(fleet["c"]))
     view = await fleet["c"].store().cluster()
-    assert view.learning[0] == "set back, as a:1 knows: 1 operations once held are still to come"
+    assert view.learning[0] == "set back, as a:1 knows: 1 operations once held are still missing"
     status = await fleet["c"].store().status()
     assert status.state == "refilling"
     assert "set back" in status.reason

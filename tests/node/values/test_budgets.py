@@ -201,10 +201,7 @@ async def test_nothing_is_drawn_unless_every_owner_is_heard(fleet: Fleet) -> Non
         await of(fleet, "a").draw(10)
     with pytest.raises(RightsElsewhere, match="30 are not drawn") as refused:
         await spend(fleet, "a", 1)
-    assert (
-        "30 are not drawn, for which every owner must be reached; c:1 cannot be reached. Nothing was written"
-        in refused.value.message
-    )
+    assert "30 are not drawn, which needs every owner; c:1 cannot be reached. Nothing was written" in refused.value.message
     assert (refused.value.detail["unreachable"], refused.value.detail["pool"]) == (["c:1"], 30)
     fleet.link_all("c")
     assert await spend(fleet, "a", 1) == 29

@@ -247,7 +247,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a vector is missing": (lose(lambda rows: table(rows, keys.VECTOR)[0]), "does not end where its vector says"),
     "a chunk was altered": (flip(first(T, b"D")), "is damaged"),
     "a chunk is missing": (lose(first(T, b"D")), "is missing"),
-    "a checkpoint is missing": (lose(first(T, b"C")), "is in the log and not in its thread"),
+    "a checkpoint is missing": (lose(first(T, b"C")), "is in the log but not in its thread"),
     "a checkpoint's time was altered": (flip(first(T, b"C"), 39), "rows differ from what its operations make"),
     "a checkpoint's record was altered": (flip(first(T, b"C")), "checkpoint"),
     "a checkpoint's record cannot be decoded": (flip(first(T, b"C"), 40), "a checkpoint cannot be decoded"),
