@@ -21,9 +21,9 @@ from shoal.version import __version__ as __version__
 if TYPE_CHECKING:
     from shoal.public import *
 else:
-    _MODULES = ("config", "errors", "replies", "sync", "values")  # Those that are public names themselves.
+    _MODULES = ("config", "errors", "replies", "sync", "values")  # Modules that are public names themselves.
 
-    # How a program begins: without the list, which loads all that it names.
+    # The names with which a program begins. They do not load `shoal.public`, which imports all the others.
     _ENTRANCES = {"open": "shoal.opening", "connect": "shoal.opening", "Config": "shoal.config"}
 
     def __getattr__(name: str) -> Any:

@@ -68,7 +68,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rows_differ_max: int = 1024  # Objects, counted per peer, that are known to have different rows there.
     rebuild_bytes_max: int = 256 * MiB  # A larger object is not rebuilt from the log while the node runs.
     quarantine_max: int = 1024  # Operations that were rejected and are not requested again.
-    quarantine_s: float = 60.0  # How long they are not.
+    quarantine_s: float = 60.0  # How long they are not requested.
     peer_pause_s_max: float = 10.0  # Longest pause before a peer that answers no request for operations is asked again.
 
     # Requests.

@@ -3,7 +3,7 @@
 A name is 1 to 1,024 bytes of UTF-8 without control characters (Unicode
 category Cc, so that no terminal, header or log line can be forged through
 one). `/` and `{}` are legal: `{crew-7}/planner` is one name, whose tag
-`crew-7` chooses its partition. `.` and `..` are refused, since HTTP clients
+`crew-7` chooses its partition. `.` and `..` are refused, because HTTP clients
 rewrite them. A name is compared byte for byte; it is never a pattern.
 """
 
@@ -19,7 +19,7 @@ NAME_BYTES_MAX = 1024
 KEY_BYTES_MAX = 255
 
 MEMOIZED_MAX = 4096
-"""How many results each function of a name keeps. Enough for those in use; of names that are not, none should stay long."""
+"""How many results each function of a name keeps: enough for the names in use, and few enough that others leave soon."""
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -37,7 +37,7 @@ def check_name(kind: str, name: object, /) -> str:
 
 
 def check_label(label: object, /) -> str:
-    """The same for a label of an item's namespace, which holds no period: they join labels in URLs and logs.
+    """As `check_name`, for a label of an item's namespace, which holds no period: periods join labels in URLs and logs.
 
     Raises:
         InvalidName: it is not legal; nothing was written.
@@ -49,7 +49,7 @@ def check_label(label: object, /) -> str:
 
 
 def check_names(kind: str, names: Iterable[object], /) -> None:
-    """Check several at once; requests name the same few again and again.
+    """Check several names at once. The result is remembered, because requests name the same few again and again.
 
     Raises:
         InvalidName: one is not legal; nothing was written.
@@ -62,12 +62,12 @@ def check_names(kind: str, names: Iterable[object], /) -> None:
 
 
 def check_key(kind: str, key: object, /) -> str:
-    """The same for idempotency keys: 1 to 255 bytes.
+    """As `check_name`, for idempotency keys: 1 to 255 bytes.
 
     Raises:
         InvalidName: it is not legal; nothing was written.
     """
-    # Most keys come once: they are not remembered, and told to be legal by what is quick to see.
+    # Most keys come once, so results are not remembered; a quick check covers most legal keys.
     if isinstance(key, str) and key.isascii() and key.isprintable() and 2 < len(key) <= KEY_BYTES_MAX:
         return key
     return _checked(kind, key, KEY_BYTES_MAX)
@@ -103,7 +103,7 @@ def _checked(kind: str, name: object, bytes_max: int) -> str:
 
 
 def is_colocated(space: str) -> bool:
-    """Whether all objects of a space share one partition: its whole name is in braces, as `{crew}`."""
+    """Whether all objects of a space share one partition: its whole name is in braces, such as `{crew}`."""
     return len(space) > 2 and space.startswith("{") and space.endswith("}")
 
 

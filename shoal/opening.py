@@ -4,7 +4,7 @@ Laws:
 - Nothing is opened before `async with` enters it. Omitting `async with` raises an
   error that shows how to write it.
 - A client loads no code of a node, and an embedded store none of the network:
-  each is imported where it is opened. That halves the time to start either.
+  each is imported when it is opened. That halves the time to start either.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Opening(AbstractAsyncContextManager[Store]):
 
     def __enter__(self) -> Never:
         raise InvalidInput(
-            f"shoal.{self._name} is for `async with`. Nothing was opened. "
-            f"Blocking code takes `with shoal.sync.{self._name}(…) as store:`."
+            f"shoal.{self._name} needs `async with`. Nothing was opened. "
+            f"In blocking code write `with shoal.sync.{self._name}(…) as store:`."
         )
 
     def __exit__(self, *_: object) -> None: ...
 
     def __getattr__(self, name: str) -> Never:
         raise AttributeError(
-            f"shoal.{self._name} gives a store within a block, and what is before that has no {name!r}. "
+            f"shoal.{self._name}(…) by itself opens nothing, so it has no {name!r}. "
             f"Write `async with shoal.{self._name}(…) as store:`.",
             name=name,
             obj=self,
@@ -60,8 +60,7 @@ class Opening(AbstractAsyncContextManager[Store]):
 def open(
     directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
 ) -> AbstractAsyncContextManager[Store]:
-    """Open an embedded store in `directory`: a whole node, without a listener. The directory is
-    created if it is missing.
+    """Open an embedded store in `directory`: a whole node, without a listener. The directory is created if it is missing.
 
     Raises:
         StoreLocked: another process has it open; the message says how to share it.
@@ -99,11 +98,11 @@ def connect(
     """Connect to a node ("http://n1:7400"), or to any of several, given as a list or as a text with commas.
 
     Connections are made, and made again, when they are needed: the first with the first request. If no address leads to
-    a node then, that request says why within 2 s (`Unreachable`). `wait` gives nodes that are about to come so many
-    seconds for that first time. Later a node that goes away is waited for, or replaced by another, within `request_timeout_s`.
+    a node then, that request says why within 2 s (`Unreachable`). With `wait` it gives nodes that are still starting up
+    to that many seconds. Later, if a node goes away, a request waits for it or goes to another, within `request_timeout_s`.
 
     Each client draws its own order of the addresses and keeps it, so that clients spread over the nodes. With `in_order`
-    it prefers them as they are given, such as the nearest first. `token` is for a later version: nodes check none yet.
+    it prefers them as they are given, for example the nearest first. `token` is for a later version: nodes check none yet.
 
     Raises:
         InvalidConfig: a URL, a setting, `durability` or `wait` is not legal, or a token is given.
@@ -126,8 +125,8 @@ async def _connect(
     settings = _settings(config, durability)
     if token is not None:
         raise InvalidConfig(
-            "this version of Shoal checks no tokens: whoever reaches a node's port may read and write. Nothing was sent. "
-            "Leave token out, and keep the ports on a network of their own.",
+            "this version of Shoal checks no tokens: everyone who reaches a node's port may read and write. Nothing was "
+            "sent. Leave token out, and keep the ports on a network of their own.",
             field="token",
         )
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:

@@ -1,7 +1,7 @@
-"""The names that users write, `shoal.open` and `shoal.Thread` alike: the one list of them.
+"""The names that users write, such as `shoal.open` and `shoal.Thread`: the one list of them.
 
 `import shoal` does not import this module; the first use of a name does. It
-imports the client, and neither a node nor the network.
+imports the client, but neither a node nor the network.
 """
 
 from __future__ import annotations

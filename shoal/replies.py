@@ -1,4 +1,4 @@
-"""What a node answers to single writes, as a batch shows them: `batch.counter("n").add(1)` is a `Pending[Added]`."""
+"""A node's replies to single writes, as a batch shows them: `batch.counter("n").add(1)` is a `Pending[Added]`."""
 
 from __future__ import annotations
 

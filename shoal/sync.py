@@ -1,10 +1,10 @@
 """The blocking face of the store: `shoal.sync.open` and `shoal.sync.connect`.
 
 It is a facade, not a second client: an event loop runs on a thread of its own,
-and every call, read of an attribute and item access on a proxied object is made
-there. So whatever the asynchronous handles offer is here, under the same
-names: what one awaits there returns here, `async for` becomes `for`, and
-`async with` becomes `with`. Proxies may be used from any thread but the loop's.
+and every call, attribute access and item access on a proxied object is made
+there. So everything that the asynchronous handles offer is here, under the same
+names: a call that is awaited there returns its result here, `async for` becomes `for`, and
+`async with` becomes `with`. Proxies may be used from any thread except the loop's.
 
 The types of the proxies are in `blocking.pyi`, which `python -m tests.reference` derives
 from the handles. `shoal.sync.Thread` and the like are names for annotations.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Portal:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own. It runs until `close`."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()  # A call is either submitted before the loop is told to end, or refused.
@@ -48,17 +48,18 @@ class Portal:
         self._loop = started.result()
 
     async def _live(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        # What still runs when this returns is cancelled by `asyncio.run`.
+        # When this returns, `asyncio.run` cancels the tasks that still run.
         over = self._over = asyncio.Event()
         started.set_result(asyncio.get_running_loop())
         await over.wait()
 
     @property
     def closed(self) -> bool:
+        """Whether `close` was called."""
         return self._over is None
 
     def run(self, function: Callable[[], Any]) -> Any:
-        """Call `function` on the loop, await what it returns if that can be awaited, and return the result.
+        """Call `function` on the loop, await its result if that is awaitable, and return the outcome.
 
         Raises:
             Unavailable: the portal is closed; nothing was called.
@@ -74,7 +75,7 @@ class Portal:
                 "open the store and send it again with the same key."
             ) from None
         except BaseException:
-            future.cancel()  # Interrupted, this thread waits no longer; neither should the call.
+            future.cancel()  # If this thread was interrupted, the call should end too.
             raise
 
     def _submitted(self, function: Callable[[], Any]) -> Future[Any]:
@@ -84,8 +85,8 @@ class Portal:
 
         if threading.current_thread() is self._thread:
             raise InvalidInput(
-                "a blocking call was made on the store's own loop, as in a callback, where it would wait for itself. "
-                "Nothing was written. Hand it to another thread."
+                "a blocking call was made on the store's own loop, for example in a callback, where it would wait for itself. "
+                "Nothing was written. Make it on another thread."
             )
         with self._guard:
             if self.closed:
@@ -93,6 +94,7 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(call(), self._loop)
 
     def close(self) -> None:
+        """End the loop with everything that still runs on it, and wait for its thread."""
         with self._guard:
             over, self._over = self._over, None
             if over is not None:
@@ -100,7 +102,7 @@ class Portal:
         self._thread.join()
 
 
-# What goes on running on the loop, whoever made it: `doc.transaction()`, `space.watch()`, `doc.map("tasks").items()`.
+# Results that keep using the loop, of whatever class: `doc.transaction()`, `space.watch()`, `doc.map("tasks").items()`.
 _UNDER_WAY = (AbstractContextManager, AbstractAsyncContextManager, AsyncIterator, Iterator)
 
 
@@ -188,7 +190,7 @@ class Proxy:
 
 
 def _wrapped(portal: Portal, value: Any) -> Any:
-    """A proxy for what lives on the loop; plain values as they are."""
+    """A proxy for an object that lives on the loop; plain values as they are."""
     if type(value) is tuple:
         return tuple(_wrapped(portal, item) for item in value)
     module = type(value).__module__
@@ -197,7 +199,7 @@ def _wrapped(portal: Portal, value: Any) -> Any:
 
 
 def is_value(kind: type) -> bool:
-    """Whether a class is frozen, as checkpoints are: its objects need no loop."""
+    """Whether a class is frozen, as that of checkpoints is: its objects need no loop."""
     parameters = getattr(kind, "__dataclass_params__", None) or getattr(kind, "__struct_config__", None)
     return bool(parameters is not None and parameters.frozen)
 
@@ -219,7 +221,7 @@ def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[An
 def open(
     directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
 ) -> AbstractContextManager[Store]:
-    """`shoal.open`, blocking: `with shoal.sync.open("./state") as store:`. It raises the same."""
+    """As `shoal.open`, but blocking: `with shoal.sync.open("./state") as store:`. Raises the same errors."""
     return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
 
 
@@ -232,7 +234,7 @@ def connect(
     in_order: bool = False,
     wait: float = 0.0,
 ) -> AbstractContextManager[Store]:
-    """`shoal.connect`, blocking. It raises the same."""
+    """As `shoal.connect`, but blocking. Raises the same errors."""
     connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order, wait=wait)
     return _Opening(_opened(lambda: connecting(urls)), "connect")
 
@@ -254,7 +256,7 @@ class _Opening(AbstractContextManager[Any]):
 
     def __getattr__(self, name: str) -> Never:
         raise AttributeError(
-            f"shoal.sync.{self._name} gives a store within a block, and what is before that has no {name!r}. "
+            f"shoal.sync.{self._name}(…) by itself opens nothing, so it has no {name!r}. "
             f"Write `with shoal.sync.{self._name}(…) as store:`.",
             name=name,
             obj=self,

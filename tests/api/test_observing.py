@@ -258,7 +258,7 @@ def test_every_operation_lists_the_errors_that_it_can_end_with(description: dict
     described = description["components"]["responses"]
     named = {status: described[put[status]["$ref"].rpartition("/")[2]] for status in put if "$ref" in put[status]}
     assert {"400", "403", "412", "413", "415", "422", "429", "431", "500", "503", "504", "507"} <= set(named)
-    assert "`item-changed`: `expect` is not the version of the item" in named["412"]["description"]
+    assert "`item-changed`: `expect` is not the item's version" in named["412"]["description"]
     for response in described.values():
         assert not re.search(r"`: (;|$)", response["description"]), "each has its meaning"
 
