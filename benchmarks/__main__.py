@@ -23,6 +23,7 @@ from benchmarks import (
     items,
     machine,
     natives,
+    replicated,
     served,
     threads,
     yjs,
@@ -43,6 +44,7 @@ ALL = [
     Benchmark("natives", natives.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
+    Benchmark("replicated", replicated.run),
     Benchmark("documents", documents.run),
     Benchmark("yjs", yjs.run),
 ]

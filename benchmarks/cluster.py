@@ -188,7 +188,7 @@ class Nodes:
 
     def __init__(self, directory: Path, count: int = 3) -> None:
         self._directory = directory
-        self._addresses = [f"127.0.0.1:{port}" for port in _free_ports(count)]
+        self._addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
         self.urls = [f"http://{address}" for address in self._addresses]
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
@@ -215,12 +215,18 @@ class Nodes:
         assert process.stdout is not None
         process.stdout.readline()
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the nodes that run."""
+        return [process.pid for process in self._processes.values()]
+
     def kill(self, number: int) -> None:
         self._processes[number].kill()
         self._processes.pop(number).wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nobody listens at."""
     with _sockets(count) as sockets:
         return [each.getsockname()[1] for each in sockets]
 
