@@ -30,7 +30,7 @@ def partly(done: object, what: str, advice: str) -> Iterator[None]:
 
 
 def after(error: ShoalError, what: str, advice: str) -> OutcomeUnknown:
-    """What to raise in place of an error that says that nothing was written, if something was.
+    """The error to raise in place of one that says that nothing was written, if something was.
 
     `what` tells what was written, and `advice` what the caller can do.
     """
@@ -38,5 +38,5 @@ def after(error: ShoalError, what: str, advice: str) -> OutcomeUnknown:
 
 
 def why(error: ShoalError) -> str:
-    """The text of an error, without what it says of writes."""
+    """The text of an error, without its statement about writes."""
     return _NOTHING.sub("", error.message).strip().rstrip(".")

@@ -26,7 +26,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never
 
-import shoal.opening as opening  # `from shoal import` would ask for a public name first, and load them all.
+import shoal.opening as opening  # `from shoal import` would look for a public name first, and load them all.
 from shoal.config import Config
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
@@ -264,7 +264,7 @@ class _Opening(AbstractContextManager[Any]):
 
 
 def __getattr__(name: str) -> type[Proxy]:
-    """The names of the handles, for annotations that are evaluated."""
+    """The names of the handles, for annotations that are evaluated at run time."""
     import shoal
 
     handle = getattr(shoal, name, None)

@@ -128,7 +128,7 @@ class Fetching:
         return Want(source.pending.id, ranges[:RANGES_MAX])
 
     def supplied(self, peer: bytes, supply: Supply) -> dict[int, VersionVector] | None:
-        """Take the answer to a Want. Returns the vectors of what it brings, by partition; None if it answers another Want."""
+        """Take the answer to a Want. Returns vectors of the operations in it, by partition; None if it answers another Want."""
         source = self._source(peer)
         if source.pending is None or source.pending.id != supply.id:
             return None

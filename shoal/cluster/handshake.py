@@ -180,7 +180,7 @@ class _Meeting:
 
 
 class Dialling(_Meeting):
-    """The side that dials: send `hello`, then what `welcomed` returns, then wait for `accepted`."""
+    """The side that dials: send `hello`, then the result of `welcomed`, then wait for `accepted`."""
 
     __slots__ = ()
 
@@ -214,7 +214,7 @@ class Dialling(_Meeting):
 
 
 class Accepting(_Meeting):
-    """The side that was dialled: send what `greeted` returns, then wait for `proven`, then send `ACCEPTED`."""
+    """The side that was dialled: send the result of `greeted`, then wait for `proven`, then send `ACCEPTED`."""
 
     __slots__ = ("_theirs",)
 

@@ -26,7 +26,7 @@ class Mark:
 
     def __init__(self, vectors: Mapping[int, VersionVector] | None = None) -> None:
         self.number = 0
-        """The version of what the peer is to be told (`telling`)."""
+        """The version of `telling`: it changes with the operations that the peer must be told of."""
         self.unwritten: dict[tuple[int, Origin], int | None] = {}
         self._vectors = dict(vectors or {})
         self._compared_with: dict[int, VersionVector] = {}
@@ -94,7 +94,7 @@ class Mark:
     def settle(self, held: Mapping[int, VersionVector]) -> bool:
         """The peer, once told, has caught up as far as anybody holds the operations. Returns whether there is more to tell.
 
-        `held` is what it has said since then that it holds, by partition (`told`).
+        `held` are the operations that it has claimed to hold since then, by partition (`told`).
         """
         for partition, vector in held.items():
             self._behind.pop(partition, None)

@@ -63,7 +63,7 @@ class Send(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """Store `ready`, in this order; compare `again` with what is stored under the same dots."""
+    """Store `ready`, in this order; compare `again` with the operations stored under the same dots."""
 
     peer: bytes
     ready: list[Arrival]
@@ -365,7 +365,7 @@ class Replication:
         if want is not None:
             self._send(peer, want)
 
-    # ── what the node did ─────────────────────────────────────────────────────
+    # ── events in the node ────────────────────────────────────────────────────
 
     def issued(self, operations: Iterable[Raw]) -> None:
         """Own operations, encoded, became durable: push them to all peers."""

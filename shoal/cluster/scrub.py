@@ -92,7 +92,7 @@ class Walk:
     def due(self, now: float, partitions: Callable[[], Iterable[int]]) -> tuple[int, bytes] | None:
         """The partition of the next piece and the key at which it begins, empty for the first; None if it is not time yet."""
         if self._next_pass is None:
-            self._next_pass = now + self._interval_s  # A start has just read what is on disk.
+            self._next_pass = now + self._interval_s  # The first pass waits one interval.
         if now < self._free_at:
             return None
         if not self._left:

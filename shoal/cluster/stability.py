@@ -11,7 +11,7 @@ Laws:
 
 There are two steps. First, if an owner's whole vector covers the eraser, it covers all that this
 owner issued without knowledge of it; the join of all owners' vectors is the `bound`. Single
-acknowledgements are not enough: they do not tell what the owner issued itself.
+acknowledgements are not enough: they do not tell which operations the owner issued itself.
 Second, every owner must hold the bound. (Causal stability: Baquero, Almeida, Shoker,
 "Making operation-based CRDTs operation-based", 2014.)
 """
@@ -25,7 +25,7 @@ from shoal.crdt.dot import Dot, VersionVector
 
 
 class Holding(NamedTuple):
-    """What an owner is known to hold durably in one partition."""
+    """The operations that an owner is known to hold durably in one partition."""
 
     vector: VersionVector  # At least this.
     whole: VersionVector | None  # Exactly this, at some time; None: it has not said.

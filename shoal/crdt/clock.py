@@ -14,7 +14,7 @@ from __future__ import annotations
 COUNTER_BITS = 16
 END_MS = 1 << 47  # The year 6429: half of what 48 bits hold. Clocks that have reached it count on in the other half.
 
-_STEP_MS_MAX = 3600 * 1000  # How far a reading past the end may be from what was seen.
+_STEP_MS_MAX = 3600 * 1000  # How far a reading past the end may be from the greatest one seen.
 
 
 class HybridClock:

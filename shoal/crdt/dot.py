@@ -166,7 +166,7 @@ class VersionVector(Mapping[Origin, int]):
         return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence})
 
     def since(self, older: VersionVector) -> VersionVector:
-        """The entries that differ from `older`: what a delta-coded vector carries."""
+        """The entries that differ from `older`: the content of a delta-coded vector."""
         if older is self:
             return NOTHING_SEEN
         if self._base is not older._base:
@@ -190,7 +190,8 @@ class VersionVector(Mapping[Origin, int]):
 
     @classmethod
     def unpack(cls, packed: bytes) -> VersionVector:
-        """
+        """The vector in bytes from `pack`.
+
         Raises:
             ValueError: `packed` is not what `pack` returns.
         """

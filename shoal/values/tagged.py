@@ -112,7 +112,7 @@ def _extension_to_json(value: Any, depth: int) -> Any:
     if cls in (bytes, bytearray, memoryview):
         return {"$type": "bytes", "value": base64.b64encode(value).decode()}
     if cls in (set, frozenset):
-        # Converted first, since that bounds the depth of what is encoded for the order.
+        # Converted first, because that bounds the depth of the items that are encoded for the order.
         converted = {encode(item): _to_json(item, depth - 1) for item in value}
         return {"$type": cls.__name__, "value": [converted[packed] for packed in sorted(converted)]}
     form = BY_CLASS.get(cls) or arrays.form_of(cls)

@@ -200,7 +200,7 @@ def content(rows: Rows, ends: VersionVector) -> list[bytes]:
     return found
 
 
-# ── what goes once it is stable ───────────────────────────────────────────────
+# ── removal, once it is stable ────────────────────────────────────────────────
 
 
 def find(rows: Rows, position: bytes) -> CurrentCompaction | None:
@@ -226,7 +226,7 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) ->
         after = some[-1][0]
         yield
     if not proof.holds:
-        raise _unproved(position, "lacks some of what it covers")
+        raise _unproved(position, "lacks some of the updates that it covers")
 
 
 def swept(rows: Rows, ends: VersionVector, *, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:

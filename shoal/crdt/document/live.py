@@ -40,7 +40,7 @@ EMPTY_STATE = b"\x00"
 NESTING_MAX = 64
 _TYPES_KNOWN_MAX = 65_536  # Ids of shared types whose depth is remembered. Beyond it all are forgotten.
 
-_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of what it merges.
+_MERGED_AT_ONCE = 32  # The engine's merge takes time that grows with the square of the number of updates.
 
 
 class Together(NamedTuple):
@@ -269,7 +269,7 @@ class LiveDocument:
             # The keys of a fragment are the attributes of a client for which the root is an XML text.
             is_map = kinds[name] == "map"
             otherwise = parsed.listed if is_map else parsed.keyed
-            # What is deleted shows nothing: a mirror may send what was deleted of a beginning that has lost.
+            # Deleted items show nothing, and a mirror may send the deleted items of a beginning that has lost.
             if kinds[name] != "xml" and name in otherwise and brings(parsed, name, keyed=not is_map):
                 raise RootConflict(
                     f"the root {name[:80]!r} is declared as {kinds[name]}, and the update uses it as another kind. "
@@ -306,7 +306,7 @@ def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], 
     applied = list(updates)
     try:
         with engine("a stored update was refused by the Yjs engine"):
-            # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
+            # Neither `merge_updates` nor one transaction: the cost of either grows with the square of its size.
             for update in (snapshot, *applied):
                 doc.apply_update(update)
         packed = doc.get_state()  # Once: it is a transaction of the engine's, which reads all deletions.

@@ -1,7 +1,7 @@
 """The ancestors of checkpoints along all parents (`dag.ancestry` follows first parents), and where a branch was at a time.
 
 Law: nothing here is cut short silently. A walk raises if it would look at more checkpoints
-than it may. Where the history was pruned, it ends.
+than it may. It ends where the history was pruned.
 """
 
 from __future__ import annotations

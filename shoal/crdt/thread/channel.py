@@ -2,7 +2,7 @@
 
 A value is a header, chunks and a tail. The *header* is that of a msgpack array or
 map: it counts the elements, and so changes with each append. The body after it is
-cut by its content (`shoal.crdt.thread.chunking`). The *tail* is what follows the last cut:
+cut by its content (`shoal.crdt.thread.chunking`). The *tail* is the rest after the last cut:
 it is written inline, piece by piece, until a cut completes a chunk. The chunks'
 digests are the leaves of a tree (`shoal.crdt.thread.tree`).
 

@@ -3,8 +3,8 @@
 Laws:
 - A checkpoint's id is a hash over its parents, branch, schema, metadata, channel
   contents and a nonce (the request's key, or else its operation's dot), so that a
-  retry elsewhere makes the same checkpoint. What its author had read and ran with
-  is not hashed, because it may differ when the request is sent again.
+  retry elsewhere makes the same checkpoint. The author's bookmark and setting are
+  not hashed, because they may differ when the request is sent again.
 - Every save and every move of a branch has a token: a checkpoint's id, or a hash of
   the move's request, so that a retry elsewhere has the same one. It supersedes the
   tokens that it names: a save its parents' on its branch, a move all that its

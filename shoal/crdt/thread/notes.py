@@ -91,7 +91,7 @@ def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
 
 
 def known(rows: Rows, label: str) -> VersionVector:
-    """The least vector that covers the label's notes: what a cut of all of them names."""
+    """The least vector that covers the label's notes. A cut of all of them names it."""
     greatest: dict[Origin, int] = {}
     for entry in _written(rows, label):
         greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))

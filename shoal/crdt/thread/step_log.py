@@ -15,7 +15,7 @@ Laws:
   Without a result the last decision counts, by position. Without a decision an attempt that
   has no end, or only the end `unkept`, leaves the step open.
 - An intent is not safe merely because this replica shows the step as free: the
-  node looks at what a quorum holds before it writes one, and again after.
+  node checks the states at a quorum before it writes one, and again after.
 
 Rows (within the thread's):
     S k key                            the entry: its intents, ends, results and progress

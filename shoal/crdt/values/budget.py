@@ -1,8 +1,8 @@
 """A budget: an amount that is never overspent, although a spend asks no other node.
 
 Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per origin):
-- The *pool* is the amount that was granted and not drawn. Each origin has an *account*, whose *rights* are what it
-  drew and was given, less what it gave and spent. An origin spends its own rights only.
+- The *pool* is the amount that was granted and not drawn. Each origin has an *account*, whose *rights* are the amounts
+  that it drew and was given, less those that it gave and spent. An origin spends its own rights only.
 - Only its origin takes rights from an account, and it knows all that it took before; operations that it does not
   know of yet can only add rights. So if it spends within its rights as it knows them, they never fall below 0.
 - Two exceptions need agreement, which the node reaches (`shoal/node/peers/rights.py`): a draw from the
@@ -15,8 +15,8 @@ So all rows except those of keys are sums, and any order of the operations gives
 Rows:
     G row                        the grants: a counter's rows
     S row                        the spends: a counter's rows, whose totals by origin are those of the accounts
-    A origin₁₆                   node₁₆ balance: what the origin drew and was given, less what it gave; may be negative
-    P                            what was drawn from the pool; no row if it is 0
+    A origin₁₆                   node₁₆ balance: the amounts it drew and was given, less those it gave; may be negative
+    P                            the amount that was drawn from the pool; no row if it is 0
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def accounts(rows: Rows) -> list[Account]:
 
 
 def _move(rows: Rows, origin: bytes, node: bytes, amount: int) -> None:
-    # An account stays, though nothing is left in it: it says whose it was.
+    # An empty account stays: it says whose it was.
     row = ACCOUNT + origin
     stored = rows.get(row) or bytes(ORIGIN_BYTES) + counter.pack(0)
     balance = counter.unpack(stored[ORIGIN_BYTES:]) + amount
