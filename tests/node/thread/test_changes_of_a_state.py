@@ -60,7 +60,7 @@ async def test_a_change_builds_on_the_position_of_its_handle(bench: Bench) -> No
 
 async def test_a_change_is_answered_without_the_state(bench: Bench) -> None:
     saved = await bench.space.thread("a").append("log", 1)
-    with pytest.raises(InvalidInput, match=rf"load\('{saved.id}'\) has it"):
+    with pytest.raises(InvalidInput, match=rf"Get it with load\('{saved.id}'\)"):
         saved.state  # noqa: B018
 
 

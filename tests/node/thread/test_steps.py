@@ -294,7 +294,7 @@ async def test_an_intent_needs_a_quorum_and_nothing_is_written_without_one(fleet
 async def test_peers_that_are_linked_and_silent_are_no_quorum(fleet: Fleet) -> None:
     for wire in (("b", "a"), ("c", "a")):
         fleet.wires[wire].open.clear()
-    with pytest.raises(NoQuorum, match="1 of 3 owners said what they hold"):
+    with pytest.raises(NoQuorum, match="1 of 3 owners reported what they hold"):
         await at(fleet["a"]).call(begin(), durability="quorum")
 
 
