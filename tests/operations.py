@@ -89,6 +89,7 @@ NOT_OVER_HTTP: Reasons = {
     ),
     "of one node to another, or to itself": (requests.TransferRights, requests.TrimEvents, requests.CatchUp),
     "presence lasts as long as a session": (requests.Announce,),
+    "`GET …/mutations` shows it": (requests.ReadDelta,),
     "what a framework's saver and its store do": (
         requests.Annotate,
         requests.Claim,
@@ -185,6 +186,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.ReadConsumer,
         requests.ReadPlace,
         requests.ReadQueueEntry,
+        requests.ReadDelta,
         requests.ReadSnapshot,
         requests.ReadStanding,
         requests.ReadStep,

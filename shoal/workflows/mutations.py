@@ -1,23 +1,25 @@
 """The mutation log of a thread's state: each change with its place, author and time.
 
 Law: the log is not stored. It is computed from the differences between successive checkpoints of a branch,
-along first parents. So it is complete, and costs nothing until it is read.
+along first parents. So it is complete, and costs nothing until it is read. Reading a list that only grew
+costs what was appended, not its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from shoal import values
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD
 from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, channel_differences
-from shoal.workflows.checkpoints import ThreadCheckpoints
+from shoal.workflows.checkpoints import ThreadCheckpoints, decoded
 from shoal.workflows.moments import moment
 
 
@@ -51,9 +53,9 @@ async def mutations(
         raise InvalidInput("this is not the id of a mutation. Use an id of an earlier mutation unchanged.")
     ids = await _ids(checkpoints, head, stop if not skipped else None, through=stop if skipped else None)
     given = 0
+    found: requests.Checkpoint | None = None
     for id in ids:
-        found = await checkpoints.read(id, [])
-        changes, secret = await changes_of(checkpoints, found)
+        found, changes, secret = await changes_of(checkpoints, id, parent=found)
         for nth, (channel, change) in enumerate(changes):
             if id == stop and nth <= int(skipped):
                 continue
@@ -73,18 +75,34 @@ async def mutations(
             )
 
 
-async def changes_of(checkpoints: ThreadCheckpoints, found: requests.Checkpoint) -> tuple[list[tuple[str, Change]], set[str]]:
-    """The changes of a checkpoint relative to its first parent, and the secret paths of both."""
-    parent = await checkpoints.read(found.parents[0], []) if found.parents else None
+class CheckpointChanges(NamedTuple):
+    """What a checkpoint changed relative to its first parent."""
+
+    checkpoint: requests.Checkpoint
+    changes: list[tuple[str, Change]]  # With the channel of each.
+    secret: set[str]  # The secret paths of both.
+
+
+async def changes_of(
+    checkpoints: ThreadCheckpoints, id: str, *, parent: requests.Checkpoint | None = None
+) -> CheckpointChanges:
+    """The changes of a checkpoint. `parent`: its first parent, if it is at hand."""
+    delta = await checkpoints.connection.read(requests.ReadDelta(checkpoints.space, checkpoints.thread, id))
+    found = delta.checkpoint
+    if not found.parents:
+        parent = None
+    elif parent is None or parent.id != found.parents[0]:
+        parent = await checkpoints.read(found.parents[0], [])
     before = {} if parent is None else parent.hashes
     names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]
-    sides = []
-    for side in (parent, found):
-        held = [name for name in names if side is not None and name in side.hashes]
-        sides.append({} if side is None else await checkpoints.states(side.id, held))
-    differing = channel_differences(*sides)
-    secret = {*found.secret, *(() if parent is None else parent.secret)}
-    return [(channel, change) for channel, changes in differing.items() for change in changes], secret
+    whole = [name for name in names if name in before and name not in delta.appended]
+    old = {} if parent is None else await checkpoints.states(parent.id, whole)
+    differing = channel_differences(old, decoded(found))
+    for name, more in delta.appended.items():
+        elements = values.decode_channel(more.elements, found.schema)
+        differing[name] = [Change("add", f"/{more.at + nth}", after=element) for nth, element in enumerate(elements)]
+    changes = [(name, change) for name in names for change in differing.get(name, ())]
+    return CheckpointChanges(found, changes, {*found.secret, *(() if parent is None else parent.secret)})
 
 
 async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:

@@ -143,7 +143,7 @@ async def _reverted(
     loaded: set[str] = set()
     present = await checkpoints.read(head, [])
     for id in ids:
-        changes, _ = await changes_of(checkpoints, await checkpoints.read(id, []))
+        changes = (await changes_of(checkpoints, id)).changes
         names = {channel for channel, _ in changes} - loaded
         state.update(await checkpoints.states(head, [name for name in names if name in present.hashes]))
         loaded |= names

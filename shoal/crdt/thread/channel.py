@@ -302,6 +302,23 @@ def _kept(packed: bytes, at: int, chunks: list[bytes]) -> tuple[int, int]:
     return kept, at
 
 
+def continued(
+    header: bytes, outline: Outline, old_header: bytes, old: Outline, chunk_of: Callable[[bytes], bytes]
+) -> tuple[int, bytes] | None:
+    """The number of elements of an older list, and what this list holds after them, as a packed array.
+
+    None if one of the two is no list, or if this one does not begin with the older one. Chunks that both have are not read.
+    """
+    count, before = _array(header), _array(old_header)
+    if count is None or before is None or count < before:
+        return None
+    added = list(tree.leaves(outline.tops, chunk_of, skip=tree.count(old.tops)))
+    if tree.grown(old.tops, added)[0] != outline.tops:
+        return None
+    rest = b"".join([*map(chunk_of, added), outline.tail])
+    return (before, _array_header(count - before) + rest[len(old.tail) :]) if rest.startswith(old.tail) else None
+
+
 def is_array(packed: bytes) -> bool:
     """Whether the value is a msgpack array."""
     return _array(packed[: header_bytes(packed)]) is not None

@@ -55,16 +55,23 @@ def children(node: bytes) -> list[bytes]:
     return [node[at : at + DIGEST_BYTES] for at in range(0, len(node), DIGEST_BYTES)]
 
 
-def leaves(tops: Tops, node_of: Callable[[bytes], bytes]) -> Iterator[bytes]:
-    """The list, in order. `node_of` returns a node's bytes by digest; its exceptions pass through."""
+def leaves(tops: Tops, node_of: Callable[[bytes], bytes], *, skip: int = 0) -> Iterator[bytes]:
+    """The list, in order, without its first `skip` digests; nodes above only skipped digests are not read.
+
+    `node_of` returns a node's bytes by digest; its exceptions pass through.
+    """
     for height in range(len(tops) - 1, -1, -1):
         for digest in tops[height]:
-            yield from _below(digest, height, node_of)
+            yield from _below(digest, height, node_of, skip)
+            skip = max(0, skip - FANOUT**height)
 
 
-def _below(digest: bytes, height: int, node_of: Callable[[bytes], bytes]) -> Iterator[bytes]:
+def _below(digest: bytes, height: int, node_of: Callable[[bytes], bytes], skip: int) -> Iterator[bytes]:
+    if skip >= FANOUT**height:
+        return
     if height == 0:
         yield digest
         return
     for child in children(node_of(digest)):
-        yield from _below(child, height - 1, node_of)
+        yield from _below(child, height - 1, node_of, skip)
+        skip = max(0, skip - FANOUT ** (height - 1))

@@ -118,7 +118,7 @@ class Checkpoints:
             schema_version=record.schema_version,
             metadata=record.metadata,
             channels=self._values(rows, Spot(request.space, request.thread, found.id), found, names),
-            hashes={name: _shown_hash(recipe) for name, recipe in record.channels.items()},
+            hashes={name: shown_hash(recipe) for name, recipe in record.channels.items()},
             author=record.author,
             label=record.label,
             setting=record.setting,
@@ -137,7 +137,8 @@ class Checkpoints:
         return {name: value_of(shapes[name]) for name in names}
 
 
-def _shown_hash(recipe: Recipe) -> str:
+def shown_hash(recipe: Recipe) -> str:
+    """The hash that clients see; equal for equal values only."""
     # A tiny value has no hash; its bytes serve as one.
     return (recipe.hash or recipe.header + recipe.tail).hex()
 

@@ -20,24 +20,24 @@ from shoal.errors import NotFound, StoreCorrupt
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.node.implied_keys import users_key
 from shoal.node.naming import unhex
-from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint
-from shoal.node.thread.shapes import completed, value_of
+from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint, shown_hash
+from shoal.node.thread.shapes import Reader, appended, completed, value_of
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Damage, Explain, VerifyCheckpoints
+from shoal.protocol.requests import Damage, Explain, Growth, Load, ReadDelta, VerifyCheckpoints
 
 ANCESTORS_READ_MAX = 64  # For what earlier authors recorded; handles record all of it again more often than that.
 
 
 class Inspection:
-    """The handler of `VerifyCheckpoints` and `Explain`."""
+    """The handler of `VerifyCheckpoints`, `Explain` and `ReadDelta`."""
 
     def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
         self._config = config
         self._checkpoints = checkpoints
         self.checks: Checks = {}
         self.writers: Writers = {}
-        self.readers: Readers = {VerifyCheckpoints: self._verify, Explain: self._explain}
+        self.readers: Readers = {VerifyCheckpoints: self._verify, Explain: self._explain, ReadDelta: self._delta}
 
     def _verify(self, view: View, request: VerifyCheckpoints) -> requests.Verified:
         """Check one checkpoint, or a page of a branch's history; damage is listed, not raised.
@@ -91,6 +91,32 @@ class Inspection:
             except StoreCorrupt as error:
                 damage.append(Damage(found.id.hex(), name, error.message))
         return size
+
+    def _delta(self, view: View, request: ReadDelta) -> requests.Delta:
+        """Read a checkpoint's channels that differ from its first parent's; of lists that only grew, the new elements.
+
+        Raises:
+            NotFound: there is no such checkpoint, or its first parent was pruned.
+            StoreCorrupt: a chunk is missing or does not match its hash.
+        """
+        rows = view.rows
+        found = found_checkpoint(rows, request.thread, unhex(request.checkpoint))
+        parents = found.record.parents
+        parent = found_checkpoint(rows, request.thread, parents[0]) if parents else None
+        reader, lists, names = Reader(rows), dict[str, Growth](), list[str]()
+        for name, recipe in found.record.channels.items():
+            old = None if parent is None else parent.record.channels.get(name)
+            if old is not None and shown_hash(old) == shown_hash(recipe):
+                continue
+            more = None
+            if parent is not None and old is not None and parent.record.schema == found.record.schema:
+                more = appended(reader, parent, found, name)
+            if more is None:
+                names.append(name)
+            else:
+                lists[name] = Growth(*more)
+        load = Load(request.space, request.thread, request.checkpoint)
+        return requests.Delta(self._checkpoints.shown(rows, load, found, names), lists)
 
     def _explain(self, view: View, request: Explain) -> requests.Explained:
         """What the author of a checkpoint could see: earlier checkpoints, events, its setting and bookmark.

@@ -187,6 +187,22 @@ def completed(rows: Rows, found: dag.Checkpoint, shapes: Shapes | None, names: C
     return known
 
 
+def appended(reader: Reader, base: dag.Checkpoint, found: dag.Checkpoint, name: str) -> tuple[int, bytes] | None:
+    """What a list holds in `found` after its elements in `base`: see `channel.continued`.
+
+    Raises:
+        StoreCorrupt: a chunk is missing or does not match its hash.
+    """
+    sides: list[tuple[bytes, channel.Outline]] = []
+    for checkpoint in (found, base):
+        recipe = checkpoint.record.channels[name]
+        outline = channel.outline_of(recipe, reader.recipes(name))
+        if outline is None or channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
+            return None
+        sides.append((recipe.header, outline))
+    return channel.continued(*sides[0], *sides[1], lambda digest: _chunks(reader.rows, found, name, [digest])[0])
+
+
 def value_of(shape: Shape) -> bytes:
     """The packed value of a complete shape."""
     assert shape.outline is not None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 import shoal
 from shoal import Schema
 from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, NotFound, UndoConflict
+from shoal.node.service import ServiceSession
+from shoal.values import codec, difference
 from shoal.workflows.mutations import Mutation
 
 
@@ -62,6 +67,60 @@ async def test_the_log_goes_on_after_a_mutation_or_a_checkpoint(thread: Thread) 
         await log(thread, after="0" * 64)
     with pytest.raises(InvalidInput):
         await log(thread, after=f"{first.id}/x")
+
+
+@contextmanager
+def cost(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Bytes of the replies, and values that were compared."""
+    counted = [0, 0]
+    call = ServiceSession.call
+
+    async def counting_call(self: ServiceSession, *arguments: Any, **named: Any) -> Any:
+        reply = await call(self, *arguments, **named)
+        counted[0] += len(msgspec.msgpack.encode(reply))
+        return reply
+
+    def counting_encode(value: object) -> bytes:
+        counted[1] += 1
+        return codec.encode(value)
+
+    with patch.context() as inner:
+        inner.setattr(ServiceSession, "call", counting_call)
+        inner.setattr("shoal.values.difference.encode", counting_encode)
+        yield counted
+
+
+async def test_the_log_of_a_list_that_grew_twice_as_long_costs_twice(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+    costs: list[list[int]] = []
+    for count in (100, 200):
+        while len(messages) < count:
+            messages.append(f"message {len(messages)} " + "x" * 100)
+            await thread.save({"messages": messages, "n": len(messages)}, durability="memory")
+        with cost(monkeypatch) as counted:
+            assert len(await log(thread)) == 2 * count
+        costs.append(counted)
+    assert [after < 2.2 * before for before, after in zip(*costs, strict=True)] == [True, True], costs
+
+
+async def test_the_log_of_lists_that_grow_is_what_the_states_differ_in(thread: Thread) -> None:
+    random = Random(7)
+    lists: dict[str, list[Any]] = {"a": [], "b": []}
+    states: list[dict[str, Any]] = []
+    for _ in range(80):
+        for name in random.sample(["a", "b"], random.randrange(1, 3)):
+            grown = [random.choice([1, 1.0, "x" * 500, None]) for _ in range(random.randrange(6))]
+            cut = random.choice([0, 0, 0, 1])
+            lists[name] = lists[name][: len(lists[name]) - cut] + grown
+        states.append({**lists, "n": len(states) // 2})
+        await thread.save(states[-1])
+    expected = [
+        (change.op, channel, change.path, change.before, change.after)
+        for before, after in pairwise([{}, *states])
+        for channel, changes in difference.channel_differences(before, after).items()
+        for change in changes
+    ]
+    assert shown(await log(thread)) == expected
 
 
 async def test_a_long_history_is_told_whole(thread: Thread) -> None:

@@ -67,6 +67,11 @@ class Store:
         assert len(value) == recipe.size
         return value
 
+    def outline(self, id: bytes) -> channel.Outline:
+        found = outline_of(self.recipes[id], self.recipes.get)
+        assert found is not None
+        return found
+
     def cold(self, id: bytes) -> Shape:
         """What the records alone tell."""
         shape = channel.sketch(self.recipes[id])
@@ -107,6 +112,37 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
         id, shape = store.save(packed, shape)
         saved[id] = packed
     assert {id: store.load(id) for id in saved} == saved
+
+
+@given(edits)
+@settings(max_examples=80)
+def test_what_a_list_has_more_than_the_one_before_it_is_read_from_the_chunks_that_are_new(
+    history: list[tuple[str, int, int]],
+) -> None:
+    store = Store()
+    shape: Shape | None = None
+    blobs: list[bytes] = []
+    old: tuple[list[bytes], bytes] | None = None
+    for edit in history:
+        blobs = edited(blobs, edit)
+        id, shape = store.save(msgspec.msgpack.encode(blobs), shape)
+        if old is not None:
+            before, old_id = old
+            known = list(tree.leaves(store.outline(old_id).tops, store.rows.__getitem__))
+            new = set(tree.leaves(store.outline(id).tops, store.rows.__getitem__, skip=len(known)))
+            more = channel.continued(
+                store.recipes[id].header,
+                store.outline(id),
+                store.recipes[old_id].header,
+                store.outline(old_id),
+                {digest: row for digest, row in store.rows.items() if digest in new or digest not in known}.__getitem__,
+            )
+            if blobs[: len(before)] == before:
+                assert more is not None
+                assert (more[0], msgspec.msgpack.decode(more[1])) == (len(before), blobs[len(before) :])
+            else:
+                assert more is None
+        old = blobs, id
 
 
 @pytest.mark.parametrize("fanout", [2, tree.FANOUT])

@@ -27,6 +27,19 @@ def test_the_tops_do_not_depend_on_how_the_list_grew(steps: list[int]) -> None:
     assert tree.count(tops) == at
 
 
+@given(st.integers(0, len(LEAVES)), st.integers(0, len(LEAVES) + 5))
+def test_the_end_of_a_list_is_read_without_the_nodes_before_it(size: int, skip: int) -> None:
+    tops, nodes = tree.grown((), LEAVES[:size])
+    read: list[bytes] = []
+
+    def node(digest: bytes) -> bytes:
+        read.append(digest)
+        return nodes[digest]
+
+    assert list(tree.leaves(tops, node, skip=skip)) == LEAVES[skip:size]
+    assert len(read) <= max(0, size - skip) // FANOUT + 4
+
+
 @pytest.mark.parametrize("size", [1, FANOUT - 1, FANOUT, FANOUT + 1, FANOUT * FANOUT, len(LEAVES)])
 def test_a_list_is_described_by_few_digests(size: int) -> None:
     tops, nodes = tree.grown((), LEAVES[:size])

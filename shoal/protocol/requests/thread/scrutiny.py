@@ -8,7 +8,7 @@ from shoal.protocol.requests.base import ObjectRead, Reply
 from shoal.protocol.requests.thread.journal import Event
 from shoal.protocol.requests.thread.threads import Checkpoint
 
-__all__ = ["Damage", "Explain", "Explained", "Verified", "VerifyCheckpoints"]
+__all__ = ["Damage", "Delta", "Explain", "Explained", "Growth", "ReadDelta", "Verified", "VerifyCheckpoints"]
 
 
 class VerifyCheckpoints(ObjectRead["Verified"], array_like=True, frozen=True, tag="verify-checkpoints"):
@@ -31,6 +31,25 @@ class Verified(Reply, array_like=True, frozen=True, tag="verified"):
     checked: int
     damage: list[Damage]
     next: str  # Ask again with start=next; empty: that was all.
+
+
+class ReadDelta(ObjectRead["Delta"], array_like=True, frozen=True, tag="read-delta"):
+    """How a checkpoint's state differs from its first parent's."""
+
+    thread: str
+    checkpoint: str
+
+
+class Growth(Struct, array_like=True, frozen=True):
+    """What a list holds after the elements of the parent's list."""
+
+    at: int  # How many elements the parent's list has.
+    elements: bytes  # Those that follow, as a packed array.
+
+
+class Delta(Reply, array_like=True, frozen=True, tag="delta"):
+    checkpoint: Checkpoint  # With the channels that are new or differ, except those in `appended`.
+    appended: dict[str, Growth]  # By channel: the lists that begin with the parent's.
 
 
 class Explain(ObjectRead["Explained"], array_like=True, frozen=True, tag="explain"):
