@@ -64,6 +64,7 @@ from shoal.node.thread.schemas import Schemas
 from shoal.node.thread.shapes import ShapeCache
 from shoal.node.thread.status import StatusHandler
 from shoal.node.thread.steps import Steps
+from shoal.node.thread.verifying import Verifying
 from shoal.node.transaction import Transaction
 from shoal.node.values.budgets import Budgets
 from shoal.node.values.maps import Maps
@@ -127,12 +128,14 @@ class Database:
         retentions = Retentions(config, environment.now_ms)
         prunes = Prunes(config, environment.now_ms)
         steps = Steps(config)
+        verifying = Verifying(config)
         handlers: list[Handler] = [
             Saves(config, shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
             Branches(config),
             Inspection(config, checkpoints),
+            verifying,
             Journals(config),
             retentions,
             Consumers(config),
@@ -159,7 +162,7 @@ class Database:
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
-        self._scans: Scans = self._rankings.scans
+        self._scans: Scans = {**self._rankings.scans, **verifying.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance}
         self._contests: Contests = steps.contests
         self._shapes = shapes

@@ -15,6 +15,8 @@ from shoal.protocol.requests import Damage
 from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
 from shoal.workflows.events import Event, shown_event
 
+_PAGE = 1000  # Checkpoints in one request, which reads each of their chunks once.
+
 
 class Verified(Struct, frozen=True):
     """The result of `Thread.verify`."""
@@ -61,7 +63,7 @@ class ThreadInspection:
         """
         checked, damage, start = 0, list[Damage](), ""
         while True:
-            request = requests.VerifyCheckpoints(self._space, self._thread, checkpoint, branch, start)
+            request = requests.VerifyCheckpoints(self._space, self._thread, checkpoint, branch, start, _PAGE)
             page = await self._connection.read(request, stale=stale)
             checked, start = checked + page.checked, page.next
             damage += page.damage

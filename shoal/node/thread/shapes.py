@@ -113,7 +113,7 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
         if shape is not None and shape.outline is None:
             shape = reader.outlined(base_id, name, shape)
             if shape is None:
-                raise _corrupt(base_id, name, "a checkpoint that it builds on is missing or damaged", reader.records())
+                raise corrupt(base_id, name, "a checkpoint that it builds on is missing or damaged", reader.records())
         made = channel.draft(elements) if shape is None else channel.extend(elements, shape, base_id)
         if made is None:
             raise InvalidInput(
@@ -257,9 +257,9 @@ def _assembled(reader: Reader, found: dag.Checkpoint, name: str, shape: Shape) -
     outline = channel.outline_of(recipe, reader.recipes(name))
     records = dag.CHECKPOINT + found.id, *reader.records()
     if outline is None:
-        raise _corrupt(found.id, name, "a checkpoint that it builds on is missing", records)
+        raise corrupt(found.id, name, "a checkpoint that it builds on is missing", records)
     if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
-        raise _corrupt(found.id, name, "its hash does not match", records)
+        raise corrupt(found.id, name, "its hash does not match", records)
 
     def node(digest: bytes) -> bytes:
         return _chunks(reader.rows, found, name, [digest])[0]
@@ -267,7 +267,7 @@ def _assembled(reader: Reader, found: dag.Checkpoint, name: str, shape: Shape) -
     digests = list(tree.leaves(outline.tops, node))
     pieces = Pieces(_chunks(reader.rows, found, name, digests), digests)
     if len(recipe.header) + sum(map(len, pieces.chunks)) + len(outline.tail) != recipe.size:
-        raise _corrupt(found.id, name, "its size does not match", records)
+        raise corrupt(found.id, name, "its size does not match", records)
     return replace(shape, outline=outline, pieces=pieces)
 
 
@@ -293,7 +293,7 @@ def _chunks(rows: Rows, found: dag.Checkpoint, name: str, digests: Sequence[byte
         first, how = next(iter(lost.items()))
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         rows_lost = tuple([dag.CHUNK + digest for digest in lost])
-        raise _corrupt(found.id, name, f"chunk {first.hex()} is {how}{more}", rows_lost)
+        raise corrupt(found.id, name, f"chunk {first.hex()} is {how}{more}", rows_lost)
     return pieces
 
 
@@ -303,7 +303,8 @@ def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {digest: piece for digest, piece in chunks.items() if dag.chunk(rows, digest) is None}
 
 
-def _corrupt(id: bytes, name: str, why: str, lost: tuple[bytes, ...]) -> StoreCorrupt:
+def corrupt(id: bytes, name: str, why: str, lost: tuple[bytes, ...] = ()) -> StoreCorrupt:
+    """The error for a channel that cannot be put together."""
     return StoreCorrupt(
         f"channel {name!r} of checkpoint {id.hex()} cannot be read: {why}. "
         "Other checkpoints are not affected; run `shoal verify` to list all damage.",

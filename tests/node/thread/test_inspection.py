@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from shoal.cluster.partition import partition_of
@@ -9,6 +11,7 @@ from shoal.crdt.thread import dag
 from shoal.errors import NotFound
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 LARGE = [f"message {n} " * 40 for n in range(60)]
@@ -32,6 +35,52 @@ async def test_a_sound_branch_is_said_to_be_sound(open_bench: Opener) -> None:
     assert (await thread.verify()).sound
     one = await thread.verify(ids[3])
     assert (one.checkpoints, one.sound) == (1, True)
+
+
+class CountedStorage(MemoryStorage):
+    reads = 0
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self.reads += 1
+        return super().get(key)
+
+
+async def test_verifying_twice_as_many_checkpoints_of_a_growing_list_reads_twice_as_many_rows(open_bench: Opener) -> None:
+    storage = CountedStorage()
+    thread = open_bench(storage).space.thread("a")
+    reads: list[int] = []
+    saved = 0
+    for count in (300, 600):
+        while saved < count:
+            await thread.append("m", f"message {saved} " + "x" * 1000)
+            saved += 1
+        storage.reads = 0
+        assert (await thread.verify()).checkpoints == count
+        reads.append(storage.reads)
+    assert reads[1] < 2.1 * reads[0], reads
+
+
+async def test_other_requests_get_their_turn_while_a_long_history_is_verified(open_bench: Opener) -> None:
+    bench = open_bench()
+    ids = await grown(bench, 200)
+    verifying = asyncio.ensure_future(bench.space.thread("a").verify())
+    turns = 0
+    while not verifying.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert (await verifying).checkpoints == len(ids)
+    assert turns > len(ids) // 20
+
+
+async def test_what_is_deleted_while_it_is_verified_is_no_damage(open_bench: Opener) -> None:
+    bench = open_bench()
+    await grown(bench, 200)
+    verifying = asyncio.ensure_future(bench.space.thread("a").verify())
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert not verifying.done()
+    await bench.space.thread("a").delete()
+    assert (await verifying).sound
 
 
 async def test_a_damaged_chunk_is_told_by_checkpoint_and_channel(bench: Bench) -> None:
