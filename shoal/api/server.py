@@ -29,6 +29,7 @@ from shoal.api.http.deadlines import Limited
 from shoal.api.http.exchange import JSON, Exchange, decoded
 from shoal.api.http.hosts import Hosts
 from shoal.api.http.origins import METHODS, Origins
+from shoal.api.http.written import Noting
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
@@ -207,7 +208,7 @@ def _handler(
             with sessions.request_under_way(), bodies.under_way() as body:
                 exchange = Exchange(
                     request,
-                    session=session,
+                    session=Noting(session),
                     bookmark=bookmark,
                     body=body,
                     config=config,
@@ -233,6 +234,8 @@ async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
         if route.writes and not route.compares:
             conditions.check_none(exchange.request)
         return await route.handler(exchange)
+    except ShoalError as error:
+        return problems.response(exchange.session.checked(error))
     except Exception as reason:
         return _problem(exchange.request, reason)
 

@@ -28,12 +28,12 @@ from shoal import values
 from shoal.api.http import bookmarks, conditions
 from shoal.api.http.bodies import Receiving
 from shoal.api.http.problems import UnsupportedMediaType
+from shoal.api.http.written import Noting
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
 from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.requests import Durability, R, Read, Request
-from shoal.protocol.session import Session
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
 from shoal.workflows.provenance import Provenance
@@ -73,7 +73,7 @@ class Exchange:
         self,
         request: web.Request,
         *,
-        session: Session,
+        session: Noting,
         bookmark: SharedBookmark,
         body: Receiving,
         config: Config,

@@ -1,0 +1,39 @@
+"""An error after the write of an HTTP request does not say that nothing was written."""
+
+from __future__ import annotations
+
+import aiohttp
+import msgpack
+import pytest
+
+from shoal import values
+from shoal.api.http.written import Noting
+from shoal.errors import InvalidValue, StorageFull
+from shoal.protocol import requests
+from tests.api.conftest import FakeSession, Served
+
+OF_A_CLASS = bytes(msgpack.packb(msgpack.ExtType(1, values.encode(["my.module.Plan", {}]))))
+"""A value that only a process with this class can show."""
+
+
+async def test_a_write_whose_answer_cannot_be_shown_is_said_to_be_applied(
+    served: Served, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.session, "_write", lambda request: requests.Dequeued(True, "", OF_A_CLASS))
+    async with http.post(
+        f"{served.url}/v1/spaces/crew/threads/t/worklists/w/done", json={"key": "1", "result": None}
+    ) as response:
+        problem = await response.json()
+    assert (response.status, problem["code"], problem["written"]) == (400, "invalid-value", "yes")
+    assert problem["detail"].startswith("the write is applied, and it cannot be answered: ")
+    assert "othing was written" not in problem["detail"]
+
+
+async def test_only_an_error_that_denies_an_answered_write_is_changed() -> None:
+    session = Noting(FakeSession())
+    denial, unknown = InvalidValue("it is too deep. Nothing was written."), StorageFull("the disk is full.")
+    await session.call(requests.ReadCounter("crew", "c"))
+    assert session.checked(denial) is denial
+    await session.call(requests.Add("crew", "c", 1))
+    assert session.checked(unknown) is unknown
+    assert session.checked(denial).written == "yes"
