@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from simulation.composites.absences import black_hole, met_late, one_way, outage
-from simulation.composites.disks import begun_apart, forgotten, one_by_one, set_back, stale_copy
+from simulation.composites.disks import begun_apart, damaged_unanswered, forgotten, one_by_one, set_back, stale_copy
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import deleted_unheard, edited_twice, pruned_unheard, removed_late
 from simulation.composites.local import failed_sync, years_off
@@ -26,7 +26,7 @@ _OF_TWO: tuple[Composite, ...] = (one_way, outage, years_off, failed_sync, met_l
 COMPOSITES: tuple[Composite, ...] = (
     *(forgotten, forgotten, stale_copy, stale_copy, set_back, one_by_one, begun_apart),
     *_OF_TWO,
-    *(black_hole, relisted, deleted_unheard, pruned_unheard, removed_late),
+    *(black_hole, relisted, deleted_unheard, pruned_unheard, removed_late, damaged_unanswered),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.composites.stage import ERASERS, FAMILIES, OWN, SAVES, Composed, Stage, pruning
-from simulation.plan import Act, Crash, Cut, Fault, Pause, Restore, Stop, Wipe
+from simulation.plan import Act, ActKind, CorruptBlock, Crash, Cut, Fault, Pause, Restore, Stop, Weather, Wipe
 
 
 def forgotten(stage: Stage) -> Composed:
@@ -155,4 +155,28 @@ def begun_apart(stage: Stage) -> Composed:
         for nodes, within in (([node], (at + 0.3, lost_at)), ([node, node, *others], (lost_at, ends_at))):
             acts += stage.acts(("edit-page",), nodes, within, most=5, durabilities=("local",), name=name)
         at = round(ends_at + stage.between(0.2, 1.0), 3)
+    return Composed(faults, acts, {}, at)
+
+
+def damaged_unanswered(stage: Stage) -> Composed:
+    """Blocks of a node are damaged while its writes wait for copies, and some of the writes are sent again.
+
+    Owed: all but what that node alone had acknowledged. No write that was made is denied.
+    """
+    node = stage.random.choice(stage.losers)
+    kinds: tuple[ActKind, ...] = stage.random.choice((("batch", "save"), ("save", "append"), ("append", "batch")))
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    at = stage.at
+    for _ in range(stage.random.randint(2, 4)):
+        damaged_at = round(at + stage.between(0.3, 0.5), 3)
+        down_s, delay_s = stage.between(0.8, 2.0), stage.between(1.0, 3.0)
+        faults.append(
+            Weather(at=at, for_s=round(damaged_at - at, 3), delay_s=delay_s, sources=stage.nodes, targets=stage.nodes)
+        )
+        faults.append(CorruptBlock(at=damaged_at, node=node, table=stage.random.choice("LLLLKO"), down_s=down_s))
+        # Clients may be with any node by now.
+        within = (round(damaged_at - 0.15, 3), round(damaged_at - 0.01, 3))
+        acts += stage.acts(kinds, stage.nodes, within, least=6, most=12, durabilities=("quorum",), repeats=0.3)
+        at = round(damaged_at + down_s + stage.between(0.5, 1.5), 3)
     return Composed(faults, acts, {}, at)

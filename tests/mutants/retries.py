@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from shoal.crdt.dot import Dot
+from shoal.node import service
 from shoal.node.peers import incoming
 from shoal.node.thread import journals
 from shoal.node.transaction import Transaction
 from shoal.node.values import scalars
+from shoal.node.writes import idempotency
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol.requests import AnyReply, AnyRequest
 from shoal.transport.link import Link
@@ -46,10 +48,22 @@ def a_retry_goes_without_its_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Link, "call", call)
 
 
+def what_was_written_is_denied_afterwards(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(service, "after", lambda error, what, advice: type(error)(error.message, **error.detail))
+    patch.setattr(idempotency, "_unreadable", lambda key, damage: damage)
+
+
 MUTANTS = (
     Mutant(the_greatest_dot_of_a_key_is_kept, "of two operations with one key the greatest dot answers", ("4",)),
     Mutant(replicas_forget_keys, "replicas drop the idempotency keys of what they receive", ("4", "5", "6")),
     Mutant(a_key_is_not_looked_up, "an idempotency key is not looked up before it is used", ("4", "5", "6")),
     Mutant(data_types_forget_the_key_of_a_request, "of one request at two nodes both operations count", ("5", "6")),
     Mutant(a_retry_goes_without_its_key, "a client fails over without its idempotency key", ("5", "6")),
+    Mutant(
+        what_was_written_is_denied_afterwards,
+        'a write that is made, and then meets damage, is answered with "nothing was written"',
+        ("5", "13"),
+        profile="composed",
+        composites=frozenset({"damaged_unanswered"}),
+    ),
 )
