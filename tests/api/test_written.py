@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import aiohttp
-import msgpack
+import msgspec
 import pytest
 
 from shoal import values
@@ -12,7 +12,7 @@ from shoal.errors import InvalidValue, StorageFull
 from shoal.protocol import requests
 from tests.api.conftest import FakeSession, Served
 
-OF_A_CLASS = bytes(msgpack.packb(msgpack.ExtType(1, values.encode(["my.module.Plan", {}]))))
+OF_A_CLASS = msgspec.msgpack.encode(msgspec.msgpack.Ext(1, values.encode(["my.module.Plan", {}])))
 """A value that only a process with this class can show."""
 
 
