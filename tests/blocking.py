@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from typing import Any
 
 from shoal import public
 from shoal.client.store import Store
+from shoal.protocol import requests
+from shoal.protocol.requests import reply_of
 from shoal.sync import is_value
 
 ROOT = Path(__file__).parent.parent
@@ -181,6 +184,7 @@ class _Stub:
                 yield from self._attribute(node.target.id, node.annotation, module, taken, seen)
             elif isinstance(node, ast.Assign):
                 yield from self._of_part(node, module, taken, seen)
+                yield from self._batched(node, module, taken, seen)
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.name == "__init__":
                     yield from self._assigned(node, module, taken, seen)
@@ -207,6 +211,30 @@ class _Stub:
                 assert len(found) == 1
                 assert isinstance(found[0], ast.FunctionDef | ast.AsyncFunctionDef)
                 yield from self._function(found[0], name, source)
+
+    def _batched(self, assign: ast.Assign, module: str, taken: set[str], seen: set[str]) -> Iterator[str]:
+        """A method of an object's handle in a batch: `add = batched(scalars.add_request, …)`."""
+        match assign:
+            case ast.Assign(
+                targets=[ast.Name(name)], value=ast.Call(func=ast.Name("batched" | "batched_in_space" as of), args=[build, _])
+            ) if name not in taken:
+                seen.add(name)
+                if isinstance(build, ast.Attribute):
+                    assert isinstance(build.value, ast.Name)
+                    source, function = getattr(_module(module)[0], build.value.id).__name__, build.attr
+                else:
+                    source, function = _defined(module, ast.unparse(build))
+                found = next(node for node in _module(source)[1].body if getattr(node, "name", "") == function)
+                assert isinstance(found, ast.FunctionDef)
+                assert found.returns is not None
+                copied = copy.deepcopy(found)
+                copied.args.args = [ast.arg("self"), *copied.args.args[2 if of == "batched" else 1 :]]
+                reply = reply_of(getattr(requests, ast.unparse(found.returns).removeprefix("requests.")))
+                copied.returns = ast.parse(f"requests.{reply.__name__}", mode="eval").body
+                [shown] = self._function(copied, name, source)
+                pending = self.wanted(_module(module)[0].Pending)
+                head, _, gives = shown.removesuffix(": ...").rpartition(" -> ")
+                yield f"{head} -> {pending}[{gives}]: ..."
 
     def _attribute(self, name: str, annotation: ast.expr, module: str, taken: set[str], seen: set[str]) -> Iterator[str]:
         if name.startswith("_") or name in taken or name in seen:

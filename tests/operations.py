@@ -111,6 +111,15 @@ NOT_IN_PYTHON: Reasons = {
     "`thread.steps` lists them, and `thread.step` answers with one": (requests.ReadStep,),
 }
 
+NOT_IN_A_BATCH_OF_PYTHON: Reasons = {
+    "what a framework's saver does, which makes its batches itself": (requests.Annotate, requests.Claim, requests.Unlabel),
+    "what `thread.iterate` does, which makes its batches itself": (requests.ReachPlace,),
+    "upkeep, which takes several operations": (requests.Purge, requests.ClearSet),
+    "a mirror's: a `Document` sends its edits itself": (requests.Update,),
+    "`branch` and `rollback` move the handle too": (requests.Move,),
+}
+"""Operations that may be in a batch, and for which `space.batch()` has no method."""
+
 BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "save": (requests.Save,),
     "edit": (requests.Save,),

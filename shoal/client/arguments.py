@@ -107,7 +107,7 @@ def _explain(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _of_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the annotations of the arguments alone; that of the return value may exist only for type checkers."""
-    annotated = FunctionType((lambda: None).__code__, method.__globals__)
+    annotated = FunctionType((lambda: None).__code__, inspect.unwrap(method).__globals__)
     annotated.__annotations__ = {name: told for name, told in method.__annotations__.items() if name != "return"}
     return annotated
 

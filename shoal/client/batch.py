@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Generic, Never, TypeVar
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, Never, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
-from shoal import values
-from shoal.client.arguments import named
+from shoal.client.arguments import named, named_method
 from shoal.client.connection import StoreConnection
 from shoal.client.items.item import delete_request, put_request
-from shoal.client.thread.consumers import Consumer
-from shoal.client.thread.inbox import Message, take_request
-from shoal.client.thread.saves import OnConflict, check_overwrite, forks
+from shoal.client.thread.consumers import ack_request
+from shoal.client.thread.inbox import send_request, take_request
+from shoal.client.thread.journal import append_request
+from shoal.client.thread.saves import OnConflict, check_overwrite, save_request, update_request
 from shoal.client.thread.step_log import Step
-from shoal.client.thread.worklist import WorklistItem, done_request
-from shoal.client.values.maps import Entry
-from shoal.client.values.maps import put_request as map_put_request
-from shoal.client.values.scalars import RegisterState
-from shoal.client.values.sets import alter_request, packed_elements
-from shoal.crdt.thread.queue import INBOX
+from shoal.client.thread.worklist import done_request
+from shoal.client.values import budgets, maps, scalars, sets
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
-from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability
-from shoal.workflows.checkpoint import encode_appended, encode_channels, encode_metadata
-from shoal.workflows.events import Event
+from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability, ObjectWrite, reply_of
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -54,6 +49,39 @@ class Pending(Generic[R]):
         self._reply = reply
         if self._settled is not None:
             self._settled(reply)
+
+
+def batched(build: Callable[Concatenate[str, str, P], ObjectWrite[R]], said: str) -> Callable[Concatenate[Any, P], Pending[R]]:
+    """A method of an object's handle in a batch: it adds the request that `build` makes, of the space, the object's name and
+    the arguments, as the method of the object's own handle does. `said` is its docstring.
+    """
+    return _method(build, 2, said)
+
+
+def batched_in_space(
+    build: Callable[Concatenate[str, P], ObjectWrite[R]], said: str
+) -> Callable[Concatenate[Any, P], Pending[R]]:
+    """The same for an object that the arguments name."""
+    return _method(build, 1, said)
+
+
+def _method(build: Callable[..., ObjectWrite[R]], places: int, said: str) -> Callable[..., Pending[R]]:
+    def method(self: _Writes, /, *args: Any, **kwargs: Any) -> Pending[R]:
+        return self._batch.add(build(*self._at, *args, **kwargs))
+
+    of_object = inspect.signature(build)
+    kind = getattr(requests, of_object.return_annotation.removeprefix("requests."))
+    reply = reply_of(kind)
+    own = list(of_object.parameters.values())[places:]
+    handle = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__name__ = build.__name__.removesuffix("_request")
+    method.__doc__ = said
+    method.__module__ = build.__module__  # Where the annotations mean something.
+    method.__annotations__ = {each.name: each.annotation for each in own} | {"return": Pending[reply]}  # type: ignore[valid-type]
+    gives = f"Pending[{reply.__name__}]"
+    method.__signature__ = of_object.replace(parameters=[handle, *own], return_annotation=gives)  # type: ignore[attr-defined]
+    method.__wrapped__ = build  # type: ignore[attr-defined]
+    return named_method(method)
 
 
 @named
@@ -136,12 +164,16 @@ class Batch:
             waiting.settle(answer)
 
 
-@named
-class BatchThread:
-    """The writes to a thread that can be part of a batch."""
+class _Writes:
+    """The handle of an object within a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
+    def __init__(self, batch: Batch, *at: str) -> None:
+        self._batch, self._at = batch, at  # The space, and the object's name.
+
+
+@named
+class BatchThread(_Writes):
+    """The writes to a thread that can be part of a batch."""
 
     def save(
         self,
@@ -153,6 +185,7 @@ class BatchThread:
         expect_head: str | None = None,
         on_conflict: OnConflict = "refuse",
         overwrite: bool = False,
+        label: str = "",
     ) -> Pending[requests.Saved]:
         """Save a whole state, as `Thread.save` of a handle that has loaded nothing: it begins a branch.
 
@@ -160,37 +193,24 @@ class BatchThread:
         `expect_head=cp.id`), or pass `overwrite=True`. Otherwise the batch is rejected (`HeadMoved`).
         """
         check_overwrite(overwrite, parent=parent, expect_head=expect_head, on_conflict=on_conflict)
-        channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
-        save = requests.Save(self._space, self._name, channels, packed, branch, parent, expect_head, fork=fork)
+        space, name = self._at
+        save = save_request(
+            space,
+            name,
+            state,
+            metadata=metadata,
+            branch=branch,
+            parent=parent,
+            expect_head=expect_head,
+            on_conflict=on_conflict,
+            label=label,
+        )
         return self._batch.add_whole(save, overwrite=overwrite)
 
-    def update(
-        self,
-        changes: Mapping[str, Any] | None = None,
-        *,
-        append: Mapping[str, Iterable[Any]] | None = None,
-        remove: Iterable[str] = (),
-        metadata: Mapping[str, Any] | None = None,
-        branch: str = "main",
-        parent: str | None = None,
-        expect_head: str | None = None,
-        on_conflict: OnConflict = "refuse",
-    ) -> Pending[requests.Saved]:
-        """Save a change of the branch's winner, or of `parent` or `expect_head`; otherwise as `Thread.update`."""
-        request = requests.Save(
-            self._space,
-            self._name,
-            encode_channels(changes or {}),
-            encode_metadata(metadata),
-            branch,
-            parent,
-            expect_head,
-            delta=True,
-            appended=encode_appended(append or {}),
-            removed=list(remove),
-            fork=forks(on_conflict),
-        )
-        return self._batch.add(request)
+    update = batched(
+        update_request,
+        "Save a change of the branch's winner, or of `parent` or `expect_head`; otherwise as `Thread.update`.",
+    )
 
     def append(self, channel: str, element: Any) -> Pending[requests.Saved]:
         """Append an element to the list of a channel: see `update`."""
@@ -199,22 +219,14 @@ class BatchThread:
     @property
     def journal(self) -> BatchJournal:
         """Append to the thread's journal within this batch."""
-        return BatchJournal(self._batch, self._space, self._name)
+        return BatchJournal(self._batch, *self._at)
 
-    def ack(self, consumer: Consumer, event: Event) -> Pending[requests.ConsumerState]:
-        """Acknowledge an event together with its effects: see `Journal.consumer`."""
-        return self._batch.add(requests.Ack(self._space, self._name, consumer.name, event.cursor, consumer.generation))
-
-    def send(self, message: Any, *, key: str | None = None, by: str = "") -> Pending[requests.Enqueued]:
-        """Send a message to the thread's inbox."""
-        item = requests.QueueItem(key, values.encode(message, where="message"))
-        return self._batch.add(requests.Enqueue(self._space, self._name, INBOX, [item], by))
-
-    def take(self, message: Message, *, by: str = "") -> Pending[requests.Dequeued]:
-        """Take a message together with its effects; if another agent has already taken it, nothing of
-        the batch is written.
-        """
-        return self._batch.add(take_request(self._space, self._name, message, by=by))
+    ack = batched(ack_request, "Acknowledge an event together with its effects: see `Journal.consumer`.")
+    send = batched(send_request, "Send a message to the thread's inbox.")
+    take = batched(
+        take_request,
+        "Take a message together with its effects; if another agent has already taken it, nothing of the batch is written.",
+    )
 
     def finish(self, step: Step, result: Any = None) -> Pending[requests.Step]:
         """Write the result of a step together with other writes; the block of `thread.begin`
@@ -226,131 +238,62 @@ class BatchThread:
             InvalidInput: the step belongs to another thread, or already has a result.
             InvalidValue: the result cannot be serialised.
         """
-        return self._batch.add(step.result_request(self._space, self._name, result), step.settle)
+        space, name = self._at
+        return self._batch.add(step.result_request(space, name, result), step.settle)
 
-    def done(self, worklist: str, item: WorklistItem | str, *, result: Any = None, by: str = "") -> Pending[requests.Dequeued]:
-        """Mark an item of a worklist as done, together with its effects."""
-        return self._batch.add(done_request(self._space, self._name, worklist, item, result=result, by=by))
+    done = batched(done_request, "Mark an item of a worklist as done, together with its effects.")
 
 
-@named
-class BatchJournal:
+class BatchJournal(_Writes):
     """The writes to a journal that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def append(self, event: Any, *, key: str | None = None) -> Pending[requests.Appended]:
-        """Append an event: see `Journal.append`."""
-        return self._batch.add(requests.Append(self._space, self._name, values.encode(event, where="event"), key))
+    append = batched(append_request, "Append an event: see `Journal.append`.")
 
 
-@named
-class BatchCounter:
+class BatchCounter(_Writes):
     """The writes to a counter that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def add(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Added]:
-        """Add to the counter: see `Counter.add`."""
-        return self._batch.add(requests.Add(self._space, self._name, amount, key))
+    add = batched(scalars.add_request, "Add to the counter: see `Counter.add`.")
 
 
-@named
-class BatchRegister:
+class BatchRegister(_Writes):
     """The writes to a register that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def set(self, value: Any, *, expect: RegisterState | str | None = None) -> Pending[requests.Assigned]:
-        """Assign a value. If the register is not as `expect` says (see `Register.set`), nothing of the batch is written."""
-        expected = expect.version if isinstance(expect, RegisterState) else expect
-        packed = values.encode(value, where="value")
-        return self._batch.add(requests.Assign(self._space, self._name, packed, None, expected))
+    set = batched(
+        scalars.set_request,
+        "Assign a value. If `expect` does not hold (see `Register.set`), nothing of the batch is written.",
+    )
 
 
-@named
-class BatchSet:
+class BatchSet(_Writes):
     """The writes to a set that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def add(self, *elements: Any) -> Pending[requests.SetAltered]:
-        """Add elements: see `SharedSet.add`."""
-        return self._batch.add(alter_request(self._space, self._name, add=elements))
-
-    def remove(self, *elements: Any) -> Pending[requests.SetAltered]:
-        """Remove elements: see `SharedSet.remove`."""
-        return self._batch.add(alter_request(self._space, self._name, remove=elements))
+    add = batched(sets.add_request, "Add elements: see `SharedSet.add`.")
+    remove = batched(sets.remove_request, "Remove elements: see `SharedSet.remove`.")
 
 
-@named
-class BatchMap:
+class BatchMap(_Writes):
     """The writes to a map that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def set(self, key: str, value: Any, *, expect: Entry | str | None = None) -> Pending[requests.EntryPut]:
-        """Assign a value to a key: see `SharedMap.set`."""
-        return self._batch.add(map_put_request(self._space, self._name, key, value, expect=expect))
-
-    def add(self, key: str, amount: int = 1) -> Pending[requests.EntryAdded]:
-        """Add to the counter under a key: see `SharedMap.add`."""
-        return self._batch.add(requests.AddEntry(self._space, self._name, key, amount))
-
-    def include(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
-        """Add elements to the set under a key: see `SharedMap.include`."""
-        return self._batch.add(requests.AlterEntry(self._space, self._name, key, packed_elements(elements)))
-
-    def exclude(self, key: str, *elements: Any) -> Pending[requests.SetAltered]:
-        """Remove elements from the set under a key: see `SharedMap.exclude`."""
-        return self._batch.add(requests.AlterEntry(self._space, self._name, key, [], packed_elements(elements)))
-
-    def remove(self, key: str) -> Pending[requests.EntryRemoved]:
-        """Remove a key: see `SharedMap.remove`."""
-        return self._batch.add(requests.RemoveEntry(self._space, self._name, key))
+    set = batched(maps.set_request, "Assign a value to a key: see `SharedMap.set`.")
+    add = batched(maps.add_request, "Add to the counter under a key: see `SharedMap.add`.")
+    include = batched(maps.include_request, "Add elements to the set under a key: see `SharedMap.include`.")
+    exclude = batched(maps.exclude_request, "Remove elements from the set under a key: see `SharedMap.exclude`.")
+    remove = batched(maps.remove_request, "Remove a key: see `SharedMap.remove`.")
 
 
-@named
-class BatchBudget:
+class BatchBudget(_Writes):
     """The writes to a budget that can be part of a batch."""
 
-    def __init__(self, batch: Batch, space: str, name: str) -> None:
-        self._batch, self._space, self._name = batch, space, name
-
-    def grant(self, amount: int, *, key: str | None = None) -> Pending[requests.Granted]:
-        """Add to the amount that may be spent: see `Budget.grant`."""
-        return self._batch.add(requests.Grant(self._space, self._name, amount, key))
-
-    def spend(self, amount: int = 1, *, key: str | None = None) -> Pending[requests.Spent]:
-        """Spend an amount. If it cannot be spent, nothing of the batch is written."""
-        return self._batch.add(requests.Spend(self._space, self._name, amount, key))
+    grant = batched(budgets.grant_request, "Add to the amount that may be spent: see `Budget.grant`.")
+    spend = batched(budgets.spend_request, "Spend an amount. If it cannot be spent, nothing of the batch is written.")
 
 
 @named
-class BatchItems:
+class BatchItems(_Writes):
     """The writes to memory items that can be part of a batch. The first label has the tag: `("{crew-7}", "notes")`."""
 
-    def __init__(self, batch: Batch, space: str) -> None:
-        self._batch, self._space = batch, space
-
-    def put(
-        self,
-        namespace: Sequence[str],
-        key: str,
-        value: Any,
-        *,
-        ttl: timedelta | float | None = None,
-        expect: str | None = None,
-        vectors: Sequence[Sequence[float]] = (),
-    ) -> Pending[requests.ItemPut]:
-        """Put an item: see `Items.put`."""
-        request = put_request(self._space, namespace, key, value, ttl=ttl, expect=expect, vectors=vectors)
-        return self._batch.add(request)
+    put = batched_in_space(put_request, "Put an item: see `Items.put`.")
 
     def index(self, *_: object, **__: object) -> Never:
         """Indexes cannot be declared in a batch.
@@ -363,6 +306,4 @@ class BatchItems:
             "Nothing was written. Await space.items.index(…) beside the batch."
         )
 
-    def delete(self, namespace: Sequence[str], key: str, *, expect: str | None = None) -> Pending[requests.ItemDeleted]:
-        """Delete an item: see `Items.delete`."""
-        return self._batch.add(delete_request(self._space, namespace, key, expect=expect))
+    delete = batched_in_space(delete_request, "Delete an item: see `Items.delete`.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ import typer.main
 
 from shoal.api.derived import OPERATIONS
 from shoal.cli.main import app
+from shoal.client import batch
 from shoal.protocol import requests
-from shoal.protocol.requests import ObjectRead, ObjectWrite
+from shoal.protocol.requests import ObjectRead, ObjectWrite, reply_of
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
-from tests.operations import BY_COMMAND, BY_HAND, NOT_IN_PYTHON, NOT_ON_THE_COMMAND_LINE, NOT_OVER_HTTP
+from tests.operations import (
+    BY_COMMAND,
+    BY_HAND,
+    NOT_IN_A_BATCH_OF_PYTHON,
+    NOT_IN_PYTHON,
+    NOT_ON_THE_COMMAND_LINE,
+    NOT_OVER_HTTP,
+)
 
 SHOAL = Path(requests.__file__).parents[2]
 
@@ -79,6 +88,15 @@ def test_batches_take_writes_and_multi_reads_take_reads() -> None:
         declared = declaration_of(kind)
         assert not declared.batch or issubclass(kind, ObjectWrite)
         assert not declared.multi_read or issubclass(kind, ObjectRead)
+
+
+def test_every_operation_of_batches_is_in_those_of_python_or_is_listed_with_its_reason() -> None:
+    handles = [found for found in vars(batch).values() if isinstance(found, type) and found.__module__ == batch.__name__]
+    methods = [method for handle in handles for method in vars(handle).values() if inspect.isfunction(method)]
+    gives = {str(inspect.signature(method).return_annotation).replace("requests.", "") for method in methods}
+    in_python = {kind for kind in operations() if declaration_of(kind).batch and f"Pending[{reply_of(kind).__name__}]" in gives}
+    left_out = {kind for kinds in NOT_IN_A_BATCH_OF_PYTHON.values() for kind in kinds}
+    assert {kind for kind in operations() if declaration_of(kind).batch} - in_python == left_out
 
 
 def test_what_is_in_a_batch_over_http_may_be_in_a_batch() -> None:

@@ -9,8 +9,11 @@ from typing import TypedDict, assert_type
 import pytest
 
 import shoal
+from shoal.client.batch import Pending
 from shoal.client.store import Space
 from shoal.client.thread.step_log import Step
+from shoal.errors import InvalidInput
+from shoal.protocol import requests
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event
 
@@ -70,3 +73,16 @@ async def test_a_modification_takes_functions_of_either_kind(space: Space) -> No
 
     assert_type(await space.thread("t").modify(slowly), Checkpoint)
     assert assert_type(await space.thread("t").modify(at_once), Checkpoint).state == {"n": 1, "m": 2}
+
+
+async def test_a_write_of_a_batch_has_the_arguments_of_the_handles_and_the_type_of_its_reply(space: Space) -> None:
+    async with space.batch() as batch:
+        saved = assert_type(batch.thread("{c}t").save({"n": 1}, label="first"), Pending[requests.Saved])
+        changed = assert_type(batch.thread("{c}t").update({"n": 2}, label="second"), Pending[requests.Saved])
+        added = assert_type(batch.counter("{c}n").add(2, key="k"), Pending[requests.Added])
+        put = assert_type(batch.map("{c}m").set("key", 1), Pending[requests.EntryPut])
+        with pytest.raises(InvalidInput, match="consumer must be a Consumer; got 'billing'"):
+            batch.thread("{c}t").ack("billing", "event")  # type: ignore[arg-type]
+    assert (added.reply.value, len(put.reply.version) > 0) == (2, True)
+    assert [label async for label, _ in space.thread("{c}t").labels()] == ["first", "second"]
+    assert saved.reply.id in changed.reply.parents

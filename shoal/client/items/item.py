@@ -73,8 +73,8 @@ def put_request(
     key: str,
     value: Any,
     *,
-    ttl: timedelta | float | None,
-    expect: str | None,
+    ttl: timedelta | float | None = None,
+    expect: str | None = None,
     vectors: Sequence[Sequence[float]] = (),
 ) -> requests.PutItem:
     """The request that puts an item."""
@@ -89,7 +89,7 @@ def put_request(
     return requests.PutItem(space, label, rest, key, packed, ttl_ms, expect, found_by)
 
 
-def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None) -> requests.DeleteItem:
+def delete_request(space: str, namespace: Sequence[str], key: str, *, expect: str | None = None) -> requests.DeleteItem:
     """The request that deletes an item."""
     label, rest = split(namespace)
     return requests.DeleteItem(space, label, rest, key, expect)

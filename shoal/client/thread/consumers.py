@@ -105,12 +105,14 @@ class Consumer:
         Raises:
             ConsumerReset: the cursor was reset after this handle began to read; read again.
         """
-        await self._write(event.cursor, self.generation, reset=False, durability=durability)
+        request = ack_request(self._journal.space, self._journal.thread, self, event)
+        await self._connection.write(request, key=None, durability=durability)
 
     async def reset(self, after: Event | None = None, *, durability: Durability | None = None) -> None:
         """Set the cursor after `event`, or to the start of the journal, even if that moves it backwards."""
         cursor = b"" if after is None else after.cursor
-        self.generation = await self._write(cursor, None, reset=True, durability=durability)
+        request = requests.Ack(self._journal.space, self._journal.thread, self.name, cursor, None, True)
+        self.generation = (await self._connection.write(request, key=None, durability=durability)).generation
 
     async def info(self) -> ConsumerInfo:
         """How far behind the consumer is."""
@@ -120,11 +122,10 @@ class Consumer:
         journal = self._journal
         return await self._connection.read(requests.ReadConsumer(journal.space, journal.thread, self.name))
 
-    async def _write(self, cursor: bytes, generation: int | None, *, reset: bool, durability: Durability | None) -> int:
-        journal = self._journal
-        request = requests.Ack(journal.space, journal.thread, self.name, cursor, generation, reset)
-        state = await self._connection.write(request, key=None, durability=durability)
-        return state.generation
+
+def ack_request(space: str, thread: str, consumer: Consumer, event: Event) -> requests.Ack:
+    """The request that acknowledges an event and all that the consumer received before it."""
+    return requests.Ack(space, thread, consumer.name, event.cursor, consumer.generation)
 
 
 def described(state: requests.ConsumerState) -> ConsumerInfo:

@@ -83,8 +83,8 @@ class Inbox:
             KeyReused: `key` was sent with another message.
             Overloaded: too many messages wait.
         """
-        item = requests.QueueItem(key, values.encode(message, where="message"))
-        reply = await self._queue.put([item], by=by, durability=durability)
+        request = send_request(self._queue.space, self._queue.thread, message, key=key, by=by)
+        reply = await self._queue.connection.write(request, key=None, durability=durability)
         return Sent(reply.ids[0], reply.added[0])
 
     async def receive(self, *, timeout: float | None = None) -> AsyncGenerator[Message, None]:  # noqa: ASYNC109
@@ -137,7 +137,13 @@ class Inbox:
         return await self._queue.purge(before, durability=durability)
 
 
-def take_request(space: str, thread: str, message: Message, *, by: str) -> requests.Dequeue:
+def send_request(space: str, thread: str, message: Any, *, key: str | None = None, by: str = "") -> requests.Enqueue:
+    """The request that puts a message into a thread's inbox."""
+    item = requests.QueueItem(key, values.encode(message, where="message"))
+    return requests.Enqueue(space, thread, INBOX, [item], by)
+
+
+def take_request(space: str, thread: str, message: Message, *, by: str = "") -> requests.Dequeue:
     """The request that takes a message.
 
     Raises:

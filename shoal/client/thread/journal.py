@@ -60,10 +60,8 @@ class Journal:
             InvalidValue: the event cannot be serialised.
             KeyReused: `key` was appended with another event.
         """
-        packed = values.encode(event, where="event")
-        reply = await self._connection.write(
-            requests.Append(self.space, self.thread, packed, key), key=None, durability=durability
-        )
+        request = append_request(self.space, self.thread, event, key=key)
+        reply = await self._connection.write(request, key=None, durability=durability)
         return Appended(reply.id, reply.appended)
 
     async def read(
@@ -255,3 +253,8 @@ def _retention(reply: requests.Retention) -> Retention:
     age = None if reply.older_than_ms is None else timedelta(milliseconds=reply.older_than_ms)
     trimmed = moment(reply.trimmed_ms) if reply.trimmed_ms else None
     return Retention(age, reply.bytes, reply.events, trimmed)
+
+
+def append_request(space: str, thread: str, event: Any, *, key: str | None = None) -> requests.Append:
+    """The request that appends an event."""
+    return requests.Append(space, thread, values.encode(event, where="event"), key)

@@ -105,9 +105,16 @@ class ThreadSaves:
         if checkout.declared is not None:
             state, carry = checkout.declared.schema.plain(state)
             state = self._stored(state)
-        channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
-        request = requests.Save(
-            checkout.space, checkout.thread, channels, packed, branch, parent, expect_head, fork=fork, label=label
+        request = save_request(
+            checkout.space,
+            checkout.thread,
+            state,
+            metadata=metadata,
+            branch=branch,
+            parent=parent,
+            expect_head=expect_head,
+            on_conflict=on_conflict,
+            label=label,
         )
         return await checkout.save(request, key, durability, take, carry=carry, overwrite=overwrite)
 
@@ -144,18 +151,17 @@ class ThreadSaves:
                 or names a channel twice.
             InvalidValue, HeadMoved, OutcomeUnknown: as `save`.
         """
-        request = requests.Save(
+        request = update_request(
             self._checkout.space,
             self._checkout.thread,
-            encode_channels(self._stored(changes or {})),
-            encode_metadata(metadata),
-            branch,
-            parent,
-            expect_head,
-            delta=True,
-            appended=encode_appended(self._stored(append or {})),
-            removed=list(remove),
-            fork=forks(on_conflict),
+            self._stored(changes or {}),
+            append=self._stored(append or {}),
+            remove=remove,
+            metadata=metadata,
+            branch=branch,
+            parent=parent,
+            expect_head=expect_head,
+            on_conflict=on_conflict,
             label=label,
         )
         return await self._checkout.save(request, key, durability, take)
@@ -310,3 +316,51 @@ def check_overwrite(overwrite: bool, *, parent: str | None, expect_head: str | N
             "overwrite=True replaces any state of the branch; it contradicts parent, expect_head and a fork. "
             "Nothing was written. Use one of them."
         )
+
+
+def save_request(
+    space: str,
+    thread: str,
+    state: Mapping[str, Any],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    branch: str = "main",
+    parent: str | None = None,
+    expect_head: str | None = None,
+    on_conflict: OnConflict = "refuse",
+    label: str = "",
+) -> requests.Save:
+    """The request that saves a whole state."""
+    channels, packed, fork = encode_channels(state), encode_metadata(metadata), forks(on_conflict)
+    return requests.Save(space, thread, channels, packed, branch, parent, expect_head, fork=fork, label=label)
+
+
+def update_request(
+    space: str,
+    thread: str,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    append: Mapping[str, Iterable[Any]] | None = None,
+    remove: Iterable[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    branch: str = "main",
+    parent: str | None = None,
+    expect_head: str | None = None,
+    on_conflict: OnConflict = "refuse",
+    label: str = "",
+) -> requests.Save:
+    """The request that saves changes to parts of a state."""
+    return requests.Save(
+        space,
+        thread,
+        encode_channels(changes or {}),
+        encode_metadata(metadata),
+        branch,
+        parent,
+        expect_head,
+        delta=True,
+        appended=encode_appended(append or {}),
+        removed=list(remove),
+        fork=forks(on_conflict),
+        label=label,
+    )

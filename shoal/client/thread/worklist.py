@@ -168,10 +168,12 @@ class Worklist:
         return await self._queue.purge(before, durability=durability)
 
 
-def done_request(space: str, thread: str, name: str, item: WorklistItem | str, *, result: Any, by: str) -> requests.Dequeue:
+def done_request(
+    space: str, thread: str, worklist: str, item: WorklistItem | str, *, result: Any = None, by: str = ""
+) -> requests.Dequeue:
     """The request that marks an item as done."""
     key = item if isinstance(item, str) else item.key
-    return requests.Dequeue(space, thread, name, item_id(key), by, values.encode(result, where="result"))
+    return requests.Dequeue(space, thread, worklist, item_id(key), by, values.encode(result, where="result"))
 
 
 def shown_item(entry: QueueEntry) -> WorklistItem:

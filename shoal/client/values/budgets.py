@@ -46,7 +46,7 @@ class Budget:
         Raises:
             KeyReused: `key` was used with another amount.
         """
-        request = requests.Grant(self.space, self.name, amount, key)
+        request = grant_request(self.space, self.name, amount, key=key)
         reply = await self._connection.write(request, key=None, durability=durability)
         return reply.remaining
 
@@ -61,7 +61,7 @@ class Budget:
             RightsElsewhere: enough is left, but this node could not get the rights to it.
             KeyReused: `key` was used with another amount.
         """
-        request = requests.Spend(self.space, self.name, amount, key)
+        request = spend_request(self.space, self.name, amount, key=key)
         reply = await self._connection.write(request, key=None, durability=durability)
         return reply.remaining
 
@@ -102,3 +102,13 @@ class Budget:
         request = requests.ReleaseRights(self.space, self.name, amount)
         reply = await self._connection.write(request, key=None, durability=durability)
         return reply.rights
+
+
+def grant_request(space: str, name: str, amount: int, *, key: str | None = None) -> requests.Grant:
+    """The request that adds to what may be spent."""
+    return requests.Grant(space, name, amount, key)
+
+
+def spend_request(space: str, name: str, amount: int = 1, *, key: str | None = None) -> requests.Spend:
+    """The request that spends."""
+    return requests.Spend(space, name, amount, key)

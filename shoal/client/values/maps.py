@@ -71,24 +71,24 @@ class SharedMap:
             RegisterChanged: it has another version than `expect`.
             TooManySiblings, TooLarge: the register, or the map, would exceed its bound.
         """
-        reply = await self._write(put_request(self.space, self.name, key, value, expect=expect), durability)
+        reply = await self._write(set_request(self.space, self.name, key, value, expect=expect), durability)
         return reply.version
 
     async def add(self, key: str, amount: int = 1, *, durability: Durability | None = None) -> None:
         """Add to a key's counter."""
-        await self._write(requests.AddEntry(self.space, self.name, key, amount), durability)
+        await self._write(add_request(self.space, self.name, key, amount), durability)
 
     async def include(self, key: str, *elements: Any, durability: Durability | None = None) -> int:
         """Add elements to the set of a key, and return how many were not members before."""
-        return (await self._alter(key, elements, (), durability)).added
+        return (await self._write(include_request(self.space, self.name, key, *elements), durability)).added
 
     async def exclude(self, key: str, *elements: Any, durability: Durability | None = None) -> int:
         """Remove elements from a key's set, and return how many were members."""
-        return (await self._alter(key, (), elements, durability)).removed
+        return (await self._write(exclude_request(self.space, self.name, key, *elements), durability)).removed
 
     async def remove(self, key: str, *, durability: Durability | None = None) -> bool:
         """Remove all that the node shows of a key, of each type; False if there was nothing."""
-        reply = await self._write(requests.RemoveEntry(self.space, self.name, key), durability)
+        reply = await self._write(remove_request(self.space, self.name, key), durability)
         return reply.removed
 
     async def get(self, key: str, default: Any = None, *, stale: bool = False) -> Any:
@@ -108,12 +108,6 @@ class SharedMap:
     async def len(self, *, stale: bool = False) -> int:
         """The number of keys."""
         return (await self._read(requests.ReadMap(self.space, self.name, []), stale=stale)).size
-
-    async def _alter(
-        self, key: str, add: tuple[Any, ...], remove: tuple[Any, ...], durability: Durability | None
-    ) -> requests.SetAltered:
-        request = requests.AlterEntry(self.space, self.name, key, packed_elements(add), packed_elements(remove))
-        return await self._write(request, durability)
 
     async def _write(self, request: requests.Write[R], durability: Durability | None) -> R:
         return await self._connection.write(request, key=None, durability=durability)
@@ -148,7 +142,27 @@ class Entries:
         return [entry async for entry in self]
 
 
-def put_request(space: str, name: str, key: str, value: Any, *, expect: Entry | str | None = None) -> requests.PutEntry:
+def set_request(space: str, name: str, key: str, value: Any, *, expect: Entry | str | None = None) -> requests.PutEntry:
     """The request that sets a key's register."""
     expected = expect.version if isinstance(expect, Entry) else expect
     return requests.PutEntry(space, name, key, values.encode(value, where="value"), expected)
+
+
+def add_request(space: str, name: str, key: str, amount: int = 1) -> requests.AddEntry:
+    """The request that adds to the counter of a key."""
+    return requests.AddEntry(space, name, key, amount)
+
+
+def include_request(space: str, name: str, key: str, *elements: Any) -> requests.AlterEntry:
+    """The request that adds elements to the set of a key."""
+    return requests.AlterEntry(space, name, key, packed_elements(elements), [])
+
+
+def exclude_request(space: str, name: str, key: str, *elements: Any) -> requests.AlterEntry:
+    """The request that removes elements from the set of a key."""
+    return requests.AlterEntry(space, name, key, [], packed_elements(elements))
+
+
+def remove_request(space: str, name: str, key: str) -> requests.RemoveEntry:
+    """The request that removes what the node shows of a key."""
+    return requests.RemoveEntry(space, name, key)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+
+
+def add_request(space: str, name: str, amount: int = 1, *, key: str | None = None) -> requests.Add:
+    """The request that adds to a counter."""
+    return requests.Add(space, name, amount, key)
 
 
 @named
@@ -31,7 +38,8 @@ class Counter:
         Raises:
             KeyReused: `key` was used with another amount.
         """
-        reply = await self._connection.write(requests.Add(self.space, self.name, amount, key), key=None, durability=durability)
+        request = add_request(self.space, self.name, amount, key=key)
+        reply = await self._connection.write(request, key=None, durability=durability)
         return reply.value
 
     async def value(self, *, stale: bool = False) -> int:
@@ -51,6 +59,12 @@ class RegisterState:
     def value(self) -> Any:
         """The latest value; None if it was never set."""
         return self.siblings[0] if self.siblings else None
+
+
+def set_request(space: str, name: str, value: Any, *, expect: RegisterState | str | None = None) -> requests.Assign:
+    """The request that sets a register, whatever values the node has."""
+    expected = expect.version if isinstance(expect, RegisterState) else expect
+    return requests.Assign(space, name, values.encode(value, where="value"), None, expected)
 
 
 @named
@@ -106,13 +120,12 @@ class Register:
             RegisterChanged: it has another version than `expect`.
             TooManySiblings: too many concurrent values; read first.
         """
-        packed = values.encode(value, where="value")
-        expected = expect.version if isinstance(expect, RegisterState) else expect
-        context = self._context if expected is None and not self._under_way else None
+        request = set_request(self.space, self.name, value, expect=expect)
+        if expect is None and not self._under_way:
+            request = replace(request, context=self._context)
         self._begun += 1
         number, self._under_way = self._begun, self._under_way + 1
         try:
-            request = requests.Assign(self.space, self.name, packed, context, expected)
             reply = await self._connection.write(request, key=key, durability=durability)
         finally:
             self._under_way -= 1

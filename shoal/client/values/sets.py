@@ -37,11 +37,13 @@ class SharedSet:
             InvalidValue: an element cannot be serialised.
             TooLarge: an element, or the set, exceeds its bound.
         """
-        return (await self.alter(add=elements, key=key, durability=durability)).added
+        request = add_request(self.space, self.name, *elements)
+        return (await self._connection.write(request, key=key, durability=durability)).added
 
     async def remove(self, *elements: Any, key: str | None = None, durability: Durability | None = None) -> int:
         """Remove elements in one operation and return how many were members. Concurrently added elements stay."""
-        return (await self.alter(remove=elements, key=key, durability=durability)).removed
+        request = remove_request(self.space, self.name, *elements)
+        return (await self._connection.write(request, key=key, durability=durability)).removed
 
     async def alter(
         self,
@@ -52,7 +54,7 @@ class SharedSet:
         durability: Durability | None = None,
     ) -> requests.SetAltered:
         """Remove and add elements in one operation."""
-        request = alter_request(self.space, self.name, add=add, remove=remove)
+        request = requests.AlterSet(self.space, self.name, packed_elements(add), packed_elements(remove))
         return await self._connection.write(request, key=key, durability=durability)
 
     async def clear(self, *, durability: Durability | None = None) -> int:
@@ -110,9 +112,14 @@ class Members:
 _PAGE = 1000
 
 
-def alter_request(space: str, name: str, *, add: Iterable[Any] = (), remove: Iterable[Any] = ()) -> requests.AlterSet:
-    """The request that adds to and removes from a set."""
-    return requests.AlterSet(space, name, packed_elements(add), packed_elements(remove))
+def add_request(space: str, name: str, *elements: Any) -> requests.AlterSet:
+    """The request that adds elements to a set."""
+    return requests.AlterSet(space, name, packed_elements(elements), [])
+
+
+def remove_request(space: str, name: str, *elements: Any) -> requests.AlterSet:
+    """The request that removes elements from a set."""
+    return requests.AlterSet(space, name, [], packed_elements(elements))
 
 
 def packed_elements(elements: Iterable[Any]) -> list[bytes]:
