@@ -1,21 +1,20 @@
 """One agent: it surveys its share of the modules, and saves a checkpoint of its thread after each.
 
-The law of the replay: a crash, of the agent or of the node that it talks to,
-may fall between any two writes of a module, and the agent then does that module
-again, from its last checkpoint. So each write is such that making it twice is
-making it once, and the checkpoint comes last:
+The law of the replay: a crash of the agent or of its node may come between any
+two writes of a module, and the agent then repeats that module from its last
+checkpoint. So each write is idempotent, and the checkpoint comes last:
 
 - the journal's event and the counters' adds carry the module as their
   idempotency key;
-- the document's map holds one entry per module, and the same one each time;
-- the checkpoint that says "done" is saved once all of these are acknowledged,
-  under a key of its own: its parent and its state are the same each time.
+- the document's map has one entry per module, which is the same each time;
+- the checkpoint that says "done" is saved after all of these are acknowledged,
+  under a key of its own; its parent and its state are the same each time.
 
 The six adds are one batch, since the tag `{totals}` puts the counters into one
 partition: they count together or not at all. A thread named `{totals}/agent-1`
 could put its event and its checkpoint into that batch too, and no replay would
-be seen. The document could not be in it as well: each agent edits its own live
-replica of it, and its edits merge rather than commit.
+be visible. The document cannot be part of a batch: each agent edits its own live
+mirror of it, and its edits merge.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ ROOT = "modules"
 
 
 class Rewound(Exception):
-    """A store showed an agent an older checkpoint than it had acknowledged: a broken promise."""
+    """A store showed an agent an older checkpoint than it had acknowledged, which must never happen."""
 
 
 def thread_name(agent: int) -> str:
-    """Agents are numbered from 0 in code, and from 1 for people."""
+    """The name of an agent's thread. Agents are numbered from 0 in code and from 1 for people."""
     return f"agent-{agent + 1}"
 
 
 def counter_name(figure: str) -> str:
+    """The counter of one figure; the tag puts all of them into one partition."""
     return f"{{totals}}/{figure}"
 
 
 class Agent:
-    """Use: `await resume()`, then `await record(module, figures)` for each of `remaining`, in order."""
+    """One agent: call `resume()`, then `record(module, figures)` for each of `remaining`, in order."""
 
     def __init__(self, number: int, *, space: Space, document: Document, modules: Sequence[str]) -> None:
         self.number = number
@@ -62,14 +62,16 @@ class Agent:
 
     @property
     def remaining(self) -> Sequence[str]:
+        """The modules that are not recorded yet, in order."""
         return self._modules[len(self._done) :]
 
     @property
     def position(self) -> int:
+        """How many modules are recorded."""
         return len(self._done)
 
     async def resume(self) -> None:
-        """Continue where the thread's last checkpoint was saved; without one, at the beginning.
+        """Continue from the thread's last checkpoint; without one, from the beginning.
 
         Raises:
             Rewound: that checkpoint is older than the last one that was acknowledged to this agent.
@@ -84,13 +86,13 @@ class Agent:
         self._done, self._figures, self.checkpoint = done, figures, checkpoint
 
     async def record(self, module: str, figures: Figures) -> None:
-        """Write one module's figures everywhere; `checkpoint` is then the one that closes it.
+        """Write one module's figures everywhere, and save a checkpoint, which is then in `checkpoint`.
 
         Raises:
             ShoalError: some of the writes may have been made. After `resume`, recording the module again is safe.
         """
         writes = (self._write_event(module, figures), self._write_entry(module, figures), self._add(module, figures))
-        # All are waited for, so that a repetition meets none of them under way.
+        # Wait for all of them, so that none is still under way when they are repeated.
         for outcome in await asyncio.gather(*writes, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -1,6 +1,6 @@
-"""Show a run on three nodes: two live tables on a terminal, plain lines elsewhere.
+"""Show a run on three nodes: two live tables on a terminal, otherwise plain lines.
 
-It reads the run's `Course` and is told of what happens; it decides nothing.
+It reads the run's `Course` and is called at each event; it decides nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _COLOURS = {"up": "green", "killed": "bold red", "starting": "yellow", "catching
 
 
 class Board(Screen):
+    """The display of a run on three nodes."""
+
     def __init__(self, console: Console, course: Course) -> None:
         super().__init__(console, self._render)
         self._course = course
         self._tenth = 0
 
     def saw(self, message: Message) -> None:
+        """See `director.Audience`; shows fail-overs, and without a terminal each tenth of the progress."""
         match message:
             case Resumed(agent=agent, position=position, checkpoint=checkpoint, node=node, reason=reason):
                 met = f" after {reason}" if reason else ""
@@ -38,6 +41,7 @@ class Board(Screen):
                 self._say_tenth()
 
     def saw_kill(self, outage: Outage) -> None:
+        """See `director.Audience`."""
         agents = ", ".join(thread_name(number) for number in self._course.crew(outage.node))
         self.say(
             f"[bold red]kill -9[/] {node_name(outage.node)}, after {outage.done} of {self._course.total} modules; "
@@ -45,9 +49,11 @@ class Board(Screen):
         )
 
     def saw_return(self, outage: Outage) -> None:
+        """See `director.Audience`."""
         self.say(f"[yellow]started again[/] {node_name(outage.node)}, which missed {outage.missed:,} operations")
 
     def saw_caught_up(self, outage: Outage) -> None:
+        """See `director.Audience`."""
         self.say(f"[green]caught up[/] {node_name(outage.node)}, {outage.caught_up_s or 0:.2f} s after it was back")
 
     def _name(self, id: str) -> str:

@@ -1,8 +1,8 @@
-"""The demo on three nodes, from empty directories to the verdict: one node is killed, its agents go on, it catches up.
+"""The demo on three nodes, from empty directories to the verdict: one node is killed, its agents continue, it catches up.
 
-In the end each node is asked by itself, and all must agree with a recount that
-never saw them. With `keep` the cluster is then left running; else its processes
-are gone when `run_cluster` returns or raises.
+At the end each node is read separately, and all must agree with an independent
+recount. With `keep` the cluster continues to run; otherwise its processes
+have ended when `run_cluster` returns or raises.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ async def run_cluster(options: Options, *, console: Console, random: Random, now
     Raises:
         InvalidInput: `options.data` is not an empty directory. Nothing was written.
         NodeFailed: a node could not do its work.
-        WorkerFailed: the agents at a node could not do theirs.
+        WorkerFailed: the agents at a node could not do their work.
         ShoalError: a node could not be read back.
     """
-    # Listed first: a directory that exists before its nodes do would outlive a supervisor that is killed.
+    # List first: if the supervisor is killed, nobody removes a directory that exists before its nodes do.
     modules = list_modules(library(), limit=options.limit)
     name = f"demo-{random.getrandbits(_NAME_BITS):08x}"
     with directory(options) as data:
@@ -133,7 +133,7 @@ class _Run:
     async def _read_nodes(self) -> dict[str, Found]:
         found = {}
         for node, progress in zip(self._nodes, self._course.nodes, strict=True):
-            # One address only: this node is to answer, and no other.
+            # One address only, so that no other node answers.
             async with shoal.connect(node.url, wait=30) as store:
                 found[node_name(node.number)] = await read_back(store, agents=self._options.agents)
                 progress.bytes_on_disk = (await store.status()).bytes_on_disk

@@ -1,14 +1,13 @@
 """The agents at one node: a process of its own, with a connection for each agent.
 
-It reads a `CrewPlan` from its standard input, then news of gates that are open,
-and says on its standard output what it does. Its input's end means that the
-supervisor is gone, however it went, and it ends: it holds nothing that the nodes
-do not.
+It reads a `CrewPlan` from its standard input, then messages about open gates,
+and reports its work on its standard output. When its input ends, the supervisor
+has ended, and so does the crew, which holds nothing that the nodes do not.
 
-An agent's node may die at any moment. Its client then goes on with another
-node, by itself; the agent notices that it is another one, and resumes: it loads
-its thread's last checkpoint there and goes on from it. The same if the client
-gave up and a call raised: then the module in hand is recorded once more.
+An agent's node may die at any moment. The client then continues with another
+node by itself. The agent notices the other node, loads its thread's last
+checkpoint there, and continues from it. If a call raises because the client gave
+up, the agent does the same and records the current module again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ATTEMPT_DELAY_S = 0.25
 
 
 def main() -> None:
-    """Return when the work is done, or when the supervisor is gone."""
+    """Return when the work is done or the supervisor has ended."""
     uvloop.run(_main())
 
 
@@ -51,7 +50,7 @@ async def _main() -> None:
     except (ShoalError, Rewound) as error:
         _say(Failed(f"{type(error).__name__}: {error}"))
     except ExceptionGroup:
-        return  # Said already.
+        return  # It was reported already.
     finally:
         listening.cancel()
 
@@ -67,19 +66,19 @@ async def _orders() -> AsyncIterator[object]:
 async def _listen(orders: AsyncIterator[object], crew: Crew) -> None:
     async for _ in orders:
         crew.open_gate()
-    # At once: the nodes are going, too, and a document that closes would wait for one.
+    # Exit at once: the nodes are ending too, and closing a document would wait for one.
     os._exit(1)
 
 
 def _say(message: Message) -> None:
-    # A broken pipe says what the end of our input says, and that one is acted upon.
+    # A broken pipe means that the supervisor has ended, which the end of our input says too.
     with suppress(BrokenPipeError):
         sys.stdout.buffer.write(to_line(message))
         sys.stdout.buffer.flush()
 
 
 class Crew:
-    """Use: `await run()`; `open_gate` when the supervisor says so."""
+    """The agents of one plan. Await `run()`; call `open_gate` when the supervisor opens one."""
 
     def __init__(self, plan: CrewPlan) -> None:
         self._plan = plan
@@ -88,12 +87,14 @@ class Crew:
         self._parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
 
     def open_gate(self) -> None:
+        """Open the next gate."""
         next(gate for gate in self._gates if not gate.is_set()).set()
 
     async def run(self) -> None:
-        """
+        """Connect all agents, let them work, and report the end.
+
         Raises:
-            ShoalError, Rewound, ExceptionGroup: an agent cannot go on.
+            ShoalError, Rewound, ExceptionGroup: an agent cannot continue.
         """
         with self._parser:
             async with AsyncExitStack() as open_stores:
@@ -119,7 +120,7 @@ class Crew:
                 for nth, member in enumerate(members):
                     tasks.create_task(self._work(member, nth))
         except ExceptionGroup as group:
-            # Said here: on the way out the documents close, and wait for a node as long as a client does.
+            # Report it here: closing the documents may wait for a node for as long as a client does.
             _say(Failed("; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)))
             raise
 
@@ -142,14 +143,14 @@ class Member:
     def __init__(self, agent: Agent, store: Store, node: str) -> None:
         self.agent = agent
         self._store = store
-        self._node = node  # The id of the one that it talked to last.
+        self._node = node  # The id of the node that answered last.
 
     async def record(self, module: str, figures: Figures) -> None:
-        """Record one module, through as many failures as it takes.
+        """Record one module, with retries after failures.
 
         Raises:
-            ShoalError: it failed ATTEMPTS_MAX times, or in a way that no repetition cures.
-            Rewound: the node that it was taken to showed it less than it had seen.
+            ShoalError: it failed ATTEMPTS_MAX times, or with an error that is not retryable.
+            Rewound: another node showed an older checkpoint than the agent had seen.
         """
         position = self.agent.position
         for _ in range(ATTEMPTS_MAX):
@@ -166,7 +167,7 @@ class Member:
         raise failure
 
     async def _close(self, module: str) -> None:
-        """The module is done. If it was another node that said so, resume there first."""
+        """Report a recorded module. If another node answered, resume there first."""
         agent, node = self.agent, (await self._store.status()).node
         if node != self._node:
             await self._resume(reason="")

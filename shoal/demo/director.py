@@ -1,9 +1,9 @@
-"""Start a crew at each node, kill one node while its agents write, start it again, and see it catch up.
+"""Start a crew at each node, kill one node while its agents write, start it again, and wait until it has caught up.
 
-The kill is SIGKILL, at two fifths of the victim's work, as soon as one of its agents
-is heard to write; its return comes at seven tenths of all work. Gates see to it that there is work left
-for both: a crew that is fast waits at them. Whatever ends the director ends the
-crews, too; the nodes are those of the caller.
+The kill is SIGKILL, after two fifths of the victim's work, as soon as one of its agents
+reports a write; the node returns after seven tenths of all work. Gates make sure that work is left
+for both: a fast crew waits at them. When the director ends, for any reason, the
+crews end too; the caller ends the nodes.
 """
 
 from __future__ import annotations
@@ -31,28 +31,32 @@ CATCH_UP_S_MAX = 60.0
 
 
 class Audience(Protocol):
-    """Whoever wants to see it. Called on the director's loop; must not block."""
+    """The display of a run. Its methods are called on the director's loop and must not block."""
 
-    def saw(self, message: Message) -> None: ...
+    def saw(self, message: Message) -> None:
+        """A message of a crew arrived; the course has it already."""
 
-    def saw_kill(self, outage: Outage) -> None: ...
+    def saw_kill(self, outage: Outage) -> None:
+        """A node was killed."""
 
-    def saw_return(self, outage: Outage) -> None: ...
+    def saw_return(self, outage: Outage) -> None:
+        """The killed node answers again."""
 
-    def saw_caught_up(self, outage: Outage) -> None: ...
+    def saw_caught_up(self, outage: Outage) -> None:
+        """The killed node holds all that the others held when it came back."""
 
 
 class Script(NamedTuple):
-    """Who is killed, and when."""
+    """The node that is killed, and the times of the kill and the return."""
 
     victim: int
-    kill_after: int  # So many modules done by the victim's crew.
-    return_after: int  # So many done in all.
-    gates: list[list[int]]  # Per gate and agent: it waits there with so many modules done.
+    kill_after: int  # Kill it after the victim's crew has done so many modules.
+    return_after: int  # Start it again after all crews have done so many modules.
+    gates: list[list[int]]  # Per gate and agent: how many modules it has done when it waits there.
 
 
 def write_script(course: Course, *, random: Random) -> Script:
-    """Each event has work to fall on: the last module before a gate is begun only once the event is due."""
+    """Draw a script in which each event comes during work: the last module before a gate begins only once the event is due."""
     totals = [agent.total for agent in course.agents]
     victim = random.choice([node for node in range(len(course.nodes)) if any(totals[n] for n in course.crew(node))])
     first = [min(total, math.ceil(total * KILL_AT) + 1) for total in totals]
@@ -75,11 +79,11 @@ async def direct(
     now_s: Callable[[], float],
     command: Sequence[str],
 ) -> None:
-    """Run the survey to its end, through the kill and the return; `plans` are those of the crews, by node.
+    """Run the survey to its end, including the kill and the return; `plans` are the crews' plans, by node.
 
     Raises:
         WorkerFailed: a crew ended early.
-        NodeFailed: a node ended that was not killed, did not come back, or did not catch up.
+        NodeFailed: a node ended by itself, did not come back, or did not catch up.
     """
     director = _Director(nodes, script, course, audience, now_s)
     try:
@@ -93,7 +97,7 @@ async def direct(
             for task in (looking, *guards):
                 task.cancel()
     except BaseExceptionGroup as group:
-        # The first is what ended the others.
+        # The first error ended the other tasks.
         raise group.exceptions[0] from None
 
 
@@ -119,7 +123,7 @@ class _Director:
     # ── the crews ─────────────────────────────────────────────────────────────
 
     async def follow(self, plan: CrewPlan, command: Sequence[str]) -> None:
-        """One crew, from its start to its end."""
+        """Run one crew, from its start to its end."""
         async with worker(command, plan) as (process, said):
             self._crews.append(process)
             for _ in range(self._gates_open):
@@ -141,7 +145,7 @@ class _Director:
         crew = course.crew(script.victim)
         writing = course.in_the_air.keys() & set(crew)
         if course.outage is None and writing and sum(course.agents[n].done for n in crew) >= script.kill_after:
-            # At once: a task that is told of it would come when the writes are made.
+            # Kill it here: another task would run only after the writes are made.
             self._nodes[script.victim].kill()
             self._audience.saw_kill(course.note_kill(script.victim, now_s=self._now_s()))
             self._killed.set()
@@ -156,7 +160,7 @@ class _Director:
     # ── the victim ────────────────────────────────────────────────────────────
 
     async def play(self, http: aiohttp.ClientSession) -> None:
-        """Once it was killed, bring it back in time."""
+        """Wait for the kill, then start the victim again when it is due."""
         await self._killed.wait()
         await self._open_gate()
         await self._return_due.wait()
@@ -187,7 +191,7 @@ class _Director:
             if view is not None and view.covers(target):
                 return
             if self._now_s() > by_s:
-                raise NodeFailed(f"{node_name(victim.number)} was back, and did not catch up within {CATCH_UP_S_MAX:.0f} s")
+                raise NodeFailed(f"{node_name(victim.number)} was back but did not catch up within {CATCH_UP_S_MAX:.0f} s")
             await asyncio.sleep(CATCH_UP_INTERVAL_S)
 
     # ── the nodes ─────────────────────────────────────────────────────────────
@@ -199,7 +203,7 @@ class _Director:
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     async def settle(self, http: aiohttp.ClientSession) -> None:
-        """Return once all nodes say that they hold the same, or after a while: the verdict shows what differs then."""
+        """Return once all nodes report equal digests, or after a while; the verdict then shows the differences."""
         by_s = self._now_s() + CATCH_UP_S_MAX
         while self._now_s() < by_s:
             views = await self._views(http)

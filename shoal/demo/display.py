@@ -1,6 +1,6 @@
-"""Show a run: a live table on a terminal, plain lines elsewhere.
+"""Show a run: a live table on a terminal, otherwise plain lines.
 
-It reads the run's `Progress` and is told of what happens; it decides nothing.
+It reads the run's `Progress` and is called at each event; it decides nothing.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ _TENTHS = 10
 
 
 class Display(Screen):
+    """The display of a run on one store."""
+
     def __init__(self, console: Console, progress: Progress) -> None:
         super().__init__(console, self._render)
         self._progress = progress
         self._tenth = 0
 
     def saw(self, message: Message) -> None:
+        """See `supervisor.Audience`; shows each resumption, and without a terminal each tenth of the progress."""
         match message:
             case Ready(positions=positions) if self._progress.kills:
                 at = ", ".join(str(position) for position in positions)
@@ -35,6 +38,7 @@ class Display(Screen):
                 self._say_tenth()
 
     def saw_kill(self, kill: Kill) -> None:
+        """See `supervisor.Audience`."""
         self.say(
             f"[bold red]kill -9[/] number {len(self._progress.kills)}, after {kill.done} of {self._progress.total} modules; "
             f"{kill.in_the_air} had writes under way"
@@ -56,7 +60,7 @@ class Display(Screen):
 
 
 def rows_of(*headings: str) -> Table:
-    """A table without lines. In a narrow terminal only the bar and the module give way: all else stays readable."""
+    """A table without lines. In a narrow terminal only the bar and the module shrink, so that all else stays readable."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in headings:
         table.add_column(

@@ -28,7 +28,7 @@ async def run_embedded(options: Options, *, console: Console, random: Random, no
         WorkerFailed: the worker could not do its work.
         ShoalError: the store could not be read back.
     """
-    # Listed first: a directory that exists before its worker does would outlive a supervisor that is killed.
+    # List first: if the supervisor is killed, nobody removes a directory that exists before its worker does.
     modules = list_modules(library(), limit=options.limit)
     with directory(options) as data:
         try:

@@ -1,7 +1,7 @@
-"""What the nodes say of their cluster: `GET /v1/cluster`, asked again and again.
+"""The nodes' views of their cluster, from repeated requests of `GET /v1/cluster`.
 
-A node that does not answer within `LOOK_S_MAX` is not seen this time; nothing
-is concluded from it.
+A node that does not answer within `LOOK_S_MAX` has no view this time; nothing
+is concluded from that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOOK_S_MAX = 2.0
 
 
 class Member(Struct, frozen=True):
-    """A node, as the one that answers sees it; the words are those of `shoal.protocol.requests.Member`."""
+    """A node, as the node that answers sees it; `shoal.protocol.requests.Member` describes the fields."""
 
     name: str
     node: str
@@ -29,21 +29,22 @@ class Member(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """One node's answer."""
+    """One node's view of the cluster."""
 
     members: list[Member]  # The node itself first.
     digest: str
 
     @property
     def own(self) -> Member:
+        """The member that is the node itself."""
         return self.members[0]
 
     def of(self, name: str) -> Member | None:
-        """What it says of the member `name`."""
+        """The member `name`; None if there is none."""
         return next((member for member in self.members if member.name == name), None)
 
     def covers(self, vector: Mapping[str, int]) -> bool:
-        """Whether the node holds so many operations of each origin, and knows of none that it lacks."""
+        """Whether the node holds at least these operations of each origin, and knows of none that it lacks."""
         held = self.own.vector
         return all(held.get(origin, 0) >= count for origin, count in vector.items()) and not any(
             member.ahead for member in self.members
@@ -51,7 +52,7 @@ class View(Struct, frozen=True):
 
 
 async def look(http: aiohttp.ClientSession, url: str) -> View | None:
-    """The node's view; None if it gives none."""
+    """The node's view; None if it does not answer."""
     try:
         async with http.get(f"{url}/v1/cluster", timeout=aiohttp.ClientTimeout(total=LOOK_S_MAX)) as answer:
             return msgspec.json.decode(await answer.read(), type=View) if answer.status == 200 else None
@@ -60,7 +61,7 @@ async def look(http: aiohttp.ClientSession, url: str) -> View | None:
 
 
 def joined(views: Sequence[View]) -> dict[str, int]:
-    """What these nodes hold together: origin → operations."""
+    """The operations that these nodes hold together: origin → count."""
     vector: dict[str, int] = {}
     for view in views:
         for origin, count in view.own.vector.items():

@@ -1,8 +1,8 @@
-"""What the supervisor and its workers tell each other: JSON, one message a line, over the workers' pipes.
+"""The messages between the supervisor and its workers: JSON, one per line, over the workers' pipes.
 
-The supervisor sends a plan first (a `Plan` to the embedded form's worker, a
-`CrewPlan` to a node's agents), and keeps the pipe open: its end is the news that
-the supervisor is gone. The workers answer with the rest.
+The supervisor first sends a plan (a `Plan` to the embedded form's worker, a
+`CrewPlan` to a node's agents), and keeps the pipe open: if it ends, the supervisor
+has ended. The workers send the other messages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from msgspec import Struct
 
 
 class Plan(Struct, frozen=True, tag="plan"):
-    """What one life of the worker is to do."""
+    """The work of one life of the worker."""
 
     data: str  # The store's directory.
-    temporary: bool  # Remove it if the supervisor disappears: nobody else will.
+    temporary: bool  # Whether the worker removes it if the supervisor disappears.
     root: str  # The library's directory.
-    modules: list[str]  # All of them, of all agents, in order.
+    modules: list[str]  # The modules of all agents, in order.
     agents: int
     # How many modules may be finished in this life. A life that is to be
     # killed gets fewer than are left, so that it cannot end before the kill.
@@ -25,16 +25,16 @@ class Plan(Struct, frozen=True, tag="plan"):
 
 
 class CrewPlan(Struct, frozen=True, tag="crew"):
-    """What the agents at one node are to do."""
+    """The work of the agents at one node."""
 
-    urls: str  # Of all nodes, their own first.
+    urls: str  # The URLs of all nodes, the agents' own first.
     root: str
     modules: list[str]
-    agents: int  # In all crews.
-    members: list[int]  # Those of this crew.
-    # Per gate, and per member: with so many modules done it waits, until the
-    # supervisor opened the gate. So neither the node's death nor its return
-    # can come after the work, however fast that is.
+    agents: int  # The number of agents in all crews.
+    members: list[int]  # The agents of this crew.
+    # Per gate and member: how many modules it has done when it waits until the
+    # supervisor opens the gate. So the node's death and return always come
+    # before the end of the work.
     gates: list[list[int]]
 
 
@@ -43,13 +43,13 @@ class OpenGate(Struct, frozen=True, tag="open"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """The store is there, and each agent has loaded its last checkpoint."""
+    """The store is open, and each agent has loaded its last checkpoint."""
 
-    positions: list[int]  # Per agent: how many of its modules it found done.
+    positions: list[int]  # Per agent: how many of its modules are done.
 
 
 class Writing(Struct, frozen=True, tag="writing"):
-    """An agent has counted a module, and its writes are under way from now on."""
+    """An agent has counted a module, and begins to write."""
 
     agent: int
     module: str
@@ -63,17 +63,17 @@ class Saved(Struct, frozen=True, tag="saved"):
     position: int
     checkpoint: str
     operations: int
-    node: str = ""  # The id of the node that the agent is connected to by now.
+    node: str = ""  # The id of the node that answered.
 
 
 class Resumed(Struct, frozen=True, tag="resumed"):
-    """An agent found another node behind its connection, or none, and loaded its last checkpoint again."""
+    """An agent's connection led to another node, or failed, and the agent loaded its last checkpoint again."""
 
     agent: int
     position: int
     checkpoint: str
     node: str
-    reason: str  # The error that it met; empty if the client had taken it to another node by itself.
+    reason: str  # The type of the error; empty if the client changed to another node by itself.
 
 
 class Finished(Struct, frozen=True, tag="finished"):
@@ -81,7 +81,7 @@ class Finished(Struct, frozen=True, tag="finished"):
 
 
 class Failed(Struct, frozen=True, tag="failed"):
-    """The worker cannot go on; `reason` is one line."""
+    """The worker cannot continue; `reason` is one line."""
 
     reason: str
 
@@ -95,20 +95,20 @@ _messages: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def to_line(message: Plan | CrewPlan | OpenGate | Message) -> bytes:
-    """The message with its newline: JSON escapes every other newline in it."""
+    """The message as one line; JSON escapes newlines within it."""
     return _encoder.encode(message) + b"\n"
 
 
 def read_plan(line: bytes) -> Plan:
-    """Raises msgspec.DecodeError if `line` is no plan."""
+    """Read a `Plan`; raises msgspec.DecodeError if `line` is not one."""
     return _plans.decode(line)
 
 
 def read_order(line: bytes) -> CrewPlan | OpenGate:
-    """Raises msgspec.DecodeError if `line` is nothing that a crew is told."""
+    """Read a message to a crew; raises msgspec.DecodeError if `line` is not one."""
     return _orders.decode(line)
 
 
 def read_message(line: bytes) -> Message:
-    """Raises msgspec.DecodeError if `line` is no message."""
+    """Read a worker's message; raises msgspec.DecodeError if `line` is not one."""
     return _messages.decode(line)

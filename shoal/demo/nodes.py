@@ -1,8 +1,8 @@
 """The nodes of the demo: real `shoal serve` processes, each with a directory and a port of its own.
 
 A node is started, killed and started again on the same directory and port. All
-are tethered to this process; `release` lets them live on. Whatever ends the
-context of `cluster` ends them, but for those that were released.
+are tethered to this process; `release` lets them continue without it. When the
+context of `cluster` ends, for any reason, all nodes that were not released end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NoReturn
 from shoal.demo.tethered import KEEP, RELEASE
 
 HOST = "127.0.0.1"
-STOP_S_MAX = 10  # Then it is killed.
+STOP_S_MAX = 10  # After this time it is killed.
 _TETHERED = (sys.executable, "-m", "shoal.demo.tethered")
 _LOG_LINES_SHOWN = 5
 _POLL_S = 0.02
@@ -32,12 +32,12 @@ class NodeFailed(Exception):
 
 
 def node_name(node: int) -> str:
-    """Nodes are numbered from 0 in code, and from 1 for people."""
+    """The name of a node. Nodes are numbered from 0 in code and from 1 for people."""
     return f"node-{node + 1}"
 
 
 class Node:
-    """Use: `await start()`; then `kill`, and `start` again."""
+    """One node: await `start()`; it can be killed and started again."""
 
     def __init__(self, number: int, *, addresses: Sequence[str], cluster: str, root: Path, temporary: bool) -> None:
         self.number = number
@@ -54,18 +54,20 @@ class Node:
 
     @property
     def pid(self) -> int:
+        """The id of its process; it must have been started."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
+        """Whether its process runs."""
         return self._process is not None and self._process.poll() is None
 
     async def start(self) -> None:
         """Return once it answers at its URL.
 
         Raises:
-            NodeFailed: it ended instead, with the end of its log.
+            NodeFailed: it ended instead; the error has the end of its log.
         """
         self._close_pipes()
         self._spawn()
@@ -76,7 +78,7 @@ class Node:
             raise self._failure("did not start")
 
     async def watch(self) -> NoReturn:
-        """Never returns: a node that `kill` ended is waited for until it was started again.
+        """Watch the process and never return. While the node is killed, wait until it is started again.
 
         Raises:
             NodeFailed: it ended by itself.
@@ -87,13 +89,13 @@ class Node:
             await asyncio.sleep(_WATCH_S)
 
     def kill(self) -> None:
-        """SIGKILL: it has no time to say a word."""
+        """Kill it with SIGKILL."""
         assert self._process is not None
         self._killed = True
         self._process.kill()
 
     def release(self) -> None:
-        """Let it live on when this process ends."""
+        """Let it continue after this process ends."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(RELEASE)
@@ -101,7 +103,7 @@ class Node:
         self._released = True
 
     async def end(self) -> None:
-        """Stop it, or kill it if it does not stop in time. Nothing happens to one that was released, or does not run."""
+        """Stop it, or kill it if it does not stop in time. If it was released or does not run, do nothing."""
         if self._process is None or self._released:
             return
         self._process.terminate()
@@ -115,8 +117,8 @@ class Node:
     def _spawn(self) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         with self._log.open("ab") as log:
-            # Not asyncio's: it kills what still runs when it goes. A session of its own:
-            # the terminal's Ctrl-C is for the supervisor, which then sees to the nodes.
+            # Not asyncio's subprocess, which kills its process at the end of the loop. The session is its own, so
+            # that Ctrl-C in the terminal reaches only the supervisor, which then stops the nodes.
             self._process = Popen(
                 self._command,
                 stdin=PIPE,
@@ -135,7 +137,7 @@ class Node:
             self._process.stdout.close()
 
     async def _ended(self) -> None:
-        # Not in a thread that waits: it would wait for the released ones, too.
+        # Not in a waiting thread, which would wait for released nodes too.
         while True:
             if not self.is_running:
                 return
@@ -148,7 +150,7 @@ class Node:
 
 @asynccontextmanager
 async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> AsyncIterator[list[Node]]:
-    """`size` nodes that run and know each other; `name` is that of their cluster.
+    """Run `size` nodes of a cluster called `name`, on free ports, until the context ends.
 
     Raises:
         NodeFailed: one did not start.
@@ -156,7 +158,7 @@ async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> Async
     addresses = [f"{HOST}:{port}" for port in _free_ports(size)]
     nodes = [Node(number, addresses=addresses, cluster=name, root=root, temporary=temporary) for number in range(size)]
     try:
-        # All are waited for: none may start once they are being ended.
+        # Wait for all of them, so that none starts while they are ended.
         for outcome in await asyncio.gather(*(node.start() for node in nodes), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -166,8 +168,8 @@ async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> Async
 
 
 def _free_ports(count: int) -> list[int]:
-    # Held together, so that they differ. Another program may take one before
-    # the node does, which then does not start, and says so.
+    # Bound at the same time, so that they differ. Another program may take one
+    # before the node does; the node then fails to start.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [int(listening.getsockname()[1]) for listening in sockets]

@@ -1,8 +1,8 @@
-"""What the supervisor knows of a run, from its worker's messages alone.
+"""The state of a run on one store, from its worker's messages alone.
 
-A module is in the air from its `Writing` to its `Saved`: a kill in between
-leaves it half written. A new life begins with what its `Ready` says, since an
-acknowledged checkpoint may have outlived the message about it.
+A module is in the air from its `Writing` to its `Saved`; a kill in between
+leaves it partly written. A new life begins at the positions of its `Ready`, since a
+checkpoint may have been acknowledged although its message was lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from shoal.demo.messages import Message, Ready, Saved, Writing
 
 @dataclass(slots=True)
 class AgentProgress:
+    """How far one agent is, as far as the supervisor knows."""
+
     total: int
     done: int = 0
     module: str = ""
@@ -24,16 +26,16 @@ class AgentProgress:
 
 @dataclass(slots=True)
 class Kill:
-    """One `kill -9`: when it fell, and what it interrupted."""
+    """One `kill -9`: its time, and the interrupted writes."""
 
-    done: int  # Modules done, as far as the supervisor had heard.
+    done: int  # Modules done at that time, as far as the supervisor knew.
     in_the_air: int
     at_s: float
     resumed_s: float | None = None  # From the kill to the first checkpoint of the next life.
 
 
 class Progress:
-    """Mutable; one per run. `now_s` arguments are monotonic seconds."""
+    """The state of one run. `now_s` arguments are monotonic seconds."""
 
     def __init__(self, totals: Sequence[int]) -> None:
         self.agents = [AgentProgress(total) for total in totals]
@@ -44,13 +46,16 @@ class Progress:
 
     @property
     def done(self) -> int:
+        """Modules done by all agents."""
         return sum(agent.done for agent in self.agents)
 
     @property
     def total(self) -> int:
+        """Modules of all agents."""
         return sum(agent.total for agent in self.agents)
 
     def note(self, message: Message, *, now_s: float) -> None:
+        """Follow a message of the worker."""
         match message:
             case Ready(positions=positions):
                 self._begin(positions)
@@ -61,6 +66,7 @@ class Progress:
                 self._save(message, now_s=now_s)
 
     def note_kill(self, *, now_s: float) -> None:
+        """Record that the worker was killed now."""
         self.kills.append(Kill(done=self.done, in_the_air=len(self.in_the_air), at_s=now_s))
         self.alive = False
 
@@ -77,6 +83,6 @@ class Progress:
         agent = self.agents[message.agent]
         agent.done, agent.checkpoint = message.position, message.checkpoint
         self.operations += message.operations
-        # What a killed life had still said is read after the kill, and is no resumption.
+        # Messages of the killed life may be read after the kill; they are not a resumption.
         if self.alive and self.kills and self.kills[-1].resumed_s is None:
             self.kills[-1].resumed_s = now_s - self.kills[-1].at_s

@@ -1,4 +1,4 @@
-"""The demo's last words: what was done, what it cost, and every difference from the recount."""
+"""The demo's final report: the work, its cost, and every difference from the recount."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ _WIDTH_SHOWN = 200
 
 
 class Summary(NamedTuple):
+    """The figures of a run on one store."""
+
     figures: Figures
     agents: int
     checkpoints: int
-    operations: int  # Acknowledged to the agents, over all lives.
+    operations: int  # Operations acknowledged to the agents, over all lives.
     bytes_on_disk: int
     kills: Sequence[Kill]
     seconds: float  # From the first start of the worker to the end of its last life.
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """The table at the end."""
+    """Print the table of a run on one store."""
     _print_table(console, _rows(summary))
 
 
@@ -64,17 +66,19 @@ def _figures(figures: Figures) -> list[tuple[str, str]]:
 
 
 class ClusterSummary(NamedTuple):
+    """The figures of a run on three nodes."""
+
     figures: Figures
     agents: int
     checkpoints: int
-    operations: int  # Acknowledged to the agents by a majority of the nodes.
+    operations: int  # Operations acknowledged to the agents by a majority of the nodes.
     nodes: Sequence[NodeProgress]
     outage: Outage
     seconds: float  # From the start of the agents to the end of the last one.
 
 
 def print_cluster_summary(console: Console, summary: ClusterSummary) -> None:
-    """The same for three nodes."""
+    """Print the table of a run on three nodes."""
     _print_table(console, _cluster_rows(summary))
 
 
@@ -100,7 +104,7 @@ def _seconds(seconds: float | None) -> str:
 
 
 def print_verdict(console: Console, differences: Sequence[Disagreement], *, agreed: str) -> None:
-    """`agreed`, if everything did; else the differences, the first of them in full."""
+    """Print `agreed` if there are no differences; else the number of differences and the first of them."""
     if not differences:
         console.print(f"[bold green]agreed[/]: {agreed}", highlight=False, soft_wrap=True)
         return

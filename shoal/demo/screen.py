@@ -1,4 +1,4 @@
-"""Where a run is shown: something live on a terminal, plain lines elsewhere."""
+"""The screen of a run: live on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Screen:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        # A dumb terminal cannot move its cursor: it gets the lines of a pipe.
+        # A dumb terminal cannot move its cursor, so it gets plain lines.
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            # Not before now: it renders at once, and a subclass's `__init__` has returned only here.
+            # Made here and not in `__init__`, because it renders at once, after which a subclass must be complete.
             self._live = Live(get_renderable=self._render, console=self._console, refresh_per_second=_REFRESH_PER_SECOND)
             self._live.start()
         return self
@@ -33,8 +33,9 @@ class Screen:
 
     @property
     def is_live(self) -> bool:
+        """Whether the display is redrawn in place; if not, it prints lines."""
         return self._live is not None
 
     def say(self, line: str) -> None:
-        """One line, above what is live if anything is. Rich markup is understood."""
+        """Print one line of Rich markup, above the live display if there is one."""
         self._console.print(line, highlight=False, soft_wrap=True)

@@ -1,9 +1,9 @@
 """Start the worker, kill it twice while it writes, and start it again on the same directory.
 
-The kill is SIGKILL, at a random moment: some modules are then written in part.
-Whatever ends the supervisor ends the worker, too: on every way out it is
-killed and waited for, and if the supervisor itself is killed, the end of the
-worker's input tells it.
+The kill is SIGKILL, at a random moment, so that some modules are partly written.
+When the supervisor ends, for any reason, the worker ends too: the supervisor
+kills it and waits for it; if the supervisor itself is killed, the worker sees the
+end of its input.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ from shoal.demo.survey import share
 from shoal.demo.workers import WorkerFailed, early_end, messages, worker
 
 KILLS = 2
-# A module's writes take a few milliseconds: the kill falls somewhere among them.
+# A module's writes take a few milliseconds, so the kill comes among them.
 KILL_DELAY_S_MAX = 0.008
 MODULES_MIN = KILLS + 1  # One to die on for each kill, and one for the last life.
 WORKER = (sys.executable, "-m", "shoal.demo.worker")
 
 
 class Audience(Protocol):
-    """Whoever wants to see it. Called on the supervisor's loop; must not block."""
+    """The display of a run. Its methods are called on the supervisor's loop and must not block."""
 
-    def saw(self, message: Message) -> None: ...
+    def saw(self, message: Message) -> None:
+        """A message of the worker arrived; the progress has it already."""
 
-    def saw_kill(self, kill: Kill) -> None: ...
+    def saw_kill(self, kill: Kill) -> None:
+        """The worker was killed."""
 
 
 class KillPlan(NamedTuple):
-    after: int  # Kill once so many modules are done in all, and writes are under way.
-    modules_max: int  # The most that may be done in all by then.
+    """When to kill the worker in one of its lives."""
+
+    after: int  # Kill after so many modules are done in all, while writes are under way.
+    modules_max: int  # The maximum number that may be done in all by then.
 
 
 def plan_kills(total: int, *, agents: int, random: Random) -> list[KillPlan]:
-    """When to kill, near each third of `total` (at least MODULES_MIN).
+    """Draw the kills, near each third of `total` (at least MODULES_MIN).
 
-    Each kill has a module of its own to fall on: 0 ≤ after < modules_max, and
+    Each kill has a module of its own to interrupt: 0 ≤ after < modules_max, and
     modules_max rises from kill to kill and stays below `total`.
     """
     plans: list[KillPlan] = []
@@ -65,10 +69,10 @@ async def supervise(
     now_s: Callable[[], float],
     command: Sequence[str] = WORKER,
 ) -> None:
-    """Run the survey to its end, through all kills; `plan` is that of the last life.
+    """Run the survey to its end, including all kills; `plan` is the plan of the last life.
 
     Raises:
-        WorkerFailed: saying what the worker had said last.
+        WorkerFailed: the worker ended by itself; the error has its last output.
     """
     supervisor = _Supervisor(progress, audience, random, now_s, command)
     for kill in plan_kills(len(plan.modules), agents=plan.agents, random=random):
@@ -92,7 +96,7 @@ class _Supervisor:
         self._command = command
 
     async def live(self, plan: Plan, *, kill_after: int | None) -> None:
-        """One life of the worker: to its kill, or to its end."""
+        """Run one life of the worker, to its kill or its end."""
         async with worker(self._command, plan) as (process, said):
             killed = finished = False
             async for message in messages(process):

@@ -1,9 +1,9 @@
-"""Find the modules of the standard library and count what is in them, with no store anywhere.
+"""Find the modules of the standard library and count their definitions, without a store.
 
-`figures_of` is what the agents use: it visits statements only, which is all
-that can define or import. `recount` is the judge's: it counts the slow,
-obvious way, by walking every node, so that an error of the first is not
-repeated in the second. Neither keeps anything between two modules.
+The agents use `figures_of`, which visits only statements, because only those
+define or import. The judge uses `recount`, which counts in the slow and obvious
+way by walking every node, so that an error of the first is not repeated in the
+second. Neither keeps any state between two modules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Figures(NamedTuple):
-    """What one module holds, or several together. A module that does not parse has lines only."""
+    """The counts of one module, or of several together. A module that cannot be parsed only has lines."""
 
     modules: int = 0
     lines: int = 0
@@ -27,6 +27,7 @@ class Figures(NamedTuple):
     missing_docstrings: int = 0  # Of modules, classes and functions.
 
     def plus(self, other: Figures) -> Figures:
+        """The sum of both."""
         return Figures(*map(sum, zip(self, other, strict=True)))
 
 
@@ -69,7 +70,7 @@ def figures_of(source: bytes) -> Figures:
 
 
 def recount(root: Path, modules: Sequence[str], *, stopped: Callable[[], bool]) -> dict[str, Figures]:
-    """Each module's figures, counted anew from its file; fewer than all only if `stopped` said so."""
+    """Each module's figures, counted again from its file. If `stopped` becomes true, the rest is left out."""
     counted: dict[str, Figures] = {}
     for module in modules:
         if stopped():
@@ -102,7 +103,7 @@ def _opens_with_text(node: ast.AST) -> bool:
 
 
 def _parse(source: bytes) -> ast.Module | None:
-    """None for what the interpreter itself refuses: the library ships such files, to test its parser."""
+    """The syntax tree; None if the interpreter rejects the source. The library has such files, to test its parser."""
     with warnings.catch_warnings():
         # Warnings about the surveyed code are not ours to show.
         warnings.simplefilter("ignore")

@@ -1,10 +1,10 @@
-"""A node on a tether: `shoal` as it is, in a process that ends when its standard input does.
+"""A tethered node: the command `shoal` in a process that ends when its standard input ends.
 
     python -m shoal.demo.tethered DIRECTORY serve --data …
 
-The other end of the tether is the demo's supervisor. However that goes, the
-node stops, and the last one to stop has removed DIRECTORY ("-": nothing is
-removed). The line `release` cuts the tether, and the node lives on.
+The other end of the pipe is the demo's supervisor. When that ends, for any reason, the
+node stops, and the nodes remove DIRECTORY ("-": nothing is
+removed). After the line `release` the node continues without the supervisor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import NoReturn
 
 RELEASE = b"release\n"
 KEEP = "-"
-# A node that cannot stop by then ends without.
+# A node that has not stopped by then is ended by a signal.
 ORPHAN_S_MAX = 20
 
 
 def main() -> None:
     """Run `shoal` with the arguments after the first."""
     directory, *arguments = sys.argv[1:]
-    # Until `serve` catches it itself. An exit, unlike the signal's own way, comes past the cleaning below.
+    # Until `serve` handles the signal itself. An exit, unlike the signal's default, runs the cleaning below.
     signal.signal(signal.SIGTERM, _exit)
     cut = threading.Event()
     threading.Thread(target=_watch, args=(cut,), name="tether", daemon=True).start()
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _watch(cut: threading.Event) -> None:
-    # Unbuffered: a buffered reader's lock, held by this thread, would stop the interpreter at its end.
+    # Unbuffered, because a buffered reader's lock, held by this thread, would block the interpreter at its end.
     if os.read(sys.stdin.fileno(), len(RELEASE)) == RELEASE:
         return
     cut.set()

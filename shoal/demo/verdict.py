@@ -1,10 +1,10 @@
-"""Compare what the store holds with a recount that never saw it.
+"""Compare the store's content with an independent recount.
 
 Four accounts of the same survey must agree with the recount, module by module
 and to the last function: the document's entries, the counters' sums, the
-agents' journals, and the state and number of their checkpoints. Whatever is
+agents' journals, and the state and number of their checkpoints. Each value that is
 missing, doubled or different is one `Disagreement`. Of several nodes each must
-agree, and all must hold the very same.
+agree, and all must hold exactly the same.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from shoal.errors import NotFound
 
 
 class Disagreement(NamedTuple):
+    """One difference between the store and the recount, or between two nodes."""
+
     where: str
     expected: object
     found: object
 
 
 class ThreadFound(NamedTuple):
-    """One agent's line of work, as the store shows it."""
+    """One agent's thread, as the store shows it."""
 
-    state: Mapping[str, Any]  # Of the last checkpoint; empty if there is none.
+    state: Mapping[str, Any]  # The state of the last checkpoint; empty if there is none.
     checkpoints: int
     heads: Mapping[str, Sequence[str]]
     events: Sequence[Mapping[str, Any]]
 
 
 class Found(NamedTuple):
-    """All that the store holds about the survey."""
+    """The four accounts, as the store shows them."""
 
-    entries: Mapping[str, Any]  # Of the document's map: module → figures.
+    entries: Mapping[str, Any]  # The document's map: module → figures.
     counters: Mapping[str, int]
     threads: Sequence[ThreadFound]
 
@@ -68,7 +70,7 @@ async def _read_thread(thread: Thread) -> ThreadFound:
 
 
 def judge(recounted: Mapping[str, Figures], found: Found) -> list[Disagreement]:
-    """Everything in which `found` differs from the recount, whose order is the survey's; empty if they agree."""
+    """The differences of `found` from the recount, whose order is the survey's; empty if they agree."""
     agents = len(found.threads)
     differences = [
         *_in_document(recounted, found.entries),
@@ -82,7 +84,7 @@ def judge(recounted: Mapping[str, Figures], found: Found) -> list[Disagreement]:
 
 
 def judge_nodes(recounted: Mapping[str, Figures], found: Mapping[str, Found]) -> list[Disagreement]:
-    """The same for what each of several nodes holds, by the nodes' names; and everything in which they differ."""
+    """The differences of several nodes, by name, from the recount and from each other."""
     differences = [
         difference._replace(where=f"{name}: {difference.where}")
         for name, held in found.items()
@@ -97,7 +99,7 @@ def judge_nodes(recounted: Mapping[str, Figures], found: Mapping[str, Found]) ->
 
 
 def _between(model: Found, other: Found) -> Iterator[Disagreement]:
-    """What only a comparison of two nodes shows: a recount knows no ids, and no order of concurrent events."""
+    """The differences between two nodes; the recount does not know ids or the order of concurrent events."""
     for module in sorted(model.entries.keys() | other.entries.keys()):
         if other.entries.get(module) != model.entries.get(module):
             yield Disagreement(f"document {DOCUMENT}, {module}", model.entries.get(module), other.entries.get(module))
@@ -143,8 +145,8 @@ def _in_journal(name: str, own: Mapping[str, Figures], events: Sequence[Mapping[
 
 
 def _in_thread(name: str, own: Mapping[str, Figures], thread: ThreadFound) -> Iterator[Disagreement]:
-    # One checkpoint for each module, in one line: a replay that saved a module
-    # twice, or two lives that forked the thread, would show here.
+    # There must be one checkpoint per module, in one line. If a replay saved a module
+    # twice, or two lives forked the thread, it shows here.
     claims: list[tuple[str, object, object]] = [
         ("checkpoints", len(own), thread.checkpoints),
         ("heads of main", int(bool(own)), len(thread.heads.get("main", ()))),

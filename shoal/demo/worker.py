@@ -1,10 +1,9 @@
-"""The process that is killed: all agents, on one embedded store.
+"""The worker process, which is killed: all agents, on one embedded store.
 
-It reads one `Plan` from its standard input, and says what it does on its
-standard output. Its input's end means that the supervisor is gone, however it
-went: the worker then stops, and removes the store if it was a temporary one.
-It holds nothing that the store does not: what a kill takes, the next life
-finds in the agents' checkpoints.
+It reads one `Plan` from its standard input, and reports its work on its
+standard output. When its input ends, the supervisor has ended: the worker
+then stops, and removes the store if it is temporary. It holds nothing that the
+store does not, so the next life continues from the agents' checkpoints.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from shoal.demo.messages import Failed, Finished, Message, Plan, Ready, Saved, W
 from shoal.demo.survey import Figures, figures_of, share
 from shoal.errors import ShoalError
 
-# An orphan that cannot close its store by then ends without.
+# An orphan that has not closed its store by then is ended by a signal.
 ORPHAN_S_MAX = 20
 
 
 def main() -> None:
-    """Live one life. Returns when its work is done, or when the supervisor is gone."""
+    """Run one life: return when its work is done or the supervisor has ended."""
     line = sys.stdin.buffer.readline()
     if line:
         uvloop.run(_live(read_plan(line)))
@@ -41,7 +40,7 @@ async def _live(plan: Plan) -> None:
     task = asyncio.create_task(_Life(plan).run())
     orphaned = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Nothing follows the plan, so the pipe becomes readable at its end only.
+    # Nothing follows the plan, so the pipe only becomes readable at its end.
     loop.add_reader(sys.stdin.fileno(), _abandon, task, orphaned)
     try:
         await task
@@ -64,7 +63,7 @@ def _abandon(task: asyncio.Task[None], orphaned: asyncio.Event) -> None:
 
 
 def _say(message: Message) -> None:
-    # A broken pipe says what the end of our input says, and that one is acted upon.
+    # A broken pipe means that the supervisor has ended, which the end of our input says too.
     with suppress(BrokenPipeError):
         sys.stdout.buffer.write(to_line(message))
         sys.stdout.buffer.flush()
@@ -112,7 +111,7 @@ class _Life:
             _say(Saved(agent.number, module, agent.position, agent.checkpoint, OPERATIONS_PER_MODULE))
 
     async def _permit(self) -> None:
-        """Return if one more module may be begun in this life; else wait, for ever, to be killed."""
+        """Return if this life may begin one more module; else wait forever, to be killed."""
         self._left -= 1
         if self._left < 0:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""A worker process, as its supervisor holds it: a plan goes in, messages come out, and it never outlives its context."""
+"""A worker process for its supervisor: a plan goes in, messages come out, and it never outlives its context."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _STDERR_LINES = 20
 
 
 class WorkerFailed(Exception):
-    """A worker ended before its work was done, and nobody had killed it."""
+    """A worker ended by itself before its work was done."""
 
 
 @asynccontextmanager
 async def worker(command: Sequence[str], plan: Plan | CrewPlan) -> AsyncIterator[tuple[Process, deque[str]]]:
-    """A running worker and the last lines of its standard error. It is dead when the context is left."""
-    # A session of its own: the terminal's Ctrl-C is for the supervisor, which then sees to the worker.
+    """A running worker and the last lines of its standard error. It has ended when the context is left."""
+    # The session is its own, so that Ctrl-C in the terminal reaches only the supervisor, which then ends the worker.
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True, limit=_LINE_BYTES_MAX
     )
@@ -39,7 +39,7 @@ async def worker(command: Sequence[str], plan: Plan | CrewPlan) -> AsyncIterator
 
 
 async def tell(process: Process, news: Plan | CrewPlan | OpenGate) -> None:
-    """Send it a line. One that died is reported by the end of its messages, not here."""
+    """Send it a line. If it has died, the end of its messages reports that, not this call."""
     assert process.stdin is not None
     with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # The last is uvloop's, of a closed pipe.
         process.stdin.write(to_line(news))
@@ -47,15 +47,16 @@ async def tell(process: Process, news: Plan | CrewPlan | OpenGate) -> None:
 
 
 async def messages(process: Process) -> AsyncIterator[Message]:
+    """Yield the worker's messages until its output ends; a last line that a kill cut off is dropped."""
     assert process.stdout is not None
     async for line in process.stdout:
-        # A kill may cut the last line short.
+        # A kill may cut off the last line.
         if line.endswith(b"\n"):
             yield read_message(line)
 
 
 def early_end(process: Process, said: Sequence[str]) -> WorkerFailed:
-    """What to raise for a worker that ended with work left."""
+    """The error for a worker that ended with work left."""
     code = process.returncode
     manner = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
     return WorkerFailed(f"the worker ended by itself ({manner}). It said last: {' / '.join(said) or 'nothing'}")
