@@ -1,1 +1,1 @@
-"""Shoal under other frameworks' interfaces: each package here imports the client and one SDK."""
+"""Shoal behind the interfaces of other frameworks: each package here imports the client and one SDK."""

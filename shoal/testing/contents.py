@@ -1,7 +1,7 @@
-"""All that a store holds, as plain values, and what differs between two of them.
+"""The contents of a store as plain values, and the differences between two of them.
 
-Law: what is compared is what a reader is shown: heads' states, events, values. Ids, times
-and the number of checkpoints may differ between runs that come to the same end.
+Law: only data that a reader sees is compared: heads' states, events, values. Ids, times
+and the number of checkpoints may differ between runs that are equivalent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Contents = dict[str, Any]
 
 
 async def contents_of(store: Store, session: Session) -> Contents:
-    """`session` is one of the same node's. A branch is its heads' states; a journal its events; a register its siblings."""
+    """Read a store; `session` is one of the same node.
+
+    A branch is its heads' states, a journal its events, a register its siblings.
+    """
     found: Contents = {}
     async for name in store.spaces():
         space = store.space(name)
@@ -53,12 +56,12 @@ async def _threads(space: Space, found: Contents) -> None:
 
 
 def _one(values: list[Any]) -> Any:
-    """The value; several that are concurrent stay a list of them, in an order that no clock decides."""
+    """The value; if there are concurrent ones, a list of them in an order that does not depend on clocks."""
     return values[0] if len(values) == 1 else {"concurrent": sorted(values, key=told)}
 
 
 def compare_contents(crashed: Contents, calm: Contents) -> Iterator[Problem]:
-    """The differences that the run with a crash left, compared with the `calm` one."""
+    """The differences between the run with a crash and the `calm` one."""
     for name in sorted(crashed.keys() | calm.keys()):
         if name.startswith("journal "):
             yield from compare_counts(
@@ -73,7 +76,7 @@ def compare_contents(crashed: Contents, calm: Contents) -> Iterator[Problem]:
 
 
 def compare_counts(crashed: Counter[str], calm: Counter[str], where: str = "") -> Iterator[Problem]:
-    """Things that are done or there a number of times."""
+    """Effects or events that happened more or less often than in the `calm` run."""
     for what in sorted(crashed.keys() | calm.keys()):
         times, usual = crashed[what], calm[what]
         if usual == 0:

@@ -1,4 +1,4 @@
-"""Kill an agent at every point where it matters, start it again, and see what was done twice or lost.
+"""Kill an agent at every point where it matters, start it again, and find effects that were repeated or lost.
 
     report = crash_everywhere(agent, tools={"charge": charge})
     report.raise_if_bad()
@@ -6,7 +6,7 @@
 `agent` is the user's own: `async def agent(store, charge)`. It gets a real store, on
 real nodes in virtual time, and its tools by their names. A first run without a crash
 counts the points that it passes (see `watched_session` and `outside`). Then, for each
-point: a run in which it dies there, is started again, and goes on to its end.
+point: a run in which it dies there, is started again, and continues to its end.
 
 Law: a run is decided by the agent, the seed and the points. If an agent itself reads
 a clock or draws randomness, it cannot be distinguished from one that loses or repeats things.
@@ -54,26 +54,26 @@ def crash_everywhere(
     finishes_within_s: float = 3600.0,
     normalise: Normalise = lambda _, content: content,
 ) -> Report:
-    """Run `agent(store, **tools)` once in peace, and then once for each point at which it can be killed.
+    """Run `agent(store, **tools)` once without a crash, and then once for each point at which it can be killed.
 
-    It is killed alone, and in another run together with its node, which loses power. Then it
-    is started again: on the same node, or, of several `nodes`, on the next. With `crashes` of
-    2 it is killed again at each point of its recovery; that takes the square of the runs.
+    In one run it is killed alone, in another together with its node, which loses power. Then it
+    is started again on the same node, or on the next one if there are several `nodes`. With `crashes` of
+    2 it is killed again at each point of its recovery; that squares the number of runs.
 
     Args:
-        tools: Async functions by name. A function that returns them is called for each run: give
-            one if they share state, such as a list of the mails that were sent.
+        tools: Async functions by name, or a function that returns them, which is called for each run: pass
+            that if they share state, such as a list of sent mails.
         reads: Names of the tools that change nothing. They may be called any number of times.
-        keys: Tool → its argument that is an idempotency key, of which the other side does one.
-        durability: The store's, where the agent does not say.
+        keys: Tool → its argument that is an idempotency key; the tool's service acts once per key.
+        durability: The store's default durability.
         finishes_within_s: Virtual seconds from each start of the agent to its end.
-        normalise: Given what it is ("counter crew/tokens", "thread crew/planner, branch main",
-            "journal of crew/planner") and the content, returns what is compared. Take out times
-            and the like, which may differ between runs.
+        normalise: A function of a description ("counter crew/tokens", "thread crew/planner, branch main",
+            "journal of crew/planner") and the content, which returns the content to compare. Remove times
+            and other values that may differ between runs.
 
     Raises:
         InvalidInput: an argument is not legal, this is called from a coroutine, or the agent cannot be killed.
-        Exception: whatever the agent raises without a crash; TimeoutError if it does not end.
+        Exception: an error of the agent in the run without a crash; TimeoutError if it does not end.
     """
     _check(nodes, crashes, finishes_within_s)
     made = tools if callable(tools) else lambda: tools
@@ -98,12 +98,12 @@ def _check(nodes: int, crashes: int, finishes_within_s: float) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise InvalidInput("crash_everywhere runs a loop of its own: call it from a plain function, not from `async def`.")
+    raise InvalidInput("crash_everywhere runs an event loop of its own. Call it from a plain function, not from `async def`.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """The result of one run. `points` are those that the last life passed."""
+    """The result of one run. `points` are the points that the last life passed."""
 
     points: int
     crashes: tuple[Point, ...]
@@ -115,7 +115,7 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """All that the runs have in common."""
+    """The common settings of all runs."""
 
     agent: Agent
     tools: Callable[[], Mapping[str, Tool]]
@@ -128,7 +128,7 @@ class _Scene:
     normalise: Normalise
 
     def play(self, crash_at: tuple[int, ...], *, with_node: bool) -> _Ending:
-        """One run, with a crash at the numbered point of each life but the last."""
+        """Run once, with a crash at the numbered point of each life except the last."""
         outside = Outside(self.tools(), reads=self.reads, keys=self.keys)
         try:
             return run(self._play(outside, crash_at, with_node=with_node), steps_max=STEPS_MAX)
@@ -180,7 +180,7 @@ def _nothing() -> None:
 def _trials(
     scene: _Scene, calm: _Ending, before: tuple[int, ...], points: int, *, with_node: bool, crashes: int
 ) -> Iterator[Trial]:
-    """For each point, and then for each point of the recovery from it, as deep as `crashes`."""
+    """Run the trials for each point and, up to `crashes` deep, for each point of the recovery from it."""
     for at in range(points):
         ending = scene.play((*before, at), with_node=with_node)
         yield Trial(ending.crashes, with_node, tuple(_problems(ending, calm, missed=len(ending.crashes) <= len(before))))
@@ -198,7 +198,7 @@ def _problems(ending: _Ending, calm: _Ending, *, missed: bool) -> Iterator[Probl
     yield from (Problem("differs", text) for text in ending.confused)
     done = compare_counts(Counter(ending.effects), Counter(calm.effects))
     if ending.failure is not None:
-        # What it had still to do is not lost: it is the failure.
+        # An agent that fails has lost nothing by that: its failure is the problem.
         yield from (problem for problem in done if problem.kind == "twice")
     else:
         yield from done

@@ -1,7 +1,7 @@
-"""The findings of `crash_everywhere`: for each point where an agent was killed, the violations.
+"""The findings of `crash_everywhere`: the problems for each point where an agent was killed.
 
-Law: a trial without problems ended like the run without a crash: the same effects
-as often, and the same contents of the store.
+Law: a trial without problems ended like the run without a crash, with the same effects,
+equally often, and the same contents of the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Point:
 
     number: int
     moment: str  # "before save crew/planner was sent"
-    where: str  # The agent's own line: "agent.py:31: await charge(order)"; empty if a task of a handle's came here.
+    where: str  # The agent's own line, "agent.py:31: await charge(order)"; empty if a background task of a handle passed it.
 
     def __str__(self) -> str:
         return f"{self.moment}   [{self.where}]" if self.where else self.moment
@@ -41,14 +41,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run. `crashes` are the points where it was killed: one for each life but the last."""
+    """One run. `crashes` are the points where it was killed, one for each life except the last."""
 
     crashes: tuple[Point, ...]
-    with_node: bool  # Its node lost power at the same moment.
+    with_node: bool  # Whether its node lost power at the same moment.
     problems: tuple[Problem, ...]
 
     @property
     def ok(self) -> bool:
+        """Whether the run had no problem."""
         return not self.problems
 
 
@@ -58,24 +59,26 @@ class CrashUnsafe(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`points` is how many there are in the run without a crash; `str()` is for people."""
+    """The result of `crash_everywhere`. `points` is the number of points in the run without a crash; `str()` is for people."""
 
     points: int
     trials: tuple[Trial, ...]
 
     @property
     def ok(self) -> bool:
+        """Whether no trial had a problem."""
         return all(trial.ok for trial in self.trials)
 
     @property
     def bad(self) -> tuple[Trial, ...]:
-        """The trials that went wrong."""
+        """The trials with problems."""
         return tuple(trial for trial in self.trials if not trial.ok)
 
     def raise_if_bad(self) -> None:
-        """
+        """Raise if any trial had a problem.
+
         Raises:
-            CrashUnsafe: a trial went wrong; it is an AssertionError, with the report as its text.
+            CrashUnsafe: one had. It is an AssertionError with the report as its text.
         """
         if not self.ok:
             raise CrashUnsafe(str(self))
@@ -103,7 +106,7 @@ class _Place(NamedTuple):
 
 
 def _places(trials: Iterable[Trial]) -> Iterator[_Place]:
-    """One for each place and what came of it; mostly it does not matter whether the node died too."""
+    """One entry per place and outcome; usually the outcome does not depend on whether the node died too."""
     for where, here in groupby(trials, key=lambda trial: ", then ".join(map(str, trial.crashes))):
         for problems, alike in groupby(here, key=lambda trial: trial.problems):
             victims = " or ".join("together with its node" if trial.with_node else "alone" for trial in alike)

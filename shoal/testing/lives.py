@@ -1,10 +1,10 @@
 """One life of an agent: its tasks, the points that it passes, and its end.
 
 Laws:
-- Every task that is made in a life belongs to it, however deep, and dies with it.
-- A life that is over passes no point and comes through no door: whatever its code
-  still does while it unwinds (`finally`, `except`), it is not observed.
-- What was asked of others (`Errands`) goes on when the asker dies.
+- Every task that is created during a life belongs to it, and is killed with it.
+- After its end a life passes no point and sends no request: actions of its code
+  while it unwinds (`finally`, `except`) have no effect.
+- Requests that others carry out (`Errands`) continue after the life has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _living: ContextVar[Life | None] = ContextVar("living", default=None)
 
 
 class Life:
-    """`crash_at` is the number of the point where it ends, or None; `struck` is called at that very moment."""
+    """One life. `crash_at` is the number of the point where it ends, or None; `struck` is called at that moment."""
 
     def __init__(self, *, crash_at: int | None, struck: Callable[[], None]) -> None:
         self.passed = 0
@@ -46,13 +46,13 @@ class Life:
         self._struck = struck
         self._over = False
         self._ended = asyncio.Event()
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # In the order in which they were made.
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # In the order of their creation.
 
     async def live(self, agent: Coroutine[Any, Any, object], *, within_s: float) -> BaseException | None:
-        """Run `agent` until it ends or crashes, and see to it that nothing of it is left; returns what it raised.
+        """Run `agent` until it ends or crashes, then kill its remaining tasks. Return its error; None if it ended or crashed.
 
         Raises:
-            InvalidInput: nothing ends a task of its.
+            InvalidInput: one of its tasks cannot be killed.
         """
         before = _living.set(self)
         try:
@@ -73,7 +73,7 @@ class Life:
         return asyncio.CancelledError("it cancelled itself") if task.cancelled() else task.exception()
 
     async def reach(self, moment: str) -> None:
-        """Pass a point, or crash there; never returns to who is dead."""
+        """Pass a point, or crash there. If this life is over, never return."""
         await self.go_on()
         number, self.passed = self.passed, self.passed + 1
         if number == self._crash_at:
@@ -83,18 +83,19 @@ class Life:
             await self.go_on()
 
     async def go_on(self) -> None:
-        """Return to the living only."""
+        """Return if this life is not over; else never return."""
         if self._over:
             await asyncio.get_running_loop().create_future()
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Add a task, which is cancelled when this life ends."""
         self._tasks[task] = None
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if self._over and not task.cancelled():
-            task.exception()  # Of the dead, nobody asks.
+            task.exception()  # Retrieved, because nobody else will, and asyncio would log it.
 
     def _end(self) -> None:
         self._over = True
@@ -103,10 +104,10 @@ class Life:
             task.cancel()
 
     async def _bury(self) -> None:
-        """As `kill -9` does: who swallows its cancellation is not asked again.
+        """Kill all tasks, as `kill -9` does, including those that suppress their cancellation.
 
         Raises:
-            InvalidInput: a coroutine yields even while it is closed, for ever.
+            InvalidInput: a coroutine continues to yield while it is closed.
         """
         for attempt in range(KILLS_MAX):
             self._end()
@@ -116,8 +117,8 @@ class Life:
                 self._close()
             await asyncio.wait(list(self._tasks), timeout=_KILL_S)
         raise InvalidInput(
-            f"the agent cannot be killed: {next(iter(self._tasks))!r} goes on whatever is raised in it. "
-            "Let CancelledError and GeneratorExit pass, or nothing could ever stop it."
+            f"the agent cannot be killed: {next(iter(self._tasks))!r} continues after every exception. "
+            "Let it pass CancelledError and GeneratorExit on."
         )
 
     def _close(self) -> None:
@@ -128,13 +129,13 @@ class Life:
 
 
 class Errands:
-    """What others do for an agent: requests at a node, effects in the world. They outlive who asked."""
+    """Work that others do for an agent: requests at a node, effects outside. It continues after the agent has died."""
 
     def __init__(self) -> None:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     async def run(self, errand: Coroutine[Any, Any, T]) -> T:
-        """What `errand` returns or raises, to whoever is still there to hear it."""
+        """Run `errand` to its end, even if the caller is cancelled, and return its result."""
         before = _living.set(None)
         try:
             task = asyncio.get_running_loop().create_task(errand)
@@ -148,7 +149,7 @@ class Errands:
     def _forget(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            task.exception()  # Who asked may be dead.
+            task.exception()  # Retrieved, because the caller may be dead, and asyncio would log it.
 
     async def done(self, *, within_s: float) -> None:
         """Return once all have ended; those that take longer are dropped."""
@@ -157,6 +158,7 @@ class Errands:
         self.drop()
 
     def drop(self) -> None:
+        """Cancel all errands that have not ended."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -164,7 +166,7 @@ class Errands:
 def task_of_the_living(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T], /, **options: Any
 ) -> asyncio.Task[T]:
-    """A task factory: whoever lives adopts the tasks that it makes."""
+    """A task factory by which the current life adopts each task that it creates."""
     task = asyncio.Task(coroutine, loop=loop, **options)
     living = _living.get()
     if living is not None:
@@ -173,7 +175,7 @@ def task_of_the_living(
 
 
 def _line(frame: FrameType | None) -> str:
-    """The innermost line that is the agent's: neither Shoal's nor the loop's."""
+    """The innermost line of the agent's own code, which is neither Shoal's nor the loop's."""
     while frame is not None and not frame.f_code.co_filename.endswith(_LOOP):
         file = frame.f_code.co_filename
         if not file.startswith(_SHOAL) and "asyncio" not in Path(file).parts:

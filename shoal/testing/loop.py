@@ -1,10 +1,10 @@
-"""An asyncio event loop whose time is moved, not waited for.
+"""An asyncio event loop with virtual time.
 
 Laws:
 - Time stands still while anything can run, and then jumps to the next timer: a run
-  is as fast as its computing, and depends on nothing but the program and its seed.
-- There is nothing outside: no sockets, no threads, no signals. A program that waits
-  for something which no timer and no task will ever bring is `Stalled`.
+  takes only its computing time, and depends only on the program and its seed.
+- There are no sockets, threads or signals. A program that waits although no timer
+  and no task is left is `Stalled`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ STEPS_MAX = 20_000_000
 
 
 class Stalled(RuntimeError):
-    """Everything waits, and nothing will come."""
+    """All tasks wait, and no timer is left."""
 
 
 class TooLong(RuntimeError):
-    """The run took more turns of the loop than it may."""
+    """The run took more turns of the loop than allowed."""
 
 
 class _Nothing(selectors.BaseSelector):
-    """Selects nothing, at once, and lets the loop's time pass instead."""
+    """A selector that returns at once without events, and advances the loop's time instead."""
 
     def __init__(self, steps_max: int) -> None:
         self.now = 0.0
-        self._registered: dict[int, selectors.SelectorKey] = {}  # The loop's own pipe, which nobody writes to.
+        self._registered: dict[int, selectors.SelectorKey] = {}  # The loop's own pipe, to which nothing writes.
         self.steps = 0
         self._steps_max = steps_max
 
@@ -60,19 +60,20 @@ class _Nothing(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`time()` begins at 0, in virtual seconds."""
+    """The event loop; `time()` begins at 0, in virtual seconds."""
 
     def __init__(self, *, steps_max: int = STEPS_MAX) -> None:
         self._nothing = _Nothing(steps_max)
         super().__init__(self._nothing)
-        # A timer is due when its time has come, and not a tick of some clock earlier.
+        # A timer is due exactly at its time, not up to a clock tick earlier.
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
+        """The virtual time, in seconds since the loop was made."""
         return self._nothing.now
 
     def grant_turns(self) -> None:
-        """Count the turns anew."""
+        """Allow as many turns again as at the beginning."""
         self._nothing.steps = 0
 
 
@@ -80,7 +81,7 @@ def run(main: Coroutine[Any, Any, T], *, steps_max: int = STEPS_MAX) -> T:
     """Run `main` to its end in virtual time.
 
     Raises:
-        Stalled: it waits for something that will not come.
+        Stalled: all tasks wait, and no timer is left.
         TooLong: it does not end.
     """
     loop = VirtualLoop(steps_max=steps_max)
@@ -88,15 +89,15 @@ def run(main: Coroutine[Any, Any, T], *, steps_max: int = STEPS_MAX) -> T:
         return loop.run_until_complete(main)
     finally:
         try:
-            loop.grant_turns()  # Who took too many gets as many again, to end.
+            loop.grant_turns()  # A run that took too many turns gets as many again for its cleanup.
             _finish(loop)
         finally:
             loop.close()
 
 
 def _finish(loop: VirtualLoop) -> None:
-    """Cancel what is left, so that no task outlives its run."""
-    # In the order of their beginnings, which their names count: a set of tasks has another order each time.
+    """Cancel the remaining tasks, so that no task outlives its run."""
+    # In the order of their creation, which their names count: the order of a set of tasks changes from run to run.
     left = sorted(asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name()))
     for task in left:
         task.cancel()

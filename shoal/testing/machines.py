@@ -1,10 +1,10 @@
-"""The nodes that an agent under test works on: real ones, over memory, in virtual time.
+"""The nodes for an agent under test: real nodes over memory, in virtual time.
 
 Laws:
-- A power cut takes effect at once: from that moment nothing more becomes durable, is
-  answered or leaves the machine. Unsynced data is gone.
-- The network delays and loses nothing, but with the machine that is at its end.
-  An agent's restart takes long enough for it to be quiet again.
+- A power cut takes effect at once: after it nothing becomes durable, is
+  answered or leaves the machine. Unsynced data is lost.
+- The network delays messages, and loses them only if the machine at its end loses power.
+  An agent's restart takes long enough for the network to be quiet again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ START_MS = 1_700_000_000_000
 TRIP_S = 0.000_5  # From a client or node to a node.
 SYNC_S = 0.002
 RESTART_S = 1.0
-CONVERGED_S = 60.0  # At most, until all nodes hold the same.
+CONVERGED_S = 60.0  # The maximal time until all nodes hold the same.
 
 
 class Machine:
-    """`errands` are the requests under way here. It is up, unless `node` is None."""
+    """One machine. `errands` are the requests under way here. It is up unless `node` is None."""
 
     def __init__(self, name: str, *, config: Config, seed: int) -> None:
         self.name = name
@@ -52,13 +52,14 @@ class Machine:
         self._environment = self._surroundings()
 
     def start(self) -> Node:
+        """Start a node on this machine's storage; each start draws other randomness from the seed."""
         self._openings += 1
         self._environment = self._surroundings()
         self.node = Node(self._storage, config=self.config, environment=self._environment)
         return self.node
 
     def cut_power(self) -> None:
-        """At once; `bury` what is left, later."""
+        """Lose all unsynced data at once; `bury` stops the dead node later."""
         self._storage = self._storage.crash(0)
         self.errands.drop()
         if self.node is not None:
@@ -66,23 +67,26 @@ class Machine:
         self.node = None
 
     async def bury(self) -> None:
+        """Stop the nodes that power cuts have killed."""
         for node in self._dead:
-            with suppress(ShoalError):  # Its storage is dead.
+            with suppress(ShoalError):  # Its storage fails.
                 await node.stop()
         self._dead.clear()
 
     async def stop(self) -> None:
+        """Stop the node, if it runs, and those that power cuts have killed."""
         await self.bury()
         if self.node is not None:
             await self.node.stop()
 
     def store(self, session: Session, durability: Durability) -> Store:
+        """A store over `session`, with this machine's randomness."""
         environment = self._environment
         connection = StoreConnection(session, self.config, durability, environment.entropy)
         return Store(connection, close=session.close)
 
     def _surroundings(self) -> Environment:
-        # A text seeds alike in every process.
+        # A text gives the same seed in every process.
         random = Random(f"{self._seed}/{self.name}/{self._openings}")
         time = asyncio.get_running_loop().time
         return Environment(
@@ -100,7 +104,7 @@ async def _after_a_sync(function: Callable[[], T], /) -> T:
 
 
 class Machines:
-    """`count` of them, all linked. Use as an asynchronous context."""
+    """`count` machines, all linked. Use it as an asynchronous context."""
 
     def __init__(self, count: int, *, seed: int) -> None:
         names = [f"n{number + 1}:1" for number in range(count)]
@@ -120,23 +124,25 @@ class Machines:
             await machine.stop()
 
     def for_life(self, number: int) -> Machine:
-        """An agent that is started again finds itself on the next machine that is up."""
+        """The machine of an agent's life: after each restart the next one that is up."""
         up = [machine for machine in self._all if machine.node is not None]
         return self._all[number % len(self._all)] if len(up) == len(self._all) else up[number % len(up)]
 
     def cut_power(self, machine: Machine) -> None:
+        """Cut the power of one machine, and its links."""
         for pair in [pair for pair in self._wires if machine.name in pair]:
             self._wires.pop(pair).cut()
         machine.cut_power()
 
     async def bury(self) -> None:
-        """See to what the power cuts left. Alone, a machine is started again; with others they stay down."""
+        """Stop dead nodes. A single machine is started again; of several, those without power stay down."""
         for machine in self._all:
             await machine.bury()
         if len(self._all) == 1:
             self.start_all()
 
     def start_all(self) -> None:
+        """Start the machines that are down, and link all machines."""
         for machine in self._all:
             if machine.node is None:
                 machine.start()
@@ -146,7 +152,7 @@ class Machines:
                     self._wires[source.name, target.name] = _Wire(_peer(source), _peer(target), address=target.name)
 
     async def converged(self) -> None:
-        """Return once all hold the same, and count in quorums.
+        """Return once all nodes hold the same and count in quorums.
 
         Raises:
             TimeoutError: they do not within `CONVERGED_S`.

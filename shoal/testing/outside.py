@@ -1,11 +1,11 @@
-"""The world outside: what an agent's tools do in it, counted.
+"""The outside world: the effects of an agent's tools, counted.
 
 Laws:
-- An effect happens once its tool has returned; from then on it has happened,
-  whoever has died meanwhile. A tool that raises has done nothing.
-- A tool with a key keeps the other side's promise: of all calls with one key one
-  happens, and all get its result.
-- Tools that only read are not counted, and nobody is killed for them.
+- An effect has happened when its tool has returned, even if the agent has
+  died meanwhile. A tool that raises has done nothing.
+- A tool with a key acts like a service with idempotency keys: of all calls with one
+  key one happens, and all get its result.
+- Tools that only read are not counted, and are not points.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ Tool = Callable[..., Awaitable[Any]]
 
 
 class Outside:
-    """`effects` counts what happened, by the text of the call; `confused` are keys that came with other arguments."""
+    """The outside world of one run. `effects` counts calls by their text; `confused` are keys used with other arguments."""
 
     def __init__(
         self, tools: Mapping[str, Tool], *, reads: Collection[str] = (), keys: Mapping[str, str] | None = None
     ) -> None:
-        """
+        """See `crash_everywhere` for the arguments.
+
         Raises:
-            InvalidInput: a tool is no coroutine function, or a name in `reads` or `keys` is no tool's.
+            InvalidInput: a tool is not a coroutine function, or a name in `reads` or `keys` is not that of a tool.
         """
         self.effects: Counter[str] = Counter()
         self.confused: list[str] = []
@@ -45,15 +46,15 @@ class Outside:
     def _check(self) -> None:
         for name, tool in self._tools.items():
             if not (inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))):  # noqa: B004
-                raise InvalidInput(f"the tool {name!r} must be an async function. Nothing was run; wrap it in one.")
+                raise InvalidInput(f"the tool {name!r} must be an async function. Nothing was run. Wrap it in one.")
         _known("reads", self._reads, self._tools)
         _known("keys", self._keys.keys(), self._tools)
         for name, argument in self._keys.items():
             if argument not in inspect.signature(self._tools[name]).parameters:
-                raise InvalidInput(f"the tool {name!r} has no argument {argument!r}, as keys= says. Nothing was run.")
+                raise InvalidInput(f"the tool {name!r} has no argument {argument!r}, which keys= names. Nothing was run.")
 
     def tools_for(self, life: Life) -> dict[str, Tool]:
-        """The tools as one life of the agent gets them."""
+        """The tools for one life of the agent."""
         return {name: self._tool_for(life, name) for name in self._tools}
 
     def _tool_for(self, life: Life, name: str) -> Tool:
@@ -87,7 +88,7 @@ class Outside:
         try:
             return await asyncio.shield(first[1])
         except Exception:
-            self._keyed.pop((name, key), None)  # Nothing was done: the key is free.
+            self._keyed.pop((name, key), None)  # Nothing was done, so the key is free again.
             raise
 
     def _key(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
@@ -103,11 +104,12 @@ class Outside:
 
 
 def told_call(name: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+    """The text of a call, equal for calls with equal arguments."""
     return f"{name}({', '.join([*map(told, args), *(f'{key}={told(options[key])}' for key in sorted(options))])})"
 
 
 def told(value: Any) -> str:
-    """A text that equal values share, whatever the order in which their dicts and sets were filled."""
+    """A text that is equal for equal values; it does not depend on the order of dicts and sets."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(sorted(f"{told(key)}: {told(entry)}" for key, entry in value.items())) + "}"
     if isinstance(value, Set):

@@ -1,9 +1,9 @@
 """A session whose client can be killed at every request.
 
 Laws:
-- A request that has left goes on at the node when its client dies.
-- A write passes three points: before it leaves, once it is carried out and nobody
-  has been told, and once the answer is there. A read changes nothing: it passes
+- A request that was sent continues at the node when its client dies.
+- A write passes three points: before it is sent, after it is carried out but not
+  yet answered, and after the answer. A read changes nothing, so it passes
   the first and the last.
 """
 
@@ -30,7 +30,7 @@ from shoal.testing.machines import TRIP_S
 
 
 class WatchedSession:
-    """A `Session` that belongs to a life; `errands` are the node's, which outlive it."""
+    """A `Session` that belongs to a life; `errands` are its requests at the node, which outlive it."""
 
     def __init__(self, session: Session, life: Life, errands: Errands) -> None:
         self._session = session
@@ -39,11 +39,13 @@ class WatchedSession:
 
     @property
     def bookmark(self) -> Bookmark:
+        """The bookmark of the session inside."""
         return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
+        """See `Session.call`; passes two points for a read and three for a write."""
         what = told_request(request)
         await self._life.reach(f"before {what} was sent")
         reply = await self._errands.run(self._carried_out(request, key, durability, stale=stale))
@@ -59,17 +61,18 @@ class WatchedSession:
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
-        """Passes no point: it changes nothing, and what is read by it is read by requests too."""
+        """See `Session.subscribe`; passes no point, because it changes nothing and requests read the same."""
         await self._life.go_on()
         async with self._session.subscribe(subscription) as pushes:
             yield pushes
 
     async def close(self) -> None:
+        """Do nothing: the session inside belongs to the node, and outlives the client."""
         await self._life.go_on()
 
 
 def told_request(request: Request[Any]) -> str:
-    """The request and its object: "save crew/planner"."""
+    """The kind of a request and its object, as in "save crew/planner"."""
     if isinstance(request, Batch):
         return f"batch of {', '.join(map(told_request, request.writes))}"
     tag = type(request).__struct_config__.tag

@@ -1,8 +1,8 @@
-"""Calls to the loop that a saver's store lives on, from whatever thread or loop.
+"""Calls to the loop of a saver's store, from any thread or loop.
 
-Law: what is called on the store's own loop is awaited there; from anywhere else it is
+Law: a call on the store's own loop is awaited there; from any other thread or loop it is
 handed over, and the caller waits for it. A blocking call on the loop's own thread
-would wait for itself: it is refused.
+would wait for itself, so it is rejected.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _LOST = "the store was closed during this call. A write may or may not be applie
 
 
 class Bridge:
-    """Made on the loop that it leads to."""
+    """A bridge to one loop; it must be made on that loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     async def awaited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """
+        """Await a call on the store's loop.
+
         Raises:
             Unavailable: the store's loop is closed.
         """
@@ -35,7 +36,8 @@ class Bridge:
         return await asyncio.wrap_future(self._handed(call))
 
     def blocking(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """
+        """Run a call on the store's loop, and block until it has ended.
+
         Raises:
             InvalidInput: this is the loop's own thread.
             Unavailable: the loop is closed; nothing was called.
@@ -43,7 +45,7 @@ class Bridge:
         """
         if _running() is self._loop:
             raise InvalidInput(
-                "a blocking call was made on the loop that the saver's store lives on, where it would wait for itself. "
+                "a blocking call was made on the loop of the saver's store, where it would wait for itself. "
                 "Nothing was written. Use the asynchronous form here (`await graph.ainvoke(…)`, `await saver.aget_tuple(…)`), "
                 "or call it from another thread."
             )
@@ -53,10 +55,11 @@ class Bridge:
         except CancelledError:
             raise OutcomeUnknown(_LOST) from None
         except BaseException:
-            future.cancel()  # Interrupted, this thread waits no longer; neither should the call.
+            future.cancel()  # This thread was interrupted, so nobody waits for the call any more.
             raise
 
     async def iterated(self, source: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Yield the items of an iterator that runs on the store's loop. Raises as `awaited`."""
         if asyncio.get_running_loop() is self._loop:
             async for item in source:
                 yield item
@@ -65,6 +68,7 @@ class Bridge:
             yield found[0]
 
     def listed(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """Yield the items of an iterator that runs on the store's loop, blocking for each. Raises as `blocking`."""
         while (found := self.blocking(lambda: _next(source))) is not None:
             yield found[0]
 

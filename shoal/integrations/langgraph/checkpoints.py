@@ -4,11 +4,11 @@ Laws:
 - A thread is a Shoal thread, a namespace a branch of it, a checkpoint a checkpoint whose
   label is its namespace and id. So the newest is the one with the greatest id, found in
   one bounded read, and not the last that was written.
-- A put writes what is new: the channels whose version is not the parent's, each
-  serialised once. Whatever the parent has at the same version stays as it is there.
-- Pending writes are notes beside the label, which need not be there yet.
-- A put needs no read: what it must know of its parent it knows from the put or the
-  read before. It asks only when that is another process's.
+- A put writes only the channels whose version differs from the parent's, each
+  serialised once. Channels of the same version are taken from the parent.
+- Pending writes are notes beside the label, which need not exist yet.
+- A put needs no read: it knows its parent from the put or the read before. It
+  reads the parent only if another process wrote it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.values.foreign import LANGGRAPH
 
-BASES_MAX = 4096  # Live threads whose last checkpoint is known; others cost one read more.
+BASES_MAX = 4096  # Live threads whose last checkpoint is remembered; for others a put needs one read more.
 PAGE_ITEMS = 100
 _NO_VERSIONS: Mapping[str, Any] = {}
 _NONE: frozenset[str] = frozenset()
@@ -47,21 +47,23 @@ _NONE: frozenset[str] = frozenset()
 class Base(NamedTuple):
     """The data of a previous checkpoint that a put needs."""
 
-    id: str  # Shoal's.
+    id: str  # The checkpoint's id in Shoal.
     versions: ChannelVersions
     stored: frozenset[str]  # The channels that have a value.
 
 
 class Bases:
-    """The last checkpoints of live threads; the oldest goes first."""
+    """The last checkpoints of live threads; beyond the bound the oldest is forgotten."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[Place, str], Base] = OrderedDict()
 
     def get(self, place: Place, id: str) -> Base | None:
+        """The base for a put on checkpoint `id`; None if it is not known here."""
         return self._known.get((place, id))
 
     def put(self, place: Place, id: str, base: Base, *, replacing: str | None = None) -> None:
+        """Remember a checkpoint; the one that it is `replacing` is not live any more."""
         if replacing is not None:
             self._known.pop((place, replacing), None)
         self._known[place, id] = base
@@ -70,14 +72,18 @@ class Bases:
             self._known.popitem(last=False)
 
     def forget(self, place: Place, id: str) -> None:
+        """Forget one checkpoint."""
         self._known.pop((place, id), None)
 
     def forget_thread(self, thread_id: str) -> None:
+        """Forget all checkpoints of a thread."""
         for known in [known for known in self._known if known[0].thread_id == thread_id]:
             del self._known[known]
 
 
 class Checkpoints:
+    """The saver's operations on one space. All run on the store's own loop."""
+
     def __init__(self, connection: StoreConnection, space: str) -> None:
         self.connection = connection
         self.space = space
@@ -92,6 +98,11 @@ class Checkpoints:
         new_versions: ChannelVersions,
         owner: str,
     ) -> RunnableConfig:
+        """See `BaseCheckpointSaver.aput`; `owner` is the token of `Claim`, or empty.
+
+        Raises:
+            OwnerSuperseded: another writer has claimed the thread since.
+        """
         place, parent = place_of(config), config["configurable"].get("checkpoint_id")
         bare = {**checkpoint}
         bare.pop("channel_values", None)
@@ -101,7 +112,7 @@ class Checkpoints:
         try:
             await self._save(serde, place, parent, base, checkpoint, packed, new_versions, owner)
         except NotFound:
-            # What the parent was known as is gone: another process deleted the thread.
+            # The remembered parent does not exist any more: another process deleted the thread.
             if known is None or parent is None:
                 raise
             self.bases.forget(place, parent)
@@ -143,12 +154,12 @@ class Checkpoints:
             schema=LANGGRAPH,
             delta=base is not None,
             removed=[name_of(name) for name in stored_before if name not in stored_now],
-            fork=True,  # A graph may go on from any checkpoint of its history.
+            fork=True,  # A graph may continue from any checkpoint of its history.
             label=label,
             owner=owner,
         )
         saved = await self.connection.write(request, key=None, durability=None)
-        # A copy: LangGraph goes on changing the versions that it gave.
+        # A copy, because LangGraph later changes the versions that it passed.
         self.bases.put(place, checkpoint["id"], Base(saved.id, {**versions}, stored_now), replacing=parent)
 
     async def _read_base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
@@ -165,12 +176,17 @@ class Checkpoints:
         task_path: str,
         owner: str,
     ) -> None:
+        """See `BaseCheckpointSaver.aput_writes`; the checkpoint need not be there yet.
+
+        Raises:
+            OwnerSuperseded: another writer has claimed the thread since.
+        """
         if not writes:
             return
         notes = []
         for number, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, number)
-            # An ordinary write is made once; a special one (an error, an answer to an interrupt) takes the former's place.
+            # An ordinary write counts once; a special one (an error, an answer to an interrupt) replaces the former.
             name = encoding.pack_note_name(task_id, index)
             notes.append(Note(name, encoding.pack_write(serde, task_path, channel, value), first=index >= 0))
         place = place_of(config)
@@ -179,6 +195,7 @@ class Checkpoints:
         await self.connection.write(request, key=None, durability=None)
 
     async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver.aget_tuple`; without a checkpoint id, the one with the greatest id."""
         place, id = place_of(config), config["configurable"].get("checkpoint_id")
         if id:
             page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
@@ -197,13 +214,14 @@ class Checkpoints:
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver.alist`. With a filter, only the matching checkpoints are read with their values."""
         wanted = {} if config is None else config["configurable"]
         namespace, id = wanted.get("checkpoint_ns"), wanted.get("checkpoint_id")
         until = before["configurable"].get("checkpoint_id") if before else None
         threads = self.threads() if config is None else _only(str(wanted["thread_id"]))
         given = 0
         async for thread_id in threads:
-            # With a filter most may not be wanted: then only what is, is read in full.
+            # With a filter most checkpoints may not match, so only the matching ones are read in full.
             async for item in self.labelled(serde, thread_id, namespace, id, until, limit, full=not filter):
                 if limit is not None and given >= limit:
                     return
@@ -253,6 +271,7 @@ class Checkpoints:
             after = page.items[-1].label
 
     async def threads(self) -> AsyncIterator[str]:
+        """Yield the ids of all threads of the space."""
         after: str | None = None
         while True:
             page = await self.connection.read(requests.ListObjects(self.space, "thread", after=after))
@@ -263,6 +282,7 @@ class Checkpoints:
             after = page.names[-1]
 
     async def read(self, thread_id: str, **options: Any) -> requests.Labels:
+        """Read a page of a thread's labelled checkpoints; `options` are fields of `ReadLabels`."""
         return await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
 
     def _tuple(self, serde: SerializerProtocol, thread_id: str, item: Labelled) -> CheckpointTuple | None:
@@ -288,16 +308,18 @@ class Checkpoints:
 
 
 def place_of(config: RunnableConfig) -> Place:
+    """The thread and namespace that a config names."""
     configurable = config["configurable"]
     return Place(str(configurable["thread_id"]), configurable.get("checkpoint_ns", ""))
 
 
 def config_of(place: Place, id: str) -> RunnableConfig:
+    """The config that names a checkpoint."""
     return {"configurable": {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "checkpoint_id": id}}
 
 
 def pending_writes(serde: SerializerProtocol, notes: Sequence[Note], channels: set[str] | None = None) -> list[PendingWrite]:
-    """In the order in which a running graph applies them; with `channels` only theirs."""
+    """The pending writes of a checkpoint, in the order in which a running graph applies them; only of `channels` if given."""
     found = []
     for note in notes:
         task_id, index = encoding.unpack_note_name(note.name)

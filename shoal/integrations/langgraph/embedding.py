@@ -1,7 +1,7 @@
-"""LangGraph's `index`: which texts of a value are embedded, and by what.
+"""LangGraph's `index`: the texts of a value that are embedded, and the embedding.
 
-Law: a put has one vector for each text that its fields name, as InMemoryStore has it; what the
-put before it had is replaced.
+Law: a put has one vector for each text that its fields name, as in InMemoryStore; they replace
+the vectors of the put before.
 """
 
 from __future__ import annotations
@@ -16,34 +16,41 @@ Vectors = Sequence[Sequence[float]]
 
 
 class Embedding:
+    """An `index` of LangGraph: its dimensions, its embedding and the fields of values that are embedded."""
+
     def __init__(self, index: IndexConfig) -> None:
         """
         Raises:
-            InvalidInput: it names no dimensions or no embedding.
+            InvalidInput: `index` has no dimensions or no embedding.
         """
         if not index.get("dims") or not index.get("embed"):
-            raise InvalidInput("an `index` names the vectors' `dims` and how to `embed` texts. Nothing was written.")
+            raise InvalidInput("an `index` must have `dims`, of the vectors, and `embed`, for texts. Nothing was written.")
         self._dims = index["dims"]
         self._fields = index.get("fields") or ["$"]
         self._embeddings = ensure_embeddings(index["embed"])
 
     async def of_puts(self, puts: Sequence[PutOp]) -> list[Vectors]:
-        """The vectors of each put; all texts are embedded at once."""
+        """The vectors of each put. All different texts are embedded in one call."""
         texts = [self._texts(put) for put in puts]
         different = list(dict.fromkeys(text for of_put in texts for text in of_put))
         made = await self._embeddings.aembed_documents(different) if different else []
         if len(made) != len(different):
-            raise InvalidInput(f"`embed` gave {len(made)} vectors for {len(different)} texts. Nothing was written.")
+            raise InvalidInput(f"`embed` returned {len(made)} vectors for {len(different)} texts. Nothing was written.")
         vectors = dict(zip(different, map(self._checked, made), strict=True))
         return [[vectors[text] for text in of_put] for of_put in texts]
 
     async def of_query(self, query: str) -> Sequence[float]:
+        """The vector of a query.
+
+        Raises:
+            InvalidInput: the embedding returned another number of dimensions.
+        """
         return self._checked(await self._embeddings.aembed_query(query))
 
     def _checked(self, vector: Sequence[float]) -> Sequence[float]:
         if len(vector) != self._dims:
             raise InvalidInput(
-                f"`embed` gave a vector of {len(vector)} numbers, and `dims` is {self._dims}. Nothing was written."
+                f"`embed` returned a vector of {len(vector)} numbers, but `dims` is {self._dims}. Nothing was written."
             )
         return vector
 

@@ -1,13 +1,13 @@
 """Checkpoints and writes as bytes, and back: the saver's serialiser, once for each value.
 
 Laws:
-- A value is what the serialiser made of it, unchanged: of a list that grew the bytes
+- A value is stored as the serialiser packs it, unchanged. If a list grew, the bytes
   grow at their end, so that the store writes only new data. A value that is not msgpack
   (bytes, None, ciphertext) is one extension value of a code that neither the serialiser
-  nor Shoal uses, with the type's name: nothing that a graph stores can pass for it.
-- Nothing is decoded but by the serialiser, with the allow-list that it has.
-- A checkpoint's metadata holds LangGraph's own as plain fields, for Shoal's log and filters,
-  if they are plain; beside them, under "langgraph", what only LangGraph needs.
+  nor Shoal uses, with the type's name, so that no value of a graph can be mistaken for it.
+- Only the serialiser decodes values, with its own allow-list.
+- A checkpoint's metadata has LangGraph's metadata as plain fields, for Shoal's log and filters,
+  if they are plain; beside them, under "langgraph", it has the parts that only LangGraph needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.values.foreign import LANGGRAPH_TYPED
 TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialiser use it.
 _OWN_KEY = "langgraph"
 _PACKED_OWN_KEY = msgspec.msgpack.encode(_OWN_KEY)
-_EXTENSION_SIZES = {0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0, 0xC7: 1, 0xC8: 2, 0xC9: 4}  # First byte → of the length.
+_EXTENSION_SIZES = {0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0, 0xC7: 1, 0xC8: 2, 0xC9: 4}  # First byte → length's size.
 _ENVELOPE_VERSION = 1
 
 _encode = msgspec.msgpack.encode
@@ -34,10 +34,10 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """The parts of a checkpoint that only LangGraph needs."""
 
     version: int
-    parent: str  # LangGraph's id of the checkpoint that it follows; empty: none.
-    kind: str  # Of the bytes that follow: the serialiser's name for them.
-    checkpoint: bytes  # All but its channels' values.
-    metadata_kind: str = ""  # Of metadata that has no plain form; empty: it lies beside.
+    parent: str  # LangGraph's id of the parent; empty if there is none.
+    kind: str  # The serialiser's type of `checkpoint`.
+    checkpoint: bytes  # The checkpoint without its channels' values.
+    metadata_kind: str = ""  # The serialiser's type of metadata without a plain form; empty if it has one.
     metadata: bytes = b""
 
 
@@ -65,6 +65,7 @@ _decode_typed = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 
 
 def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
+    """A channel's value, as the serialiser packs it."""
     kind, data = serde.dumps_typed(value)
     if kind == "msgpack" and not _is_typed(data):
         return data
@@ -72,6 +73,7 @@ def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
 
 
 def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
+    """The value of `pack_value`."""
     if not _is_typed(packed):
         return serde.loads_typed(("msgpack", packed))
     extension = msgspec.msgpack.decode(packed, type=msgspec.msgpack.Ext)
@@ -84,7 +86,7 @@ def _is_typed(packed: bytes) -> bool:
 
 
 def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], parent: str) -> bytes:
-    """`checkpoint` comes without its channels' values."""
+    """The metadata of a Shoal checkpoint; `checkpoint` must come without its channels' values."""
     kind, packed = serde.dumps_typed(checkpoint)
     metadata_kind, data = serde.dumps_typed(metadata)
     if metadata_kind == "msgpack" and _OWN_KEY not in metadata and _is_plain_map(data, len(metadata)):
@@ -95,10 +97,10 @@ def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], meta
 
 
 def unpack_metadata(serde: SerializerProtocol, packed: bytes) -> Opened | None:
-    """None for a checkpoint that the saver did not write.
+    """The parts of `pack_metadata`; None for a checkpoint that the saver did not write.
 
     Raises:
-        InvalidValue: it is of a version that is not known here.
+        InvalidValue: it was written by a newer version.
     """
     count, at = _read_map_header(packed)
     if not packed.startswith(_PACKED_OWN_KEY, at):
@@ -116,19 +118,23 @@ def unpack_metadata(serde: SerializerProtocol, packed: bytes) -> Opened | None:
 
 
 def pack_write(serde: SerializerProtocol, task_path: str, channel: str, value: Any) -> bytes:
+    """A pending write, as the value of a note."""
     kind, data = serde.dumps_typed(value)
     return _encode(Write(task_path, channel, kind, bytes(data)))
 
 
 def unpack_write(packed: bytes) -> Write:
+    """The write of `pack_write`; its value is still packed."""
     return _decode_write(packed)
 
 
 def pack_note_name(task_id: str, index: int) -> bytes:
+    """The name of a pending write's note, unique among the writes of a checkpoint."""
     return _encode((task_id, index))
 
 
 def unpack_note_name(packed: bytes) -> tuple[str, int]:
+    """The task id and the index of `pack_note_name`."""
     return _decode_note(packed)
 
 
@@ -140,7 +146,7 @@ _decode_plain = msgspec.msgpack.Decoder(ext_hook=_refused).decode
 
 
 def _is_plain_map(packed: bytes, count: int) -> bool:
-    """Whether Shoal reads it as the same: it has no extension values, whose codes mean something else there."""
+    """Whether it is a map without extension values, whose codes mean something else in Shoal."""
     if not packed.startswith(_map_header(count)):
         return False
     try:
@@ -157,7 +163,7 @@ def _map_header(count: int) -> bytes:
 
 
 def _read_map_header(packed: bytes) -> tuple[int, int]:
-    """How many entries follow, and where."""
+    """The number of entries, and the offset of the first one."""
     size = {0xDE: 2, 0xDF: 4}.get(packed[0], 0)
     return (int.from_bytes(packed[1 : 1 + size], "big"), 1 + size) if size else (packed[0] & 0x0F, 1)
 

@@ -1,12 +1,12 @@
 """LangGraph's ids as Shoal's names, and back.
 
 Laws:
-- LangGraph's ids are arbitrary text, Shoal's names are not: what a name may not hold is
-  percent-encoded, and so is `%`. No two ids share a name, and each name gives its id back.
+- LangGraph's ids are arbitrary text, Shoal's names are not: illegal characters and `%` are
+  percent-encoded. Different ids have different names, and each name gives its id back.
 - A checkpoint's label is its namespace, `/`, its id, with no other `/` in the first part: a
   namespace's labels are those with one prefix, and lie in the order of their ids (those
   of LangGraph sort by time).
-- An id that is longer than a name may be is refused where names are checked; it is never cut.
+- An id that is too long for a name is rejected where names are checked; it is never cut.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Place(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def name_of(id: str) -> str:
-    """Of a thread or channel."""
+    """The name of a thread or channel."""
     return _WHOLE.get(id) or _UNSAFE.sub(_percent, id)
 
 
 def id_of(name: str) -> str:
-    """The argument that `name_of` was given."""
+    """The id of `name_of`."""
     return "" if name == "%" else _ENCODED.sub(_text, name)
 
 
 @lru_cache(maxsize=4096)
 def branch_of(namespace: str) -> str:
-    """The root's checkpoints are on Shoal's own branch, so that its commands show them unasked."""
+    """The branch of a namespace. The root's is Shoal's default branch, so that commands show it by default."""
     if not namespace:
         return _ROOT_BRANCH
     return f"%{namespace}" if namespace == _ROOT_BRANCH else name_of(namespace)
@@ -50,22 +50,23 @@ def branch_of(namespace: str) -> str:
 
 @lru_cache(maxsize=4096)
 def prefix_of(namespace: str) -> str:
-    """Of the labels of a namespace's checkpoints."""
+    """The prefix of the labels of a namespace's checkpoints."""
     return _UNSAFE_OR_SLASH.sub(_percent, namespace) + "/"
 
 
 def label_of(namespace: str, checkpoint_id: str) -> str:
+    """The label of a checkpoint."""
     return prefix_of(namespace) + _UNSAFE.sub(_percent, checkpoint_id)
 
 
 def split_label(label: str) -> tuple[str, str] | None:
-    """Namespace and checkpoint id; None for a label that the saver did not give."""
+    """The namespace and the checkpoint id; None for a label that the saver did not write."""
     namespace, slash, id = label.partition("/")
     return (_ENCODED.sub(_text, namespace), _ENCODED.sub(_text, id)) if slash else None
 
 
 def _percent(match: re.Match[str]) -> str:
-    # A lone surrogate is no UTF-8; it is encoded as if it were, and read back so.
+    # A lone surrogate has no UTF-8 form; it is encoded and decoded as if it had one.
     return "".join(f"%{byte:02x}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""The result of `open` and `connect` of an integration: a context manager of either kind."""
+"""The result of an integration's `open` and `connect`: a context manager for `with` and `async with`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 def checked_store(store: object, kind: str) -> Store:
-    """`store`, if `kind` can be made on it.
+    """`store`, if it is an open store; `kind` is the class that needs it.
 
     Raises:
-        InvalidInput: it is no store that is open on a loop; the message shows what to write.
+        InvalidInput: it is not a store that is open on a loop; the message shows how to open one.
     """
     if isinstance(store, Store):
         return store
@@ -28,13 +28,13 @@ def checked_store(store: object, kind: str) -> Store:
         way = "connect" if str(store).startswith(("http://", "https://")) else "open"
         argument = f'"{os.fspath(store)}"'
     raise InvalidInput(
-        f"{kind} stands on an open store, as `async with shoal.open(…) as store:` gives it, not on {type(store).__name__}. "
+        f"{kind} needs an open store, as from `async with shoal.open(…) as store:`; got {type(store).__name__}. "
         f"Nothing was written. Write `with {kind}.{way}({argument}) as made:`, or `async with`; both open the store themselves."
     )
 
 
 class Opening(Generic[T]):
-    """In `async with` the Shoal store lives on the running loop, in `with` on a thread of its own."""
+    """A saver or store to open. In `async with` its Shoal store is on the running loop, in `with` on a thread of its own."""
 
     def __init__(self, store: Callable[[], AbstractAsyncContextManager[Store]], make: Callable[[Store], T]) -> None:
         self._store = store

@@ -3,8 +3,8 @@
     async with ShoalSaver.open("./state") as saver:
         graph = builder.compile(checkpointer=saver)
 
-Both faces work on either side: in `async with` the store lives on that loop, in `with`
-on a thread of its own; what is called from elsewhere is handed over.
+Asynchronous and blocking methods work in both cases: in `async with` the store is on that loop, in `with`
+on a thread of its own; calls from another thread or loop are handed over.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     """Saves a graph's checkpoints in the threads of one space.
 
     A superseded owner's writes (see `aclaim_write_ownership`) raise `OwnerSuperseded`;
-    everything else that goes wrong raises another `ShoalError`.
+    other failures raise other `ShoalError`s.
     """
 
     def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
-        """On a store that is open on the running loop, and that the caller closes.
+        """A saver on a store that is open on the running loop, and that the caller closes.
 
         Raises:
-            InvalidInput: `store` is no open store, but a path, say: that is for `ShoalSaver.open`.
+            InvalidInput: `store` is not an open store. With a path, use `ShoalSaver.open`.
         """
         super().__init__(serde=serde)
         self._checkpoints = Checkpoints(checked_store(store, "ShoalSaver").connection, check_name("space", space))
         self._bridge = Bridge()
-        self._owned: tuple[str, str] | None = None  # A thread, and the owner that this saver writes it as.
+        self._owned: tuple[str, str] | None = None  # The thread that this saver has claimed, and its owner token.
 
     @classmethod
     def open(
@@ -94,7 +94,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
 
     @classmethod
     def from_conn_string(cls, conn_string: str, *, serde: SerializerProtocol | None = None) -> Opening[ShoalSaver]:
-        """`connect` for a URL, `open` for a directory: the name that LangGraph's own savers give it."""
+        """`connect` for a URL, `open` for a directory. LangGraph's own savers have a method of this name."""
         if conn_string.startswith(("http://", "https://")):
             return cls.connect(conn_string, serde=serde)
         return cls.open(conn_string, serde=serde)
@@ -102,9 +102,11 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     # ── reading and writing ───────────────────────────────────────────────────
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that `config` names, or the newest one of its thread and namespace; None if there is none."""
         return await self._bridge.awaited(lambda: self._checkpoints.get_tuple(self.serde, config))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`aget_tuple`, blocking."""
         return self._bridge.blocking(lambda: self._checkpoints.get_tuple(self.serde, config))
 
     async def alist(
@@ -115,7 +117,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Newest first in each namespace. Threads come in the order of their ids, if `config` is None."""
+        """Yield checkpoints, newest first in each namespace. If `config` is None, threads come in the order of their ids."""
         async for found in self._bridge.iterated(self._checkpoints.list(self.serde, config, filter, before, limit)):
             yield found
 
@@ -127,6 +129,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
+        """`alist`, blocking."""
         return self._bridge.listed(self._checkpoints.list(self.serde, config, filter, before, limit))
 
     async def aput(
@@ -136,6 +139,11 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """Save a checkpoint, and return the config that names it.
+
+        Raises:
+            OwnerSuperseded: another writer has claimed the thread since this saver did.
+        """
         owner = self._owner(config)
         return await self._bridge.awaited(
             lambda: self._checkpoints.put(self.serde, config, checkpoint, metadata, new_versions, owner)
@@ -148,6 +156,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
+        """`aput`, blocking."""
         owner = self._owner(config)
         return self._bridge.blocking(
             lambda: self._checkpoints.put(self.serde, config, checkpoint, metadata, new_versions, owner)
@@ -156,15 +165,21 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
+        """Save the pending writes of a task, in one operation.
+
+        Raises:
+            OwnerSuperseded: another writer has claimed the thread since this saver did.
+        """
         owner = self._owner(config)
         await self._bridge.awaited(lambda: self._checkpoints.put_writes(self.serde, config, writes, task_id, task_path, owner))
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+        """`aput_writes`, blocking."""
         owner = self._owner(config)
         self._bridge.blocking(lambda: self._checkpoints.put_writes(self.serde, config, writes, task_id, task_path, owner))
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """The next number, and a random fraction, so that two forks of a thread never share a version."""
+        """The next number with a random fraction, so that two forks of a thread never share a version."""
         number = 0 if current is None else current if isinstance(current, int) else int(current.split(".")[0])
         fraction = int.from_bytes(self._checkpoints.connection.entropy(8), "big") % 10**_FRACTION_DIGITS
         return f"{number + 1:032}.{fraction:0{_FRACTION_DIGITS}}"
@@ -172,40 +187,53 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     # ── whole threads ─────────────────────────────────────────────────────────
 
     async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread on every node."""
         await self._bridge.awaited(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
 
     def delete_thread(self, thread_id: str) -> None:
+        """`adelete_thread`, blocking."""
         self._bridge.blocking(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """It looks at every checkpoint of the space: a run may have written to any thread."""
+        """Delete the checkpoints of these runs. It reads the whole space, because a run may have written to any thread."""
         await self._bridge.awaited(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, run_ids))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`adelete_for_runs`, blocking."""
         self._bridge.blocking(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, run_ids))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all checkpoints and pending writes of a thread, one write per checkpoint."""
         await self._bridge.awaited(
             lambda: upkeep.copy_thread(self._checkpoints, self.serde, source_thread_id, target_thread_id)
         )
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`acopy_thread`, blocking."""
         self._bridge.blocking(lambda: upkeep.copy_thread(self._checkpoints, self.serde, source_thread_id, target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Delete all checkpoints of these threads but the newest of each namespace; "delete" deletes whole threads.
+
+        Raises:
+            InvalidInput: the strategy is neither "keep_latest" nor "delete".
+        """
         await self._bridge.awaited(lambda: upkeep.prune(self._checkpoints, self.serde, thread_ids, strategy))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """`aprune`, blocking."""
         self._bridge.blocking(lambda: upkeep.prune(self._checkpoints, self.serde, thread_ids, strategy))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """The writes of delta channels since their last stored values, and these values."""
         return await self._bridge.awaited(lambda: upkeep.delta_channel_history(self._checkpoints, self.serde, config, channels))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
+        """`aget_delta_channel_history`, blocking."""
         return self._bridge.blocking(lambda: upkeep.delta_channel_history(self._checkpoints, self.serde, config, channels))
 
     # ── who may write ─────────────────────────────────────────────────────────
@@ -213,13 +241,14 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     async def aclaim_write_ownership(self, thread_id: str) -> ShoalSaver:
         """A saver that writes `thread_id` as its owner, until another writer claims it.
 
-        From then on its writes of that thread raise `OwnerSuperseded`, as soon as the
-        node that it asks knows of the later claim, and nothing is written. A saver that
-        never claimed a thread is not refused.
+        After that claim its writes to the thread raise `OwnerSuperseded`, as soon as the
+        serving node knows of the later claim, and nothing is written. Writes of a saver that
+        never claimed the thread are not rejected.
         """
         return self._as_owner(thread_id, await self._bridge.awaited(lambda: self._claimed(thread_id)))
 
     def claim_write_ownership(self, thread_id: str) -> ShoalSaver:
+        """`aclaim_write_ownership`, blocking."""
         return self._as_owner(thread_id, self._bridge.blocking(lambda: self._claimed(thread_id)))
 
     async def _claimed(self, thread_id: str) -> str:

@@ -4,13 +4,13 @@
         graph = builder.compile(store=store)
 
 Laws:
-- A batch's reads see what was there before it. Of its puts of one item the last counts. Those
-  below one first label are one operation, all or none (in pieces, past the bounds of a batch).
-- Namespaces and keys are any text that LangGraph takes; what a Shoal name may not hold is
+- A batch's reads see the state before the batch. Of several puts of one item the last counts. Puts
+  below one first label are one operation, all or none (in pieces, if they exceed the bounds of a batch).
+- Namespaces and keys are any text that LangGraph allows; characters that are illegal in Shoal's names are
   percent-encoded (`shoal.integrations.langgraph.naming`).
 - Searches come in the order of (namespace, key), not of time. With an `index` a `query` ranks
-  items by their vectors, the nearest first, and those without any come after them; without one
-  it ranks nothing, as LangGraph has it.
+  items by their vectors, the nearest first, and items without vectors come after them; without an
+  `index` a `query` is ignored, as in LangGraph.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Namespace = tuple[str, ...]
 
 
 class VersionedItem(Item):
-    """LangGraph's item, with what `compare_and_set` takes."""
+    """LangGraph's item with a version, for `compare_and_set`."""
 
     __slots__ = ("expires_at", "version")
 
@@ -76,7 +76,7 @@ class VersionedItem(Item):
 
 
 class VersionedSearchItem(SearchItem):
-    """The same, from a search. Its score is None unless a query ranked it."""
+    """LangGraph's search item with a version. Its score is None unless a query ranked it."""
 
     __slots__ = ("expires_at", "version")
 
@@ -87,7 +87,7 @@ class VersionedSearchItem(SearchItem):
 
 
 class ShoalStore(BaseStore):
-    """Both faces work on either side, as `ShoalSaver`'s do.
+    """LangGraph's store. Asynchronous and blocking methods work in both cases, as in `ShoalSaver`.
 
     A read of an item with a time to live restarts that time, unless `refresh_on_read` or the call's
     `refresh_ttl` is false. If the node cannot write, the read is answered nevertheless.
@@ -100,10 +100,10 @@ class ShoalStore(BaseStore):
     def __init__(
         self, store: Store, *, space: str = "langgraph", index: IndexConfig | None = None, ttl: TTLConfig | None = None
     ) -> None:
-        """On a store that is open on the running loop, and that the caller closes.
+        """A LangGraph store on a Shoal store that is open on the running loop, and that the caller closes.
 
         Raises:
-            InvalidInput: `store` is not an open store (pass a path to `ShoalStore.open` instead), or the `index` names no
+            InvalidInput: `store` is not an open store (pass a path to `ShoalStore.open` instead), or the `index` has no
                 dimensions or no embedding.
         """
         checked_store(store, "ShoalStore")
@@ -125,7 +125,7 @@ class ShoalStore(BaseStore):
         config: Config | None = None,
         durability: Durability = "local",
     ) -> Opening[ShoalStore]:
-        """On an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises.
+        """A LangGraph store on an embedded Shoal store: `async with` or `with`. It raises the errors of `shoal.open`.
 
         One process can open a directory only once. To use a saver too, open the store with `shoal.open` and create both on it.
         """
@@ -147,7 +147,7 @@ class ShoalStore(BaseStore):
         durability: Durability = "local",
         wait: float = 0.0,
     ) -> Opening[ShoalStore]:
-        """On a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
+        """A LangGraph store on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
             lambda: opening.connect(urls, token=token, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space, index=index, ttl=ttl),
@@ -160,12 +160,13 @@ class ShoalStore(BaseStore):
 
         Raises:
             InvalidInput: this is the loop that the store lives on; use `abatch` there.
-            InvalidNamespaceError, ShoalError: as the class says.
+            InvalidNamespaceError, ShoalError: see the class.
         """
         wanted = list(ops)
         return self._bridge.blocking(lambda: self._batch(wanted))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """`batch`, on the store's loop or from any other."""
         wanted = list(ops)
         return await self._bridge.awaited(lambda: self._batch(wanted))
 
@@ -176,8 +177,8 @@ class ShoalStore(BaseStore):
     ) -> str | None:
         """Put a value (None deletes) if the item has the version `expect`, None for no item; return its new version.
 
-        Versions are those of items that `get` and `search` return. `ttl` is in minutes. The node that is asked decides:
-        two that are cut off from each other can both agree, and the greater of the values' times then counts.
+        The items that `get` and `search` return have versions. `ttl` is in minutes. The serving node decides: two nodes
+        that cannot reach each other can both accept, and then the later value counts.
 
         Raises:
             ItemChanged: it has another version; nothing was written.
@@ -198,9 +199,9 @@ class ShoalStore(BaseStore):
         *,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[ItemChange, None]:
-        """Every durable put and delete in a namespace and those below it, from now on. Only on the store's own loop.
+        """Yield every durable put and delete in a namespace and those below it, from now on. Only on the store's own loop.
 
-        With a `timeout` it ends once nothing has come for so many seconds. To stop early, close it
+        With a `timeout` it ends when nothing has come for so many seconds. To stop early, close it
         (`contextlib.aclosing`), which ends its subscription at once. See `Items.watch`.
         """
         async with aclosing(self._items.watch(tuple(map(name_of, namespace)), timeout=timeout)) as changes:
@@ -224,7 +225,7 @@ class ShoalStore(BaseStore):
             _check(op)
         puts = _last_puts(ops)
         vectors = [()] * len(puts) if self._embedding is None else await self._embedding.of_puts(puts)
-        # Encoded before anything is asked: what is wrong writes nothing.
+        # Encode everything before the first request, so that a wrong value writes nothing.
         writes = [self._write(op, of_put) for op, of_put in zip(puts, vectors, strict=True)]
         gets = [at for at, op in enumerate(ops) if isinstance(op, GetOp) and op.namespace]
         reads = {at: read for at, op in enumerate(ops) if (read := self._read(op)) is not None}
@@ -250,7 +251,7 @@ class ShoalStore(BaseStore):
         vector, wanted = await self._embedding.of_query(op.query), op.offset + op.limit
         ranked = await self._items.search(prefix, filter=op.filter, vector=vector, limit=wanted)
         found = ranked[op.offset :]
-        if len(ranked) < wanted:  # All that have a vector: the others come after them.
+        if len(ranked) < wanted:  # All items with a vector are ranked; the others come after them.
             known = {(item.namespace, item.key) for item in ranked}
             others = await self._items.search(prefix, filter=op.filter, limit=len(ranked) + op.limit)
             found += [item for item in others if (item.namespace, item.key) not in known]
@@ -263,7 +264,7 @@ class ShoalStore(BaseStore):
         value, ttl = _value(op.value), _time_to_live(op.ttl)
         request = items.put_request(self._space, namespace, key, value, ttl=ttl, expect=None, vectors=vectors)
         bytes_max = self._store.connection.config.request_bytes_max
-        if len(request.value) > bytes_max:  # The node would say so too, but perhaps after an earlier piece was written.
+        if len(request.value) > bytes_max:  # The node checks this too, but perhaps after an earlier piece was written.
             raise TooLarge(
                 f"an item may have at most {bytes_max} bytes; this one has {len(request.value)}. Nothing was written."
             )
@@ -279,7 +280,7 @@ class ShoalStore(BaseStore):
                         due.setdefault(item.namespace, set()).add(item.key)
         with suppress(Retryable, StorageError):
             for namespace, keys in due.items():
-                # Should a crash undo it, the item expires when it would have before.
+                # If a crash undoes it, the item expires at its earlier time.
                 await self._items.refresh(namespace, sorted(keys), durability="memory")
 
     async def _commit(self, writes: list[requests.PutItem | requests.DeleteItem]) -> None:
@@ -306,12 +307,13 @@ class ShoalStore(BaseStore):
 
 
 def _check(op: Op) -> None:
-    """
+    """Check an operation before any is carried out.
+
     Raises:
         InvalidNamespaceError, InvalidInput: it is not legal.
     """
     if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):
-        raise InvalidInput(f"{type(op).__name__} is no operation of a store. Nothing was written.")
+        raise InvalidInput(f"{type(op).__name__} is not an operation of a store. Nothing was written.")
     validate_op_namespace(op)
     if isinstance(op, PutOp):
         _check_writable(op.namespace)
@@ -326,7 +328,7 @@ def _check_writable(namespace: Namespace) -> None:
 
 
 def _last_puts(ops: list[Op]) -> list[PutOp]:
-    """Of each item the last put, in the order of the first ones."""
+    """The last put of each item, in the order of the items' first puts."""
     last: dict[tuple[Namespace, str], PutOp] = {}
     for op in ops:
         if isinstance(op, PutOp):
@@ -357,7 +359,7 @@ def _name(op: Op) -> tuple[Namespace, str]:
 
 def _value(value: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"a store's values are maps; this one is a {type(value).__name__}. Nothing was written.")
+        raise InvalidValue(f"a store's values must be maps; got a {type(value).__name__}. Nothing was written.")
     return dict(value)
 
 
@@ -365,7 +367,7 @@ def _time_to_live(minutes: float | None) -> timedelta | None:
     try:
         return None if minutes is None else timedelta(minutes=minutes)
     except (OverflowError, ValueError):
-        raise InvalidInput(f"{minutes} minutes are no time to live. Nothing was written.") from None
+        raise InvalidInput(f"{minutes} minutes is not a legal time to live. Nothing was written.") from None
 
 
 def _result(op: Op, found: Any) -> Result:

@@ -1,11 +1,11 @@
 """Copies, deletions, and the history of delta channels.
 
 Laws:
-- A thread is deleted for good, everywhere. Checkpoints of it that are deleted lose their
-  labels and notes, in batches that are each one operation, and are then given up to be freed.
-- Pruning keeps, with the newest checkpoint of a namespace, what its delta channels are
-  made from: their ancestors' writes, back to where each has a value.
-- A copy is made oldest first, so that each checkpoint builds on the copy of its parent.
+- A thread is deleted for good, on every node. Deleted checkpoints of a thread lose their
+  labels and notes, several per operation, and are then discarded, so that their space is freed.
+- Pruning keeps the newest checkpoint of a namespace, and the ancestors whose writes its delta
+  channels need, back to where each has a value.
+- A copy begins with the oldest checkpoint, so that each one builds on the copy of its parent.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
 from shoal.values.foreign import LANGGRAPH
 
-_UNLABEL_MAX = 500  # In one operation.
+_UNLABEL_MAX = 500  # Checkpoints per operation.
 _AGAIN = "Call it again to do the rest."
-_DELTA_COUNTERS = "counters_since_delta_snapshot"  # Metadata's: it names the delta channels.
+_DELTA_COUNTERS = "counters_since_delta_snapshot"  # A key of the metadata, with the names of the delta channels.
 
 
 async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Labelled]) -> None:
+    """Delete checkpoints of a thread for good, several per operation."""
     for start in range(0, len(items), _UNLABEL_MAX):
         some = [item.label for item in items[start : start + _UNLABEL_MAX]]
         with partly(start, f"{start} checkpoints are deleted", _AGAIN):
@@ -41,7 +42,7 @@ async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Label
         for label in some:
             if (parts := split_label(label)) is not None:
                 checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
-    # Once none of them has a label they may go; heads stay, until something is saved on them.
+    # Once none of them has a label they can be freed; heads stay until something is saved on them.
     for start in range(0, len(items), _UNLABEL_MAX):
         ids = [item.checkpoint.id for item in items[start : start + _UNLABEL_MAX]]
         with partly(True, "the checkpoints are deleted, and their space is not freed", _AGAIN):
@@ -51,12 +52,14 @@ async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Label
 
 
 async def delete_thread(checkpoints: Checkpoints, thread_id: str) -> None:
+    """Delete a thread on every node."""
     request = requests.DeleteThread(checkpoints.space, name_of(thread_id))
     await checkpoints.connection.write(request, key=None, durability=None)
     checkpoints.bases.forget_thread(thread_id)
 
 
 async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, run_ids: Collection[str]) -> None:
+    """Delete the checkpoints of these runs. It reads all checkpoints of the space."""
     wanted = set(run_ids)
     if not wanted:
         return
@@ -73,12 +76,13 @@ async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, r
 
 
 async def prune(checkpoints: Checkpoints, serde: SerializerProtocol, thread_ids: Sequence[str], strategy: str) -> None:
-    """
+    """Prune threads, or delete them with the strategy "delete".
+
     Raises:
         InvalidInput: the strategy is unknown.
     """
     if strategy not in ("keep_latest", "delete"):
-        raise InvalidInput(f"a pruning strategy is 'keep_latest' or 'delete', not {strategy!r}. Nothing was written.")
+        raise InvalidInput(f"a pruning strategy must be 'keep_latest' or 'delete'; got {strategy!r}. Nothing was written.")
     for done, thread_id in enumerate(thread_ids):
         with partly(done, f"{done} threads are pruned", _AGAIN):
             if strategy == "delete":
@@ -100,7 +104,7 @@ async def _prune_thread(checkpoints: Checkpoints, serde: SerializerProtocol, thr
 
 
 def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) -> set[str]:
-    """`items` are a namespace's, newest first."""
+    """The labels to keep of a namespace's checkpoints, which are newest first."""
     by_label = {item.label: item for item in items}
     kept: set[str] = set()
     item: Labelled | None = items[0]
@@ -118,7 +122,8 @@ def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) 
 
 
 async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, source: str, target: str) -> None:
-    ids: dict[str, str] = {}  # Of the source's checkpoints → of their copies.
+    """Copy the checkpoints and pending writes of a thread to another one, under the same ids."""
+    ids: dict[str, str] = {}  # Label of a source's checkpoint → id of its copy.
     async for item in _oldest_first(checkpoints, source):
         opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
         parts = split_label(item.label)
@@ -160,7 +165,7 @@ async def _oldest_first(checkpoints: Checkpoints, thread_id: str) -> AsyncIterat
 async def delta_channel_history(
     checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig, channels: Sequence[str]
 ) -> Mapping[str, DeltaChannelHistory]:
-    """Walk the ancestors of a checkpoint in pages, newest first, until each channel has its seed."""
+    """Read the ancestors of a checkpoint in pages, newest first, until each channel has its seed."""
     collected: dict[str, list[PendingWrite]] = {name: [] for name in channels}
     seeds: dict[str, Any] = {}
     lacking = set(channels)
@@ -190,7 +195,7 @@ async def _ancestors(checkpoints: Checkpoints, serde: SerializerProtocol, config
         page = await checkpoints.read(place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1)
     wanted = _parent_label(serde, place, page.items[0]) if page.items else None
     while wanted is not None:
-        # The parent itself, then what comes before it by its id: most of that is its ancestors.
+        # Read the parent, then the checkpoints before it by id, most of which are its ancestors.
         first = (await checkpoints.read(place.thread_id, label=wanted, notes=True)).items
         if not first:
             return

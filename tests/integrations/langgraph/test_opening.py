@@ -20,8 +20,8 @@ from shoal.integrations.langgraph import ShoalSaver, ShoalStore
         ("./x", r'`with {}\.open\("\./x"\) as made:`'),
         (Path("x"), r'\.open\("x"\)'),
         ("http://n1:7400", r'\.connect\("http://n1:7400"\)'),
-        (shoal.open("./x"), "not on Opening"),
-        (None, "not on NoneType"),
+        (shoal.open("./x"), "got Opening"),
+        (None, "got NoneType"),
     ],
 )
 def test_what_is_no_open_store_is_refused_with_what_to_write(kind: type, given: object, shown: str) -> None:
