@@ -117,7 +117,7 @@ Flow = Callable[[Any], Awaitable[AnyReply]]
 """Answers a write that takes more than one operation, or asks other nodes."""
 Flows = Mapping[type, Flow]
 Answers = Mapping[type, Callable[[Any, Bookmark], Awaitable[AnyReply]]]
-"""Of reads that are not about one object."""
+"""Answers reads that are not about one object."""
 
 
 class Handler(Protocol):

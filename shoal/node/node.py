@@ -43,7 +43,7 @@ class Node:
         """Compose a node over an open storage, which it closes when it stops.
 
         Raises:
-            StoreCorrupt: the last incarnation was cut off, and its log has a hole.
+            StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
         """
         config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
         feed = Feed(

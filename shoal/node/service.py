@@ -263,7 +263,8 @@ class Service:
                 await repair.repair(error)
 
     async def _refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
-        """
+        """Check, once the owners hold a write, that it has an effect on all of its objects.
+
         Raises:
             DeletedMeanwhile: an object was deleted, so the write has no effect there.
             OutcomeUnknown: it is not known whether the write has an effect.

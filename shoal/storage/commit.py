@@ -140,7 +140,7 @@ class GroupCommit:
         """Return once write `number` is durable.
 
         Raises:
-            StorageFull: the sync that should have covered it failed; it may or may not be on disk.
+            StorageFull: the sync that should have covered it failed; the write may or may not be on disk.
             ValueError: there is no such write yet.
         """
         if number <= self.durable:

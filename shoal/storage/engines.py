@@ -20,7 +20,10 @@ TESTED: Mapping[str, tuple[_Version, _Version]] = {
 
 
 def untested(version_of: Callable[[str], str] = metadata.version) -> list[str]:
-    """A warning for each engine outside its tested range, with the command that mends it. `version_of` takes a distribution."""
+    """A warning for each engine outside its tested range, with a command that installs a tested version.
+
+    `version_of` returns the installed version of a distribution.
+    """
     told = []
     for name, (first, last) in TESTED.items():
         installed = version_of(name)

@@ -5,7 +5,7 @@ the original, so nothing in it can tell the two apart. The file system can: a fi
 an inode number, which no copy keeps, and a generation number, which differs even if
 the inode number is used again. A directory that was only renamed keeps both.
 
-This cannot detect a block device or a virtual machine that was rolled back as a whole. Peers
+This cannot detect a block device or a virtual machine that was set back as a whole. Peers
 detect that (`shoal.cluster.marks`).
 """
 

@@ -61,9 +61,10 @@ class StoreLock:
 
     @staticmethod
     def check_platform() -> None:
-        """
+        """Check, before anything is opened, that this system can lock a directory.
+
         Raises:
-            Unsupported: this system has no `flock`. Nothing was opened.
+            Unsupported: it has no `flock`. Nothing was opened.
         """
         if fcntl is None:
             raise Unsupported(

@@ -61,8 +61,8 @@ def _tables(config: Config) -> BlockBasedOptions:
     tables.set_block_cache(Cache(config.block_cache_bytes))
     tables.set_block_size(16 * KiB)
     tables.set_bloom_filter(10, False)
-    # Otherwise indexes and filters of every open file live outside the cache's bound. And in pieces, for the cache is split
-    # into up to 64 shards: the filter of a table of 64 MiB is larger than one of them, and would be read again for every row.
+    # Otherwise indexes and filters of every open file live outside the cache's bound. They are in pieces, because the cache is
+    # split into up to 64 shards: the filter of a table of 64 MiB is larger than a shard, and would be read again for every row.
     tables.set_cache_index_and_filter_blocks(True)
     tables.set_index_type(BlockBasedIndexType.two_level_index_search())
     tables.set_partition_filters(True)

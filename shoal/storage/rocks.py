@@ -287,7 +287,7 @@ class RocksStorage:
 
     def _unreadable(self, error: Exception) -> StorageError:
         if isinstance(error, DbClosedError):
-            return StorageError(f"{self._directory} was closed. Nothing was written. Open it again.")
+            return StorageError(f"the store in {self._directory} was closed. Nothing was written. Open it again.")
         return StoreCorrupt(
             f"{self._directory} cannot be read: {_text(error)}. Nothing was written. "
             f"Run `shoal verify` to see what else is damaged. {_START_OVER}"

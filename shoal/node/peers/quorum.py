@@ -328,7 +328,7 @@ class Quorum:
             everything = everything.join(known.vector(partition))
         return not everything.dominates(wanted)
 
-    # ── how everybody stands ──────────────────────────────────────────────────
+    # ── the state of the cluster ──────────────────────────────────────────────
 
     def view(self) -> ClusterView:
         """See `Replicas.view`."""

@@ -203,7 +203,7 @@ class Feed:
         self._staged: deque[tuple[int, list[Staged], Mapping[int, VersionVector]]] = deque()  # Bounded by writes_pending_max.
         self._count = 0
         self._tellings: dict[str, deque[_Telling]] = {}  # By space, the one whose turn it is first; none is empty.
-        self._tells = 0  # That these still have to make.
+        self._tells = 0  # Pushes that these must still make.
         self._turn: asyncio.Handle | None = None
 
     def __len__(self) -> int:
