@@ -90,7 +90,7 @@ def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
     if not ends:
         raise ValueError("it names no operations")
     if not applied.dominates(ends):
-        raise ValueError("it covers what its origin had not applied")
+        raise ValueError("it covers operations that its origin had not applied")
     readiness.advance(yjs.parse(merged), {})
 
 

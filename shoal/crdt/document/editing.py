@@ -177,7 +177,7 @@ class Editor:
     def fill(self, shared: Any, wanted: Any) -> None:
         """Make the content of a shared type `wanted`, which must be of its kind."""
         if isinstance(shared, pycrdt.Text):
-            splice_text(shared, wanted)
+            _splice_text(shared, wanted)
         elif isinstance(shared, pycrdt.Array):
             self._fill_array(shared, wanted)
         elif isinstance(shared, pycrdt.XmlFragment):
@@ -250,7 +250,7 @@ def _mark(item: Any) -> str:
     return json.dumps(item, sort_keys=True, default=repr)
 
 
-def splice_text(text: pycrdt.Text, wanted: str) -> None:
+def _splice_text(text: pycrdt.Text, wanted: str) -> None:
     """Edit a text where it differs. Objects that are embedded in it stay.
 
     Raises:
@@ -322,5 +322,5 @@ def _check_plain(value: Any) -> None:
 
 
 def fail(why: str) -> NoReturn:
-    """Raise InvalidValue with this text."""
-    raise InvalidValue(why)
+    """Raise InvalidValue with this text, to which it adds that nothing was written."""
+    raise InvalidValue(f"{why}. Nothing was written.")

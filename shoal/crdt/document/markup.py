@@ -215,4 +215,4 @@ def _normal_runs(runs: list[Any], check: Check) -> list[dict[str, Any]]:
 
 
 def _fail(why: str) -> NoReturn:
-    raise InvalidValue(why)
+    raise InvalidValue(f"{why}. Nothing was written.")

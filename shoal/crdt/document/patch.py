@@ -65,7 +65,7 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
                 patching.run(operation)
             except ShoalError as error:
                 where = f"operation {index} ({operation['op']} {operation['path'][:80]!r})"
-                raise type(error)(f"{where}: {error.message.rstrip('.')}. Nothing was written.", index=index) from None
+                raise type(error)(_refused(where, error), index=index) from None
         patching.finish()
         return patching.declared
 
@@ -107,7 +107,7 @@ class _Patching:
             try:
                 self._values.fill(open_root(self._doc, name, "xml"), wanted)
             except InvalidValue as error:
-                raise InvalidValue(f"the root {name[:80]!r}: {error.message.rstrip('.')}. Nothing was written.") from None
+                raise InvalidValue(_refused(f"the root {name[:80]!r}", error)) from None
 
     def _add(self, path: list[str], value: Any) -> None:
         if len(path) < 2:
@@ -213,6 +213,11 @@ class _Patching:
         return self._kinds[path[0]]
 
 
+def _refused(where: str, error: ShoalError) -> str:
+    """The text of an error with its place in front, and once that nothing was written."""
+    return f"{where}: {error.message.replace(' Nothing was written.', '').rstrip('.')}. Nothing was written."
+
+
 def _parse(packed: bytes) -> list[dict[str, Any]]:
     operations = read_json(packed, "the patch")
     if not isinstance(operations, list):
@@ -278,5 +283,5 @@ def _index(token: str, length: int, *, end: bool = False) -> int:
     if not (token.isascii() and token.isdigit()) or (token[0] == "0" and token != "0") or len(token) > 10:
         fail(f"{token[:80]!r} is no array index")
     if int(token) >= length + end:
-        fail(f"index {token} is out of range: the array has {length}")
+        fail(f"index {token} is out of range: the array has {length} elements")
     return int(token)

@@ -147,4 +147,4 @@ def check(trim: Trim, applied: VersionVector) -> None:
     if len({end[HLC_BYTES : HLC_BYTES + ORIGIN_BYTES] for end in trim.ends}) != len(trim.ends):
         raise ValueError("it names an origin twice")
     if not all(applied.covers(dot_of(end)) for end in trim.ends):
-        raise ValueError("it trims what its origin had not applied")
+        raise ValueError("it trims events that its origin had not applied")

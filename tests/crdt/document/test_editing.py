@@ -160,8 +160,9 @@ def test_what_cannot_be_is_refused_before_anything_is_edited(content: Any, error
     shared = started()
     doc = shared.live.fork(client_id=50)
     before = doc.get_update()
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         Editor().replace(doc, shared.live.roots, content)
+    assert raised.value.message.count("Nothing was written.") == 1
     assert doc.get_update() == before
 
 

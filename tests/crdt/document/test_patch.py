@@ -116,6 +116,7 @@ def test_a_failing_operation_names_itself_and_nothing_is_applied(operation: Any,
     with pytest.raises(error, match=r"operation 1 .*Nothing was written") as raised:
         run(document, [op("add", "/m/first", value=1), operation])
     assert raised.value.detail["index"] == 1
+    assert raised.value.message.count("Nothing was written.") == 1
     assert document.canonical() == before
 
 
