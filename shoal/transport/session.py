@@ -201,6 +201,8 @@ class RemoteSession:
                     raise _final(failure, key=key, left=left) from None
                 await self._leave(link)
             except ShoalError as failure:
+                if failure.written == "unknown" and key is not None:
+                    failure.detail.setdefault("key", key)
                 raise _final(failure, key=key, left=left) from None
 
     async def _pause(self, attempt: int, ends_at: float) -> bool:

@@ -26,6 +26,7 @@ from shoal.errors import (
     SessionBehind,
     ShoalError,
     ShuttingDown,
+    StorageFull,
     StoreCorrupt,
     Unavailable,
 )
@@ -257,6 +258,13 @@ async def test_a_node_that_stops_answering_is_left_for_another(peer: Peer, other
     other_peer.answer = counted
     peer.paused = True
     assert await session.call(READ) == CounterValue(7)
+
+
+async def test_any_error_of_unknown_outcome_names_the_key_to_send_it_again_with(peer: Peer, connect: Connect) -> None:
+    peer.answer = lambda frame: encode_error(frame.id, StorageFull("the disk is full"))
+    with pytest.raises(StorageFull) as caught:
+        await connect(peer.url).call(WRITE)
+    assert caught.value.detail["key"] == (await peer.next_call()).key
 
 
 async def test_an_unknown_outcome_that_the_node_answers_is_raised_with_what_it_knows(peer: Peer, connect: Connect) -> None:

@@ -28,7 +28,7 @@ from shoal.client.retrying import contended
 from shoal.client.thread.bases import Bases
 from shoal.client.thread.declared import Declared, narrowed
 from shoal.client.thread.inbox import Message, take_request
-from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown
+from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint, saved_checkpoint, shown_checkpoint
@@ -171,9 +171,6 @@ class Checkout(ThreadCheckpoints):
             whole = requests.Batch([*takes, request])
         try:
             reply = await self.connection.write(whole, key=key, durability=durability)
-        except OutcomeUnknown as unknown:
-            self.bases.unknown(request, str(unknown.detail.get("key", key)))
-            raise
         except HeadMoved as moved:
             if key is not None and self.bases.unsettled(request.branch, key) is not None:
                 raise OutcomeUnknown(
@@ -181,6 +178,10 @@ class Checkout(ThreadCheckpoints):
                     f"({moved.message.rstrip('.')}). Send it again with this key later, or load the current state.",
                     **{**moved.detail, "key": key},
                 ) from None
+            raise
+        except ShoalError as error:
+            if error.written == "unknown":
+                self.bases.unknown(request, str(error.detail.get("key", key)))
             raise
         saved = reply.replies[-1] if isinstance(reply, requests.BatchReply) else reply
         assert isinstance(saved, requests.Saved)

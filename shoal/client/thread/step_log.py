@@ -23,7 +23,7 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
-from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, ThreadHeld
+from shoal.errors import InvalidInput, ShoalError, ThreadHeld
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, EndStep
 from shoal.workflows.steps import StepRecord, not_kept, record_of, refusal
@@ -242,8 +242,9 @@ class StepLog:
                 reply = await self.connection.write(request, key=None, durability=durability)
             except ThreadHeld:
                 await self._ready()
-            except (OutcomeUnknown, asyncio.CancelledError):
-                await self._withdraw(request)  # Nothing was called.
+            except (ShoalError, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) or error.written == "unknown":
+                    await self._withdraw(request)  # Nothing was called.
                 raise
             else:
                 return reply

@@ -21,10 +21,12 @@ from shoal.errors import (
     NoQuorum,
     OutcomeUnknown,
     ResultNotKept,
+    ShoalError,
     StepAbandoned,
     StepFailed,
     StepSettled,
     StepUnresolved,
+    StorageFull,
 )
 from shoal.node.node import Node
 from shoal.protocol.requests import BeginStep, EndStep
@@ -435,8 +437,8 @@ async def test_without_a_quorum_nothing_is_called_unless_that_is_asked_for(effec
 class Losing:
     """A session that loses the answers to some requests."""
 
-    def __init__(self, session: Session, kind: type, times: int) -> None:
-        self._session, self._kind, self._times = session, kind, times
+    def __init__(self, session: Session, kind: type, times: int, *, error: type[ShoalError] = OutcomeUnknown) -> None:
+        self._session, self._kind, self._times, self._error = session, kind, times, error
         self.bookmark = session.bookmark
         self.subscribe = session.subscribe
         self.close = session.close
@@ -445,13 +447,16 @@ class Losing:
         reply = await self._session.call(request, **options)
         if isinstance(request, self._kind) and self._times:
             self._times -= 1
-            raise OutcomeUnknown("the answer was lost")
+            raise self._error("the answer was lost")
         return reply
 
 
-async def test_an_intent_of_unknown_outcome_is_withdrawn_and_nothing_is_called(node: Node, effects: Effects) -> None:
-    thread = store_on(Losing(node.session(), BeginStep, 1), Config()).space("crew").thread("t")
-    with pytest.raises(OutcomeUnknown):
+@pytest.mark.parametrize("error", [OutcomeUnknown, StorageFull])
+async def test_an_intent_of_unknown_outcome_is_withdrawn_and_nothing_is_called(
+    node: Node, effects: Effects, error: type[ShoalError]
+) -> None:
+    thread = store_on(Losing(node.session(), BeginStep, 1, error=error), Config()).space("crew").thread("t")
+    with pytest.raises(error):
         await thread.step("pay", call=effects("pay"))
     assert await thread.unresolved() == []
     await thread.step("pay", call=effects("pay"))

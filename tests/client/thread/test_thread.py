@@ -11,7 +11,7 @@ import pytest
 from shoal.client.connection import StoreConnection
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
-from shoal.errors import HeadMoved, OutcomeUnknown
+from shoal.errors import HeadMoved, OutcomeUnknown, ShoalError, StorageFull
 from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -37,6 +37,7 @@ class Recording:
         self.asked: list[AnyRequest] = []
         self.lose_answers = False
         self.rivals = 0  # So many saves are each preceded by another's.
+        self.loss: type[ShoalError] = OutcomeUnknown
         self.stands_for: Session | None = None  # Another node's, that is asked instead.
 
     @property
@@ -56,7 +57,7 @@ class Recording:
             await self._session.call(Save("crew", "t", {}, delta=True, appended={"log": b"\x91\xa1r"}))
         reply = await (self.stands_for or self._session).call(request, key=key, durability=durability, stale=stale)
         if self.lose_answers and isinstance(request, Save):
-            raise OutcomeUnknown("the answer was lost")
+            raise self.loss("the answer was lost")
         return reply
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
@@ -177,11 +178,14 @@ async def test_a_save_of_unknown_outcome_is_repeated_on_the_same_parent(session:
     assert session.parents == [NO_HEAD, NO_HEAD]
 
 
-async def test_a_refusal_is_no_answer_to_an_attempt_whose_outcome_is_unknown(session: Recording) -> None:
+@pytest.mark.parametrize("loss", [OutcomeUnknown, StorageFull])
+async def test_a_refusal_is_no_answer_to_an_attempt_whose_outcome_is_unknown(
+    session: Recording, loss: type[ShoalError]
+) -> None:
     """The first attempt was applied, and the node that is asked next knows only of another's save."""
     handle, other = thread(session), node(2)
-    session.lose_answers = True
-    with pytest.raises(OutcomeUnknown):
+    session.lose_answers, session.loss = True, loss
+    with pytest.raises(loss):
         await handle.save({"n": 0}, key="k")
     await other.session().call(Save("crew", "t", {"n": b"\x07"}), key="another's")
     session.lose_answers, session.stands_for = False, other.session()
