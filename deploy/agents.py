@@ -23,7 +23,7 @@ from rich.console import Console
 import shoal
 from shoal.demo.lookout import look
 from shoal.demo.messages import CrewPlan, Failed, Finished, Saved
-from shoal.demo.report import print_verdict
+from shoal.demo.screen.report import print_verdict
 from shoal.demo.stage import CREW, recounting
 from shoal.demo.survey import library, list_modules
 from shoal.demo.verdict import Found, judge_nodes, read_back

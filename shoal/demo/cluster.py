@@ -15,12 +15,12 @@ from rich.console import Console
 
 import shoal
 from shoal.demo.agent import DOCUMENT, SPACE, thread_name
-from shoal.demo.board import Board
 from shoal.demo.course import Course
 from shoal.demo.director import direct, write_script
 from shoal.demo.messages import CrewPlan
 from shoal.demo.nodes import Node, cluster, node_name
-from shoal.demo.report import ClusterSummary, print_cluster_summary, print_verdict
+from shoal.demo.screen.board import Board
+from shoal.demo.screen.report import ClusterSummary, print_cluster_summary, print_verdict
 from shoal.demo.stage import Options, directory, recounting
 from shoal.demo.survey import Figures, library, list_modules, share
 from shoal.demo.verdict import Found, judge_nodes, read_back

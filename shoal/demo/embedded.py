@@ -10,10 +10,10 @@ from rich.console import Console
 
 import shoal
 from shoal.demo.agent import DOCUMENT, SPACE, thread_name
-from shoal.demo.display import Display
 from shoal.demo.messages import Plan
 from shoal.demo.progress import Progress
-from shoal.demo.report import Summary, print_summary, print_verdict
+from shoal.demo.screen.display import Display
+from shoal.demo.screen.report import Summary, print_summary, print_verdict
 from shoal.demo.stage import Options, directory, recounting
 from shoal.demo.supervisor import supervise, totals
 from shoal.demo.survey import Figures, library, list_modules

@@ -6,12 +6,12 @@ import sys
 
 from rich.console import Console
 
-from shoal.demo.board import Board
 from shoal.demo.course import Course
-from shoal.demo.display import Display
 from shoal.demo.lookout import Member, View
 from shoal.demo.messages import Ready, Resumed, Saved, Writing
 from shoal.demo.progress import Progress
+from shoal.demo.screen.board import Board
+from shoal.demo.screen.display import Display
 
 AGENTS, MODULES = 9, 240
 NODES = ["127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"]

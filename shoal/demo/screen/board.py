@@ -11,10 +11,10 @@ from rich.text import Text
 
 from shoal.demo.agent import thread_name
 from shoal.demo.course import Course, NodeProgress, Outage
-from shoal.demo.display import MODULE, PROGRESS, agent_cells, rows_of
 from shoal.demo.messages import Message, Resumed, Saved
 from shoal.demo.nodes import node_name
-from shoal.demo.screen import Screen
+from shoal.demo.screen.display import MODULE, PROGRESS, agent_cells, rows_of
+from shoal.demo.screen.screen import Screen
 
 _TENTHS = 10
 _COLOURS = {"up": "green", "killed": "bold red", "starting": "yellow", "catching up": "yellow"}

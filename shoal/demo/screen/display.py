@@ -13,7 +13,7 @@ from rich.text import Text
 from shoal.demo.agent import thread_name
 from shoal.demo.messages import Message, Ready, Saved
 from shoal.demo.progress import AgentProgress, Kill, Progress
-from shoal.demo.screen import Screen
+from shoal.demo.screen.screen import Screen
 
 PROGRESS, MODULE = "progress", "module"  # The headings of the columns that may shrink.
 _BAR_WIDTH = 20
