@@ -15,8 +15,7 @@ from shoal.api.thread import queues
 from shoal.api.thread.journals import EventsView, event_views
 from shoal.api.thread.steps import StandingView, StepsView, step_view
 from shoal.api.thread.threads import HeadsView, checkpoint_view
-from shoal.api.values import maps, sets
-from shoal.api.values import registers as objects
+from shoal.api.values import maps, registers, sets
 from shoal.protocol.requests import (
     Branches,
     Checkpoint,
@@ -247,7 +246,7 @@ def _view(exchange: Exchange, answer: PartAnswer) -> Any:
         case QueueEntries():
             return queues.page_view(exchange, answer)
         case Siblings():
-            return objects.register_view(exchange, answer)
+            return registers.register_view(exchange, answer)
         case SetMembers():
             return sets.members_view(exchange, answer, "")
         case MapEntries():

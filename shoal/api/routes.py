@@ -17,8 +17,7 @@ from shoal.api.thread import auditing, resume
 from shoal.api.thread.journal_routes import JOURNAL_ROUTES
 from shoal.api.thread.step_routes import STEP_ROUTES
 from shoal.api.thread.thread_routes import THREAD_ROUTES
-from shoal.api.values import maps, sets
-from shoal.api.values import registers as objects
+from shoal.api.values import maps, registers, sets
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -197,9 +196,9 @@ ROUTES: tuple[Route, ...] = (
     Route(
         "GET",
         f"{SPACE}/registers/{{register}}",
-        objects.read_register,
+        registers.read_register,
         "A register and its siblings",
-        objects.RegisterView,
+        registers.RegisterView,
         query=ReadQuery,
     ),
     Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),

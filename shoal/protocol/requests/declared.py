@@ -1,8 +1,9 @@
 """What is declared of an operation beside its request's fields and its reply.
 
-Law: whatever differs from operation to operation is declared once, at the request's class. Dispatch, batches, multi-reads,
-codecs, HTTP routes and their description are derived from it. A request that declares nothing comes alone, and has no
-derived route.
+Law: a difference between operations that is not in their fields is declared once, at the request's class. Unions for decoders,
+batches, multi-reads, HTTP routes and plain commands, with their descriptions, are derived from the declarations. The base
+class of a request says which table of a node serves it (`shoal.node.handler`); tests compare the tables with the declarations.
+A request that declares nothing comes alone, and has no derived route and no derived command.
 """
 
 from __future__ import annotations
