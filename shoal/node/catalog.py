@@ -1,8 +1,15 @@
-"""The catalog: the objects that exist, derived from the operations that change them."""
+"""The catalog: the objects that exist, and the threads by status, derived from the operations that change them.
+
+Laws:
+- The entry of a thread that is not running holds its status, and the thread has one row under it.
+- These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
+  wrote it, when `shoal.node.collection.statuses` has entered its threads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from shoal.crdt.rows import successor
 from shoal.node.recent import Recent
@@ -13,6 +20,16 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
 _PAGE = 256
+_INDEXED = keys.meta("statuses")
+STATUS_CODES: dict[str, int] = {"paused": 2, "waiting": 3, "done": 4, "failed": 5}
+"""On disk, and never reused. Threads that are running, most of all threads, need no row."""
+
+
+class Entry(NamedTuple):
+    """A thread in the catalog."""
+
+    name: str
+    may_match: bool  # Whether it may have the status that was asked for.
 
 
 class Catalog:
@@ -21,6 +38,8 @@ class Catalog:
     def __init__(self, storage: Storage, *, known_max: int) -> None:
         self._storage = storage
         self._listed: Recent[Target] = Recent(known_max)  # Known to be listed: a write need not look again.
+        self.is_indexed = storage.get(_INDEXED) is not None
+        self._is_blank = not self.is_indexed and not self.spaces(after=None, limit=1)
 
     def enter(self, transaction: Transaction, target: Target) -> None:
         """List an object, if it is not listed yet."""
@@ -29,13 +48,43 @@ class Catalog:
         entry = _entry(target)
         if transaction.get(entry) is None:
             transaction.put(entry, b"")
+            if self._is_blank:  # Nothing was written without its status.
+                self.mark_indexed(transaction)
         transaction.when_written(lambda: self._listed.put(target))
 
     def leave(self, transaction: Transaction, target: Target) -> None:
         """Remove a deleted object from the list."""
         self._listed.drop(target)
         transaction.when_written(lambda: self._listed.drop(target))
+        if status := transaction.get(_entry(target)):
+            transaction.delete(keys.status(target.space, status[0], target.name))
         transaction.delete(_entry(target))
+
+    def set_status(self, transaction: Transaction, target: Target, status: str) -> None:
+        """List a thread under its status, if it is listed at all."""
+        before, code = transaction.get(_entry(target)), STATUS_CODES.get(status)
+        after = b"" if code is None else bytes([code])
+        if before is None or before == after:
+            return
+        transaction.put(_entry(target), after)
+        if before:
+            transaction.delete(keys.status(target.space, before[0], target.name))
+        if code is not None:
+            transaction.put(keys.status(target.space, code, target.name), b"")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether threads may have to be listed under their statuses."""
+        return not self.is_indexed and not self._is_blank
+
+    def mark_indexed(self, transaction: Transaction) -> None:
+        """Record that all threads that are not running are listed under their statuses."""
+
+        def marked() -> None:
+            self.is_indexed, self._is_blank = True, False
+
+        transaction.put(_INDEXED, b"")
+        transaction.when_written(marked)
 
     def holds(self, target: Target) -> bool:
         """Whether the object is listed in storage."""
@@ -47,13 +96,27 @@ class Catalog:
 
     def names(self, space: str, kind: Kind, *, prefix: str, after: str | None, limit: int) -> list[str]:
         """Up to `limit` names that begin with `prefix`, above `after`, in byte order."""
-        start = keys.catalog(space, kind, prefix)
-        stop = successor(start)
-        if after is not None:
-            start = max(start, keys.catalog(space, kind, after) + b"\x00")
-        if stop is not None and start >= stop:
-            return []
-        return [keys.split_catalog(key)[2] for key, _ in self._storage.scan(start, stop, limit=limit)]
+        above = None if after is None else keys.catalog(space, kind, after)
+        return [keys.split_catalog(key)[2] for key, _ in self._rows(keys.catalog(space, kind, prefix), above, limit)]
+
+    def threads(self, space: str, status: str, *, prefix: str, after: str | None, limit: int) -> list[Entry]:
+        """The same of threads that may have a status (empty: any), and maybe others."""
+        if not status or not self.is_indexed:
+            return [Entry(name, True) for name in self.names(space, Kind.THREAD, prefix=prefix, after=after, limit=limit)]
+        code = STATUS_CODES.get(status)
+        if code is not None:
+            above = None if after is None else keys.status(space, code, after)
+            found = self._rows(keys.status(space, code, prefix), above, limit)
+            return [Entry(keys.split_status(key)[2], True) for key, _ in found]
+        above = None if after is None else keys.catalog(space, Kind.THREAD, after)
+        listed = self._rows(keys.catalog(space, Kind.THREAD, prefix), above, limit)
+        return [Entry(keys.split_catalog(key)[2], not stored) for key, stored in listed]
+
+    def _rows(self, prefix: bytes, above: bytes | None, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        start, stop = prefix, successor(prefix)
+        if above is not None:
+            start = max(start, above + b"\x00")
+        return iter(()) if stop is not None and start >= stop else self._storage.scan(start, stop, limit=limit)
 
     def spaces(self, *, after: str | None, limit: int) -> list[str]:
         """Up to `limit` spaces, in the order of (length, bytes) of their names; skips from one to the next."""
@@ -81,3 +144,19 @@ class Catalog:
 
 def _entry(target: Target) -> bytes:
     return keys.catalog(target.space, target.kind, target.name)
+
+
+def status_flaws(storage: Storage, statuses: dict[tuple[str, str], str]) -> Iterator[str]:
+    """What is wrong with the rows of statuses; `statuses`: by space and name, of threads in which one was set."""
+    if storage.get(_INDEXED) is None:
+        return
+    rows = {(space, name, code) for space, code, name in map(keys.split_status, _keys(storage, keys.STATUS))}
+    codes = {thread: STATUS_CODES.get(status) for thread, status in statuses.items()}
+    wanted = {(*thread, code) for thread, code in codes.items() if code is not None}
+    for space, name, code in sorted(rows ^ wanted):
+        how = "wrongly" if (space, name, code) in rows else "not"
+        yield f"thread {name!r} of space {space!r} is {how} listed under a status"
+
+
+def _keys(storage: Storage, prefix: bytes) -> Iterator[bytes]:
+    return (key for key, _ in storage.scan(prefix, successor(prefix)))

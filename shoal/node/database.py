@@ -29,6 +29,7 @@ from shoal.node.catalog import Catalog
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
+from shoal.node.collection.statuses import StatusLister
 from shoal.node.document.compacting import Compactions
 from shoal.node.document.documents import DocumentContext, Documents
 from shoal.node.document.generations import DocumentGenerations
@@ -108,6 +109,7 @@ class Database:
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
+        self.statuses = StatusLister(storage, commit, catalog=self.catalog, generations=self.generations)
         self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
@@ -276,6 +278,7 @@ class Database:
             self.budgets.changes(transaction, target)
         elif target.kind is Kind.THREAD:
             transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+            self.eraser.list_status(transaction, target)
         transaction.when_written(lambda: self.generations.forget(target))
 
     # ── reads ─────────────────────────────────────────────────────────────────

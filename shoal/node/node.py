@@ -99,6 +99,7 @@ class Node:
         if self.replicator is not None:
             self.replicator.start()
         self._database.garbage.start(replicas)
+        self._database.statuses.start()
         self.service.start()
         self._stopped = False
 
@@ -143,6 +144,7 @@ class Node:
                 await self.replicator.stop()
             await self._database.garbage.stop()
             await self._database.indexer.stop()
+            await self._database.statuses.stop()
             await self.service.close()
             marker = self._incarnation.closing()
             if marker and self._commit.failed is None:

@@ -15,6 +15,7 @@ Laws:
     O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
+    T space₂₊ₙ status₁ name                           threads by status (derived)
     D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
     X partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           indexes of an object's fields (derived)
     G partition₂ origin₁₆ sequence₈ nth₂              garbage: what an operation erased, until it is gone
@@ -56,6 +57,7 @@ LOG = b"L"
 OBJECT = b"O"
 KEY = b"K"
 CATALOG = b"C"
+STATUS = b"T"
 SNAPSHOT = b"D"
 INDEX = b"X"
 GARBAGE = b"G"
@@ -141,6 +143,17 @@ def split_catalog(key: bytes) -> tuple[str, Kind, str]:
     """Space, kind and name of a key that `catalog` made for an object."""
     space, rest = _take(key[1:])
     return space.decode(), Kind(rest[0]), rest[1:].decode()
+
+
+def status(space: str, code: int, name: str = "") -> bytes:
+    """A thread's entry among those with a status; with an empty name the prefix of all of them."""
+    return STATUS + _sized(space) + bytes([code]) + name.encode()
+
+
+def split_status(key: bytes) -> tuple[str, int, str]:
+    """Space, code of the status, and name of a key that `status` made."""
+    space, rest = _take(key[1:])
+    return space.decode(), rest[0], rest[1:].decode()
 
 
 def _identity(kind: Kind, space: str, name: str) -> bytes:

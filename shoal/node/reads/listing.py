@@ -1,7 +1,10 @@
 """Lists of spaces, objects and threads.
 
-Law: a page of threads reads at most `listing_scan_max` threads, however few match, and says where
-the next page begins. So a search for a rare status does not delay other requests.
+Laws:
+- A page of threads reads at most `listing_scan_max` threads, however few match, and says where
+  the next page begins. So a search for rare metadata does not delay other requests.
+- A search by status reads the threads that have it; the catalog leads to them, their own rows decide.
+- An answer also shows which threads do not match: the bookmark notes their partitions too.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, status
-from shoal.names import check_name
+from shoal.names import check_name, is_colocated
 from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
@@ -57,25 +60,40 @@ class Listings:
         check_name("space", request.space)
         await self._reach_all(bookmark)
         bound = self._config.listing_scan_max
-        looked = self._database.catalog.names(
-            request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=bound + 1
+        looked = self._database.catalog.threads(
+            request.space, request.status, prefix=request.prefix, after=request.after, limit=bound + 1
         )
         more = len(looked) > bound
         names: list[str] = []
         seen: list[str] = []
-        for name in looked[:bound]:
+        for name, may_match in looked[:bound]:
             if len(names) == self._limit(request.limit):
                 more = True
                 break
             seen.append(name)
-            if _matches(self._database.document(Target(Kind.THREAD, request.space, name)).rows, request):
+            if may_match and _matches(self._database.document(Target(Kind.THREAD, request.space, name)).rows, request):
                 names.append(name)
-        await self._show(request.space, seen, bookmark)
+        await self._show_all(self._partitions(request, seen), bookmark)
         return ThreadNames(names, seen[-1] if more and seen else "")
 
     async def _show(self, space: str, names: Iterable[str], bookmark: Bookmark) -> None:
         """Wait until everything that an answer shows of these objects is durable, and note it in the bookmark."""
-        shown = {number: self._database.vector_of(number) for number in {partition_of(space, name) for name in names}}
+        await self._show_all({partition_of(space, name) for name in names}, bookmark)
+
+    def _partitions(self, request: ListThreads, seen: list[str]) -> set[int]:
+        """The partitions of the threads that an answer shows, or shows not to match."""
+        if request.status in ("", "running"):
+            return {partition_of(request.space, name) for name in seen}
+        bound = self._config.listing_scan_max
+        names = self._database.catalog.names(
+            request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=bound + 1
+        )
+        if len(names) <= bound or is_colocated(request.space):
+            return {partition_of(request.space, name) for name in names}
+        return set(self._database.changelog.vectors())
+
+    async def _show_all(self, partitions: set[int], bookmark: Bookmark) -> None:
+        shown = {number: self._database.vector_of(number) for number in partitions}
         await self._database.all_durable()
         for partition, vector in shown.items():
             bookmark.note(partition, vector)

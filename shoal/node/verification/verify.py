@@ -7,7 +7,7 @@ It checks, partition by partition, that
 - a document's snapshot with the updates after it is the document that all its updates build;
 - the rows of an index are those that the items make;
 - every idempotency key names the operation that it stands for;
-- the catalog lists exactly the objects that have operations.
+- the catalog lists exactly the objects that have operations, and the threads under their statuses.
 
 Verifying changes nothing. It holds in memory one partition's rows, and the names of all objects.
 """
@@ -15,6 +15,7 @@ Verifying changes nothing. It holds in memory one partition's rows, and the name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
@@ -22,8 +23,10 @@ from shoal.cluster.partition import PARTITIONS
 from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import successor
+from shoal.crdt.thread import status
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
+from shoal.node.catalog import status_flaws
 from shoal.node.items import indexes
 from shoal.node.target import Target
 from shoal.node.verification.integrity import check_object
@@ -44,6 +47,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     """
     report = Report()
     there: set[_Named] = set()
+    statuses: dict[tuple[str, str], str] = {}
     for partition in range(PARTITIONS):
         progress(partition)
         logged = list(_log(storage, partition, report))
@@ -58,8 +62,13 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         _check_indexes(storage, partition, stored, report)
         for place, rows in stored.items():
             if place in folded.alive:
-                check_object(Object(storage, place, folded.current(place)), rows, report, config)
+                found = Object(storage, place, folded.current(place))
+                check_object(found, rows, report, config)
+                if place.kind is Kind.THREAD and (of := _status(found)) is not None:
+                    statuses[place.space, place.name] = of
     _check_catalog(storage, there, report)
+    for flaw in status_flaws(storage, statuses):
+        report.problem(flaw)
     return report
 
 
@@ -152,6 +161,13 @@ def _check_indexes(storage: Storage, partition: int, objects: dict[ObjectPlace, 
                 report.problem(f"{text_of(place)}: {flaw}")
         except StoreCorrupt as error:
             report.problem(f"{text_of(place)}: {error.message}")
+
+
+def _status(thread: Object) -> str | None:
+    with suppress(StoreCorrupt):  # Its rows are reported.
+        current = status.current(thread.rows)
+        return None if current is None else current.status
+    return None
 
 
 def _check_catalog(storage: Storage, there: set[_Named], report: Report) -> None:

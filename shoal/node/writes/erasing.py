@@ -9,12 +9,13 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from shoal.crdt import deletion
 from shoal.crdt.document import compaction
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, pruning, trimming
-from shoal.errors import BadOperation
+from shoal.crdt.thread import dag, pruning, status, trimming
+from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
@@ -32,7 +33,7 @@ from shoal.protocol.requests import Deleted, DeleteThread
 from shoal.storage.keys import Kind
 
 DEAD_LISTED_MAX = 100
-_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save))
+_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move))
 """Changes that need more than an entry of their object in the catalog."""
 
 
@@ -122,8 +123,16 @@ class Eraser:
             self._garbage.enter(
                 transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
             )
+        elif isinstance(made, status.Move):
+            self.list_status(transaction, target)
         elif isinstance(made, dag.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
             marking.protect(dag.decode_record(beside.content))
+
+    def list_status(self, transaction: Transaction, target: Target) -> None:
+        """List a thread under the status that its rows say."""
+        with suppress(StoreCorrupt):  # It is listed once the thread has been rebuilt.
+            current = status.current(self._generations.current(transaction, target).rows)
+            self._catalog.set_status(transaction, target, "running" if current is None else current.status)
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""

@@ -1,0 +1,144 @@
+"""Threads by status: which are listed, and how much is read for that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from shoal.config import Config
+from shoal.node.verification.verify import verify
+from shoal.protocol.requests import ListThreads
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from tests.node.conftest import Bench, Opener
+
+MARK = keys.meta("statuses")
+
+
+class CountedStorage(MemoryStorage):
+    """Counts the rows that are read."""
+
+    reads = 0
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self.reads += 1
+        return super().get(key)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for row in super().scan(start, stop, reverse=reverse, limit=limit):
+            self.reads += 1
+            yield row
+
+
+async def listed(bench: Bench, status: str, prefix: str = "") -> list[str]:
+    return [name async for name in bench.space.threads(prefix, status=status)]  # type: ignore[arg-type]
+
+
+def problems(bench: Bench) -> list[str]:
+    return verify(bench.storage, config=Config()).problems
+
+
+async def made(bench: Bench, count: int) -> None:
+    await asyncio.gather(*(bench.space.thread(f"t{n:03}").save({"n": n}) for n in range(count)))
+
+
+def aged(bench: Bench) -> MemoryStorage:
+    """The store as an older version would have left it: without statuses in the catalog."""
+    storage = bench.storage.left_by_crash(None)
+    rows: dict[bytes, bytes | None] = {key: None for key, _ in storage.scan(keys.STATUS, keys.STATUS + b"\xff")}
+    rows |= dict.fromkeys([key for key, _ in storage.scan(keys.CATALOG, keys.CATALOG + b"\xff")], b"")
+    storage.write({**rows, MARK: None})
+    storage.sync()
+    return storage
+
+
+async def test_a_search_by_status_reads_what_has_it_and_not_the_others(open_bench: Opener) -> None:
+    reads: list[int] = []
+    for count in (100, 200):
+        storage = CountedStorage()
+        bench = open_bench(storage, listing_scan_max=20)
+        await made(bench, count)
+        for n in (7, 50, 93):
+            await bench.space.thread(f"t{n:03}").request_approval("?")
+        assert await listed(bench, "failed") == []  # The first answer reads the vectors of all partitions.
+        storage.reads = 0
+        assert await listed(bench, "waiting") == ["t007", "t050", "t093"]
+        reads.append(storage.reads)
+        assert len(await listed(bench, "running")) == count - 3
+    assert reads[0] == reads[1]
+
+
+async def test_pages_by_status_list_each_thread_once(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=4, page_items_max=3)
+    await made(bench, 30)
+    for n in range(0, 30, 2):
+        await bench.space.thread(f"t{n:03}").finish()
+    assert await listed(bench, "done") == [f"t{n:03}" for n in range(0, 30, 2)]
+    assert await listed(bench, "running") == [f"t{n:03}" for n in range(1, 30, 2)]
+    assert await listed(bench, "done", "t01") == [f"t{n:03}" for n in range(10, 20, 2)]
+    assert await listed(bench, "failed") == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_happens_to_threads_they_are_listed_under_their_status(open_bench: Opener, seed: int) -> None:
+    bench, random = open_bench(seed=seed + 1), Random(seed)
+    for _ in range(60):
+        thread = bench.space.thread(f"t{random.randrange(6)}")
+        match random.randrange(6):
+            case 0:
+                await thread.delete()
+            case 1:
+                await thread.journal.append("event")
+            case 2:
+                await thread.pause()
+            case 3:
+                await thread.request_approval("?")
+            case 4:
+                await thread.approve()
+            case 5:
+                await thread.finish()
+    names = [name async for name in bench.space.threads()]
+    statuses = {name: (await bench.space.thread(name).status()).status for name in names}
+    for status in ("running", "paused", "waiting", "done", "failed"):
+        assert await listed(bench, status) == [name for name in names if statuses[name] == status]
+    assert problems(bench) == []
+
+
+async def test_the_threads_of_an_old_directory_are_listed_at_once_and_indexed_soon(open_bench: Opener) -> None:
+    bench = open_bench()
+    await made(bench, 150)
+    for n in range(0, 150, 3):
+        await bench.space.thread(f"t{n:03}").finish()
+    await bench.space.thread("t140").request_approval("?")
+    old = open_bench(aged(bench), seed=2)
+    assert await listed(old, "waiting") == ["t140"]
+    await old.space.thread("t001").finish()
+    async with asyncio.timeout(30):
+        while old.storage.get(MARK) is None:
+            await asyncio.sleep(0)
+    assert await listed(old, "done") == sorted(["t001", *(f"t{n:03}" for n in range(0, 150, 3))])
+    assert await listed(old, "waiting") == ["t140"]
+    assert problems(old) == []
+
+
+async def test_a_thread_that_is_listed_under_another_status_is_found_by_verify(bench: Bench) -> None:
+    await bench.space.thread("t").finish()
+    bench.storage.write({keys.status("crew", 4, "t"): None, keys.status("crew", 3, "t"): b""})
+    assert problems(bench) == [
+        "thread 't' of space 'crew' is wrongly listed under a status",
+        "thread 't' of space 'crew' is not listed under a status",
+    ]
+
+
+async def test_an_answer_is_as_new_on_the_next_node_though_it_lists_nothing(bench: Bench) -> None:
+    await bench.space.thread("t").request_approval("?")
+    await bench.space.thread("t").approve()
+    reader = bench.node.session()
+    assert len(reader.bookmark) == 0
+    await reader.call(ListThreads("crew", "waiting"))
+    assert len(reader.bookmark) == 1
