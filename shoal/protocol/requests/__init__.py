@@ -1,13 +1,13 @@
-"""The requests that a node answers, and its replies: one vocabulary for every door.
+"""The requests that a node answers, and its replies, the same for every interface.
 
-The embedded store, the session WebSocket, REST and the command line all speak
-these. Each is a msgpack array whose first element is the tag; fields are only
-ever added at the end, with a default (wire versions N and N−1 work together).
+The embedded store, the session WebSocket, REST and the command line all use
+them. Each is a msgpack array whose first element is the tag. Fields are only
+added at the end, with a default (wire versions N and N−1 work together).
 Channel values, events and register values are msgpack of `shoal.values`; a node
-stores them and does not look inside. Checkpoint ids are 64 hex digits. Times
+stores them without decoding them. Checkpoint ids are 64 hex digits. Times
 are milliseconds since 1970. Cursors and contexts are opaque bytes.
 
-A request about one object names it in its second field, which says the kind.
+A request about one object names it in its second field, whose name is the object's kind.
 """
 
 from __future__ import annotations

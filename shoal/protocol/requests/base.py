@@ -1,4 +1,4 @@
-"""What every request and reply is made of."""
+"""The base classes of requests and replies."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 Durability = Literal["memory", "local", "quorum", "all"]
 
 NO_HEAD = ""
-"""As `expect_head`: the branch must not exist yet. As `parent`: the checkpoint has none."""
+"""As `expect_head`, the branch must not exist yet. As `parent`, the checkpoint has none."""
 
 R = TypeVar("R", covariant=True)
-"""What answers a request."""
+"""The reply to a request."""
 
 
 class Request(Struct, Generic[R], array_like=True, frozen=True, tag=True):
@@ -36,27 +36,27 @@ class Request(Struct, Generic[R], array_like=True, frozen=True, tag=True):
 
 
 class Write(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
-    """Changes objects of one partition; may carry an idempotency key beside it."""
+    """A request that changes objects of one partition; it may be sent with an idempotency key."""
 
 
 class Read(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
-    """Changes nothing."""
+    """A request that changes nothing."""
 
 
 class ObjectWrite(Write[R], Generic[R], array_like=True, frozen=True, tag=True):
-    """Changes one object, which its second field names."""
+    """A write to one object, which its second field names."""
 
     space: str
 
 
 class ObjectRead(Read[R], Generic[R], array_like=True, frozen=True, tag=True):
-    """Reads one object, which its second field names."""
+    """A read of one object, which its second field names."""
 
     space: str
 
 
 class Maintenance(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
-    """Looks at one object, which its second field names, and changes it in as many operations as that takes."""
+    """A request that inspects one object, named by its second field, and changes it in as many operations as needed."""
 
     space: str
 
@@ -67,7 +67,7 @@ class Reply(Struct, array_like=True, frozen=True, tag=True):
 
 @cache
 def reply_of(kind: type[Request[R]], /) -> type[R]:
-    """The class that answers requests of a kind."""
+    """The class of the reply to a kind of request."""
     [base] = kind.__orig_bases__  # type: ignore[attr-defined]
     [reply] = get_args(base)
     found: type[R] = getattr(sys.modules[kind.__module__], reply.__forward_arg__) if isinstance(reply, ForwardRef) else reply

@@ -1,4 +1,4 @@
-"""Several writes as one."""
+"""Several writes as one operation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ else:
 
 @final
 class Batch(Write["BatchReply"], array_like=True, frozen=True, tag="batch"):
-    """Apply writes as one operation, all or none. They must share a partition."""
+    """Apply writes as one operation, all or none. Their objects must share a partition."""
 
     writes: list[BatchWrite]
 
 
 class BatchReply(Reply, array_like=True, frozen=True, tag="batch-reply"):
+    """The replies to the writes, in their order."""
+
     replies: list[BatchAnswer]

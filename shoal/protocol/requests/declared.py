@@ -1,9 +1,9 @@
-"""What is declared of an operation beside its request's fields and its reply.
+"""Declarations of operations, beside their requests' fields and their replies.
 
 Law: a difference between operations that is not in their fields is declared once, at the request's class. Unions for decoders,
 batches, multi-reads, HTTP routes and plain commands, with their descriptions, are derived from the declarations. The base
 class of a request says which table of a node serves it (`shoal.node.handler`); tests compare the tables with the declarations.
-A request that declares nothing comes alone, and has no derived route and no derived command.
+A request without a declaration is only sent alone, and has no derived route or command.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
 
 class Http(NamedTuple):
-    """The place of an operation in the HTTP API. What the path names are fields of the request; all others are its body's,
-    or of a GET its query's.
+    """The place of an operation in the HTTP API. The parts of the path are fields of the request; the other fields are in
+    the body, or in the query of a GET.
     """
 
     method: str
     path: str  # Below the space.
     summary: str
     ops: tuple[str, ...] = ()  # Its names among the writes of a batch, or the reads of a multi-read.
-    created: str = ""  # A field of the reply: if it is true, the status is 201.
-    errors: tuple[type[ShoalError], ...] = ()  # Besides those of all writes or reads.
-    example: Any = None  # A body.
+    created: str = ""  # A field of the reply. If it is true, the status is 201.
+    errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all writes or reads.
+    example: Any = None  # An example of the body.
 
 
 class Cli(NamedTuple):
@@ -38,18 +38,20 @@ class Cli(NamedTuple):
 
     command: str  # The group, and the command in it: "budget grant".
     help: str
-    example: str  # In the help, without the option that says which store.
-    shows: str  # A field of the reply.
-    arguments: tuple[str, ...] = ()  # Fields of the request that are arguments, after the object's name.
-    options: tuple[str, ...] = ()  # And those that are options. All other fields have their defaults.
-    defaults: Mapping[str, Any] = {}  # Of arguments that may be omitted.
+    example: str  # A command line, for the help.
+    shows: str  # The field of the reply that is printed.
+    arguments: tuple[str, ...] = ()  # The fields of the request that are arguments, after the object's name.
+    options: tuple[str, ...] = ()  # The fields that are options. All other fields have their defaults.
+    defaults: Mapping[str, Any] = {}  # The defaults of arguments that may be omitted.
 
 
 class Declaration(NamedTuple):
+    """All that is declared of one operation."""
+
     batch: bool = False  # Whether it may be one of the writes of a batch.
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
-    durable: bool = False  # Whether it is answered once it is on disk, even if durability `memory` was asked for.
-    not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request comes again with its idempotency key.
+    durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
+    not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
     http: Http | None = None
     cli: tuple[Cli, ...] = ()
 
@@ -77,9 +79,10 @@ def operation(
 
 
 def declared() -> Mapping[type[Request[Any]], Declaration]:
-    """All that was declared, in the order in which it is written in each family."""
+    """All declarations, in the order of their families and, within one, of its module."""
     return _DECLARED
 
 
 def declaration_of(kind: type[Request[Any]], /) -> Declaration:
+    """The declaration of a request's class; an empty one if nothing was declared."""
     return _DECLARED.get(kind, _NOTHING)

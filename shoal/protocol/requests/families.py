@@ -1,4 +1,4 @@
-"""All families of requests, and what follows from their declarations."""
+"""All families of requests, and lists and unions of their classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILIES = (
 
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:
-    """All requests of a base, in the order of their tags."""
+    """All request classes below a base class, in the order of their tags."""
     ours = [child for child in base.__subclasses__() if child.__module__.startswith(__package__)]
     found = [kind for child in ours for kind in (operations(child) if child.__subclasses__() else [child])]
     return sorted(found, key=lambda kind: str(kind.__struct_config__.tag))
@@ -50,5 +50,5 @@ def replies(kinds: Iterable[type[Request[Any]]], /) -> list[type[Reply]]:
 
 
 def union(kinds: Iterable[type], /) -> Any:
-    """The type of what is of one of these kinds, for a decoder."""
+    """The union of these types, for a decoder."""
     return reduce(or_, kinds)

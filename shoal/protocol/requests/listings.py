@@ -1,4 +1,4 @@
-"""Which objects there are."""
+"""Listings of spaces, objects and threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ObjectKind = Literal["thread", "document", "counter", "register", "items", "sche
 
 
 class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects"):
-    """Names in byte order."""
+    """List the names of a space's objects of one kind, in byte order."""
 
     space: str
     kind: ObjectKind
@@ -24,28 +24,32 @@ class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects
 
 
 class ListSpaces(Read["Names"], array_like=True, frozen=True, tag="list-spaces"):
-    """List spaces."""
+    """List the names of spaces."""
 
     after: str | None = None
     limit: int = 1000
 
 
 class Names(Reply, array_like=True, frozen=True, tag="names"):
+    """A page of names."""
+
     names: list[str]
     more: bool
 
 
 class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-threads"):
-    """Threads by status and metadata, in byte order. An answer may hold none and have more."""
+    """List threads by status and metadata, in byte order. A page may be empty although there are more."""
 
     space: str
-    status: str = ""  # Empty: any.
+    status: str = ""  # Empty for any status.
     prefix: str = ""
-    filter: dict[str, bytes] = field(default_factory=dict)  # Name → packed value, in the metadata of the head of `main`.
+    filter: dict[str, bytes] = field(default_factory=dict)  # Key → packed value, in the metadata of the head of `main`.
     after: str | None = None
     limit: int = 1000
 
 
 class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
+    """A page of threads."""
+
     names: list[str]
-    after: str  # Ask again with this; empty: there are no more.
+    after: str  # Ask again with this; empty if there are no more.

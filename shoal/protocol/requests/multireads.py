@@ -1,4 +1,4 @@
-"""Several reads as one."""
+"""Several reads as of one moment."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ else:
 
 @final
 class MultiRead(Read["MultiReply"], array_like=True, frozen=True, tag="multi-read"):
-    """Read objects of one partition at one vector. No write comes between."""
+    """Read objects of one partition at one vector, with no write between the reads."""
 
     reads: list[PartRead]
 
 
 class MultiReply(Reply, array_like=True, frozen=True, tag="multi-reply"):
+    """The replies to several reads."""
+
     replies: list[PartAnswer]  # In the order of the reads.

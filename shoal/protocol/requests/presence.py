@@ -1,4 +1,4 @@
-"""Who is present in a space or a document. Nothing of it is durable."""
+"""Presence in a space or a document, which is not durable."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "Re
 
 
 class Present(Struct, array_like=True, frozen=True):
-    """What one client says of itself: an entry of Yjs' awareness."""
+    """The announcement of one client: an entry of the Yjs awareness."""
 
-    client: int  # For a document: its Yjs client id.
-    clock: int  # Grows with everything it says.
-    state: bytes  # JSON; `null`: it left.
+    client: int  # In a document, its Yjs client id.
+    clock: int  # It grows with each announcement.
+    state: bytes  # JSON; `null` if it left.
 
 
 class Announce(Read["Announced"], array_like=True, frozen=True, tag="announce"):
-    """Be present while this session lasts, and for as long as it is renewed in time.
+    """Announce clients, which are present while this session lasts and the announcement is renewed in time.
 
-    An entry that another session has announced is not changed.
+    Entries that another session has announced are not changed.
     """
 
     space: str
-    document: str  # Empty: in the space itself.
+    document: str  # Empty for the space itself.
     entries: list[Present]
 
 
 class Announced(Reply, array_like=True, frozen=True, tag="announced"):
-    """Those of the caller's entries that are gone for the node: a newer clock brings them back."""
+    """The caller's entries that the node counts as gone. Announce them with a newer clock to bring them back."""
 
     gone: list[Present] = field(default_factory=list)
 
 
 class ReadPresence(Read["Presence"], array_like=True, frozen=True, tag="read-presence"):
-    """Read who is present."""
+    """Read the clients that are present."""
 
     space: str
     document: str = ""
 
 
 class Presence(Reply, array_like=True, frozen=True, tag="presence"):
+    """Entries of a space or a document."""
+
     entries: list[Present]
 
 
 class FollowPresence(Read[Never], array_like=True, frozen=True, tag="follow-presence"):
-    """Push a `Presence` of all who are there, then one of what has changed, the newest of each client."""
+    """Push a `Presence` of all clients that are present, then one for each change, with the newest entry of each client."""
 
     space: str
     document: str = ""

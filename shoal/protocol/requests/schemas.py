@@ -1,4 +1,4 @@
-"""Replicated JSON Schemas, which nodes enforce for every client of a space."""
+"""Replicated JSON Schemas: nodes enforce them for all clients of a space."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "Schema
 class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
     """Put a version of a schema. The same content again changes nothing.
 
-    `threads` says which threads must keep its newest version, whoever saves them: a
-    name, a prefix and `*`, or nothing. Saves under its name keep the version they name.
+    `threads` names the threads whose saves must satisfy its newest version: a name, a
+    prefix and `*`, or nothing. A save under its name must satisfy the version that it names.
     """
 
     schema: str
@@ -37,11 +37,13 @@ class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag=
 
 
 class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
+    """One version of a schema."""
+
     version: int
     json: Annotated[bytes, Shape.JSON, Named("schema")]
     threads: str
     wall_ms: int
-    rivals: int  # Other contents that were put concurrently under this version, and do not count.
+    rivals: int  # How many other contents were put concurrently under this version; they do not count.
 
 
 @operation(http=Http("GET", "/schemas/{schema}", "All versions of a schema, oldest first", errors=(NotFound,)))
@@ -55,6 +57,8 @@ class ReadSchema(ObjectRead["SchemaVersions"], array_like=True, frozen=True, tag
 
 
 class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions"):
+    """All versions of a schema."""
+
     versions: list[SchemaVersion]  # Oldest first.
 
 
@@ -62,17 +66,19 @@ class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions")
     http=Http(
         "GET",
         "/threads/{thread}/violations",
-        "What the heads of a thread break of the space's schemas",
+        "Violations of the space's schemas by the heads of a thread",
         errors=(NotFound,),
     )
 )
 class ReadViolations(ObjectRead["Violations"], array_like=True, frozen=True, tag="read-violations"):
-    """Which heads of a thread break a schema that the space has for it."""
+    """List violations of the space's schemas by the heads of a thread."""
 
     thread: str
 
 
 class Violation(Struct, array_like=True, frozen=True):
+    """A rule of a schema that a head breaks."""
+
     checkpoint: str
     branch: str
     schema: str
@@ -82,4 +88,6 @@ class Violation(Struct, array_like=True, frozen=True):
 
 
 class Violations(Reply, array_like=True, frozen=True, tag="violations"):
+    """All violations by the heads of a thread."""
+
     violations: list[Violation]

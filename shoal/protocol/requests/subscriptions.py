@@ -1,4 +1,4 @@
-"""What is pushed to who watches."""
+"""Subscriptions and their pushes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Change", "Edit", "Follow", "Push", "Reset", "Subscription", "Watch",
 class Watch(Read[Never], array_like=True, frozen=True, tag="watch"):
     """Push a `Change` for every durable change in a space.
 
-    Without `after` from now on, as a hint to read again: whoever falls behind gets SlowConsumer.
-    With it (a packed position; empty: from now on) each change comes once, also over
-    nodes: first those that the position does not cover, in causal order. `Watching` comes
-    first where it is empty, and `Reset` in the place of what could not be told.
+    Without `after` it begins now, and changes are hints to read again: a watcher that falls behind gets SlowConsumer.
+    With `after` (a packed position; empty: from now on) each change comes once, also across
+    nodes: first those that the position does not cover, in causal order. If it is empty, `Watching` comes
+    first. `Reset` takes the place of changes that are left out.
     """
 
     space: str
     kind: ObjectKind | None = None
     prefix: str = ""
-    kinds: list[ObjectKind] = field(default_factory=list)  # None: all.
+    kinds: list[ObjectKind] = field(default_factory=list)  # Empty: all.
     after: bytes | None = None
 
 
@@ -37,20 +37,22 @@ class Change(Reply, array_like=True, frozen=True, tag="change"):
     kind: ObjectKind
     name: str
     what: str
-    id: str  # Of the checkpoint, event, queue entry, key or item; empty: the object as a whole.
+    id: str  # The id of the checkpoint, event, queue entry, key or item; empty if the object as a whole changed.
     hlc: int
     wall_ms: int
-    partition: int = -1  # With `after`: where the watcher is once it has this one.
+    partition: int = -1  # With `after`, the partition of the watcher's position that this change moves.
     seen: bytes = b""  # Packed entries of the partition's vector that changed since the last push.
-    part: bytes = b""  # The operation's dot and the mutation's `nth`, where the operation may show more: not in `seen` yet.
+    part: bytes = b""  # The operation's dot and the mutation's `nth`, if more of the operation may follow.
 
 
 class Watching(Reply, array_like=True, frozen=True, tag="watching"):
-    position: bytes  # From where on the watcher is told.
+    """The watch has begun."""
+
+    position: bytes  # The position where the watch begins.
 
 
 class Reset(Reply, array_like=True, frozen=True, tag="reset"):
-    """Some changes are not told: read the state again, and go on from here."""
+    """Changes were left out: read the state again, and continue from this position."""
 
     position: bytes
     reason: str
@@ -59,8 +61,8 @@ class Reset(Reply, array_like=True, frozen=True, tag="reset"):
 class Follow(Read[Never], array_like=True, frozen=True, tag="follow"):
     """Push a document's `DocumentState`, then an `Edit` for every durable update.
 
-    `stale`: begin with what is here, even if it is older than what the bookmark
-    names; a caller that gives its `state` keeps what it has.
+    `stale`: begin with this node's state, even if it is older than the bookmark; a
+    caller that sends its `state` keeps its content.
     """
 
     space: str
@@ -71,10 +73,12 @@ class Follow(Read[Never], array_like=True, frozen=True, tag="follow"):
 
 
 class Edit(Reply, array_like=True, frozen=True, tag="edit"):
+    """A durable update of a followed document."""
+
     update: bytes
     roots: dict[str, RootKind]
     authors: dict[int, str] = field(default_factory=dict)  # As the update named them.
-    beginnings: list[Beginning] = field(default_factory=list)  # All that the node knows, if this brings one.
+    beginnings: list[Beginning] = field(default_factory=list)  # All beginnings that the node knows, if this update brings one.
 
 
 Subscription = Watch | Follow | FollowPresence

@@ -1,4 +1,4 @@
-"""All requests and all replies, as types: for annotations, and as unions for decoders."""
+"""All requests and all replies as types: base classes for type checkers, unions for decoders."""
 
 from __future__ import annotations
 

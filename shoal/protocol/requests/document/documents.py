@@ -1,4 +1,4 @@
-"""Documents."""
+"""Documents: updates, JSON, snapshots, conflicts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 RootKind = Literal["map", "array", "text", "xml"]
 _VERSION_BYTES = 16
 ANY = -1
-"""A generation: whichever is the current one."""
+"""As a generation: the current one."""
 
 
 @operation(batch=True)
@@ -55,20 +55,20 @@ class Update(ObjectWrite["Updated"], array_like=True, frozen=True, tag="update")
     document: str
     update: bytes
     roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
-    authors: dict[int, str] = field(default_factory=dict)  # Who edits under a Yjs client id; the sender comes first.
-    generation: int = ANY  # Of the document: the one that was edited.
-    beginning: bytes = b""  # The hash of the beginning that the editor shows; a node that lacks it answers NotReady.
+    authors: dict[int, str] = field(default_factory=dict)  # Yjs client id → author; the sender comes first.
+    generation: int = ANY  # The generation of the document that was edited.
+    beginning: bytes = b""  # The hash of the beginning that the editor shows. A node that lacks it answers NotReady.
 
 
 class Updated(Reply, array_like=True, frozen=True, tag="updated"):
-    pass
+    """The update is part of the document, or was already."""
 
 
 class Updates(ObjectWrite["UpdatesTaken"], array_like=True, frozen=True, tag="updates"):
     """Apply Yjs v1 updates of clients that declare no roots, as one operation.
 
-    Those that depend on what the node lacks are left out, and the reply names them. Any other error refuses all of
-    them. What a root is that nobody declared is inferred from its use.
+    Updates that depend on others that the node lacks are left out, and the reply names them. Any other error rejects
+    all of them. The kind of an undeclared root is inferred from its use.
     """
 
     document: str
@@ -84,14 +84,16 @@ class Early(Struct, array_like=True, frozen=True):
 
 
 class UpdatesTaken(Reply, array_like=True, frozen=True, tag="updates-taken"):
-    early: list[Early] = field(default_factory=list)  # None of the others is missing from the document.
+    """All updates of the request are part of the document, except those listed."""
+
+    early: list[Early] = field(default_factory=list)  # The updates that were left out.
 
 
 class Begin(ObjectWrite["Begun"], array_like=True, frozen=True, tag="begin"):
-    """Give a document that nobody has written its first content, JSON text.
+    """Give a document that was never written its first content, which is JSON text.
 
-    Two that are begun at once, at two nodes, are not added up: equal ones are one, and of
-    different ones the same one counts everywhere; what was lost is among the conflicts.
+    If two nodes begin it concurrently, the contents are not added up: equal ones count once, and of
+    different ones the same one counts on every node. Its conflicts list the lost values.
     """
 
     document: str
@@ -100,11 +102,13 @@ class Begin(ObjectWrite["Begun"], array_like=True, frozen=True, tag="begin"):
 
 
 class Begun(Reply, array_like=True, frozen=True, tag="begun"):
-    created: bool  # False: it had content already, and was left as it is.
+    """The answer to a beginning that was given or restored."""
+
+    created: bool  # False if it had content, which is unchanged.
 
 
 class Beginning(Struct, array_like=True, frozen=True):
-    """A beginning of a document. Of several the one with the least hash counts."""
+    """A beginning of a document. Of several, the one with the least hash counts."""
 
     digest: bytes  # SHA-256; the Yjs client id of its content follows from it.
     roots: dict[str, RootKind]
@@ -113,40 +117,43 @@ class Beginning(Struct, array_like=True, frozen=True):
 class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="restore-beginning"):
     """Give a node the beginning that a client has seen elsewhere; the reply says whether the node lacked it.
 
-    It counts as if the node that made it had sent it: of several beginnings one counts, everywhere.
+    It counts as if it had been replicated from the node that made it: of several beginnings the same one counts on
+    every node.
     """
 
     document: str
     digest: bytes
     update: bytes  # A Yjs v1 update: the beginning's content, under its client id, without deletions.
-    deletions: bytes  # A Yjs v1 update: what was deleted of that content since.
+    deletions: bytes  # A Yjs v1 update: the deletions of that content since.
     roots: dict[str, RootKind]
     author: str = ""
     generation: int = ANY
 
 
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
-    """End a document's generation: what was not written with knowledge of this is gone, or dies."""
+    """Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too."""
 
     document: str
-    expect: str | None = None  # The version that it must have (`document_version`); "": it must not be there.
+    expect: str | None = None  # The version that it must have (`document_version`); "" if it must not exist.
 
 
 class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
-    """Make the oldest updates of a document one, without what was deleted.
+    """Replace the oldest updates of a document by one, without deleted content.
 
     Raises NotFound if there is no such document.
     """
 
     document: str
     older_than_ms: int = 0  # Only updates that are older.
-    at_least: int = 1  # Updates; where fewer would go all stay as they are.
+    at_least: int = 1  # The minimal number of updates; if there are fewer, nothing is compacted.
 
 
 class Compacted(Reply, array_like=True, frozen=True, tag="compacted"):
-    updates: int  # That are part of the merged one from now on.
-    bytes: int  # Of the merged one; 0 if there was nothing to do.
-    more: bool = False  # There are more that could be, by another request.
+    """The result of a compaction."""
+
+    updates: int  # How many updates were replaced by one.
+    bytes: int  # The size of that one; 0 if there was nothing to do.
+    more: bool = False  # Whether there are more to compact, for another request.
 
 
 class Patch(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="patch"):
@@ -159,7 +166,7 @@ class Patch(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="patc
 
 
 class Replace(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="replace"):
-    """Edit a document in place until it is this JSON text, by a small change."""
+    """Edit a document in place, with small changes, until it equals this JSON text."""
 
     document: str
     content: bytes
@@ -171,16 +178,18 @@ class ReadDocument(ObjectRead["DocumentState"], array_like=True, frozen=True, ta
     """Read a document as a Yjs update. If it does not exist, it is empty."""
 
     document: str
-    state: bytes = b"\x00"  # The caller's Yjs state vector: only what it lacks is sent.
+    state: bytes = b"\x00"  # The caller's Yjs state vector: only updates that it lacks are sent.
 
 
 class DocumentState(Reply, array_like=True, frozen=True, tag="document-state"):
+    """The state of a document, or the part that the caller lacks."""
+
     update: bytes
     roots: dict[str, RootKind]
-    authors: dict[int, str] = field(default_factory=dict)  # By Yjs client id, of those who said who they are.
-    state: bytes = b"\x00"  # The document's Yjs state vector: that of a caller which has applied this.
-    generation: int = 0  # How often it was deleted.
-    beginnings: list[Beginning] | None = None  # All that the node knows; None: a node of an earlier version.
+    authors: dict[int, str] = field(default_factory=dict)  # Yjs client id → author, as far as they were given.
+    state: bytes = b"\x00"  # The document's Yjs state vector: that of a caller after applying this.
+    generation: int = 0  # How often the document was deleted.
+    beginnings: list[Beginning] | None = None  # All beginnings that the node knows; None from a node of an earlier version.
 
 
 @operation(multi_read=True)
@@ -194,18 +203,20 @@ class ReadDocumentJson(ObjectRead["DocumentJson"], array_like=True, frozen=True,
 
 
 class ReadMoment(ObjectRead["Moment"], array_like=True, frozen=True, tag="read-moment"):
-    """Name a document as it is."""
+    """Name the current state of a document, for `ReadDocumentAt`."""
 
     document: str
 
 
 class Moment(Reply, array_like=True, frozen=True, tag="moment"):
+    """A state of a document, which `ReadDocumentAt` can read later."""
+
     generation: int
-    vector: bytes  # Of the partition, packed.
+    vector: bytes  # The partition's vector, packed.
 
 
 class ReadDocumentAt(ObjectRead["DocumentJson"], array_like=True, frozen=True, tag="read-document-at"):
-    """A document as it was at a moment."""
+    """Read a document as it was at a `Moment`."""
 
     document: str
     generation: int
@@ -213,32 +224,36 @@ class ReadDocumentAt(ObjectRead["DocumentJson"], array_like=True, frozen=True, t
 
 
 class ReadConflicts(ObjectRead["Conflicts"], array_like=True, frozen=True, tag="read-conflicts"):
-    """What concurrent sets of one key of a map lost."""
+    """List values of map keys that concurrent assignments overwrote."""
 
     document: str
 
 
 class Overwritten(Struct, array_like=True, frozen=True):
-    """Values are packed, and nil if deleted."""
+    """A value that a concurrent assignment overwrote. Values are packed, and nil if deleted."""
 
-    path: list[str]  # From the root on; "*" is some element of an array.
+    path: list[str]  # From the root on; "*" stands for an element of an array.
     lost: bytes
-    lost_by: str  # "" where nobody said.
-    stands: bytes  # What is there now.
-    stands_by: str  # Who overwrote it.
+    lost_by: str  # The author of the lost value; "" if none was given.
+    stands: bytes  # The current value.
+    stands_by: str  # The author of the current value.
     wall_ms: int  # When the later of the two was written.
 
 
 class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
-    overwritten: list[Overwritten]  # Latest first; no more than `document_conflicts_max`.
+    """The overwritten values of a document."""
+
+    overwritten: list[Overwritten]  # The latest first; at most `document_conflicts_max`.
     more: bool
 
 
 class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):
+    """The content of a document."""
+
     json: bytes
 
 
 def document_version(json: bytes) -> str:
-    """A document's version: a digest of its content as JSON, whatever the order of keys. Equal content has equal versions."""
+    """A document's version: a digest of its content as JSON with sorted keys, so that equal contents have equal versions."""
     content = msgspec.json.encode(msgspec.json.decode(json), order="sorted")
     return blake2b(content, digest_size=_VERSION_BYTES).hexdigest()

@@ -1,4 +1,4 @@
-"""Indexes of the fields of items, of all whose namespaces begin with one label: `items`."""
+"""Indexes of items' fields: an index covers all items whose namespaces begin with one label, `items`."""
 
 from __future__ import annotations
 
@@ -17,40 +17,46 @@ __all__ = ["IndexItems", "ItemIndex", "ItemIndexes", "ItemsIndexed", "ListItemIn
     http=Http(
         "POST",
         "/items:index",
-        "Have fields of all items below a first label indexed",
+        "Index fields of all items below a first label",
         example={"label": "memory", "fields": ["tea"]},
     )
 )
 class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="index-items"):
-    """Have these fields indexed, by every node."""
+    """Index these fields on every node."""
 
     items: Annotated[str, Named("label")]
     fields: list[str]  # "user.age" is a field within another.
 
 
-@operation(http=Http("POST", "/items:unindex", "Give up the indexes of fields", example={"label": "memory", "fields": ["tea"]}))
+@operation(http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}))
 class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="unindex-items"):
-    """Give up the indexes of these fields."""
+    """Drop the indexes of these fields on every node."""
 
     items: Annotated[str, Named("label")]
     fields: list[str]  # "user.age" is a field within another.
 
 
 class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):
-    changed: list[str]  # The fields that were not, or were, indexed before.
+    """The fields whose indexes were added or dropped."""
+
+    changed: list[str]  # The fields that are now indexed and were not before, or the other way round.
 
 
-@operation(http=Http("GET", "/items:indexes", "The fields that are indexed"))
+@operation(http=Http("GET", "/items:indexes", "The indexed fields"))
 class ListItemIndexes(ObjectRead["ItemIndexes"], array_like=True, frozen=True, tag="list-item-indexes"):
-    """List the fields that are indexed."""
+    """List the indexed fields."""
 
     items: Annotated[str, Named("label")]
 
 
 class ItemIndex(Struct, array_like=True, frozen=True):
+    """One index."""
+
     field: str
-    built: bool  # On the node that answers: until then its searches scan.
+    built: bool  # Whether the serving node has built it; until then its searches scan.
 
 
 class ItemIndexes(Reply, array_like=True, frozen=True, tag="item-indexes"):
+    """All indexes below a label."""
+
     indexes: list[ItemIndex]

@@ -1,6 +1,6 @@
 """Memory items. `items` is the first label of their namespace, `rest` the labels after it.
 
-An item's version is opaque; NO_ITEM is that of one which is not there, or has expired.
+An item's version is opaque; NO_ITEM is the version of an item that does not exist or has expired.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Match = Literal["prefix", "suffix"]
 
 @operation(batch=True)
 class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-item"):
-    """Put a value in the place of what the serving node shows.
+    """Put a value, replacing the values that the serving node shows.
 
-    `ttl_ms`: how long it is shown; None: for ever. `expect`: the item's version must be this one. `vectors`: what
-    `RankItems` compares, each some 32-bit floats, little-endian.
+    `ttl_ms`: after so many ms it expires; None: never. `expect`: the version that the item must have. `vectors`: the
+    vectors that `RankItems` compares, each as 32-bit floats, little-endian.
     """
 
     items: str
@@ -60,12 +60,14 @@ class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-ite
 
 
 class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
+    """The item's new version."""
+
     version: str
 
 
 @operation(batch=True)
 class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
-    """Delete what the serving node shows."""
+    """Delete the values of an item that the serving node shows."""
 
     items: str
     rest: list[str]
@@ -74,27 +76,33 @@ class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="
 
 
 class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
-    deleted: bool  # False if it was not there.
+    """The result of a deletion."""
+
+    deleted: bool  # False if it did not exist.
 
 
 class RefreshItems(ObjectWrite["ItemsRefreshed"], array_like=True, frozen=True, tag="refresh-items"):
-    """Let the times to live of items begin anew. One without any, or not there, is left out."""
+    """Restart the time to live of items. Items without one, and those that do not exist, are left out."""
 
     items: str
     paths: list[tuple[list[str], str]]  # Rest and key.
 
 
 class ItemsRefreshed(Reply, array_like=True, frozen=True, tag="items-refreshed"):
+    """The number of items whose time to live was restarted."""
+
     refreshed: int
 
 
 class SweepItems(ObjectWrite["ItemsSwept"], array_like=True, frozen=True, tag="sweep-items"):
-    """Erase items that expired longer than the node's grace ago, up to its bound."""
+    """Erase a bounded number of items that expired longer ago than the node's grace period."""
 
     items: str
 
 
 class ItemsSwept(Reply, array_like=True, frozen=True, tag="items-swept"):
+    """The number of items that were erased, and whether there are more."""
+
     erased: int
     more: bool
 
@@ -108,12 +116,16 @@ class GetItems(ObjectRead["ItemsFound"], array_like=True, frozen=True, tag="get-
 
 
 class ItemSibling(Struct, array_like=True, frozen=True):
+    """A value that was put concurrently with the one shown."""
+
     value: bytes
     wall_ms: int
 
 
 class Item(Struct, array_like=True, frozen=True):
-    namespace: list[str]  # Whole.
+    """An item."""
+
+    namespace: list[str]  # All labels.
     key: str
     value: bytes
     version: str
@@ -122,19 +134,21 @@ class Item(Struct, array_like=True, frozen=True):
     expires_ms: int | None = None
     siblings: list[ItemSibling] = field(
         default_factory=list
-    )  # Values that were put concurrently, and that no write has seen since.
+    )  # Values that were put concurrently and that no later write has seen.
 
 
 class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
-    items: list[Item | None]  # In the order of the paths; of fewer if these are more than a page: ask for the rest.
+    """Items by their keys; None for one that does not exist or has expired."""
+
+    items: list[Item | None]  # In the order of the paths. If they do not fit a page, there are fewer: ask for the rest.
 
 
 @operation(multi_read=True)
 class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="search-items"):
-    """Items of a namespace and those below it, in the order of (namespace, key).
+    """Find items of a namespace and of those below it, in the order of (namespace, key).
 
-    `filter` is a packed map; no bytes match all. `skip` leaves out the first ones that match. `explain`: say how.
-    All `matches` must hold, of whole namespaces; "*" is any label.
+    `filter` is a packed map; if empty, all items match. `skip` leaves out the first matches. `explain`: include the plan.
+    All `matches` of the whole namespace must hold; "*" is any label.
     """
 
     items: str
@@ -142,32 +156,34 @@ class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="se
     filter: bytes = b""
     limit: int = 100
     skip: int = 0
-    after: bytes = b""  # A cursor of an earlier reply.
+    after: bytes = b""  # The cursor of the previous reply.
     explain: bool = False
     matches: list[tuple[Match, list[str]]] = field(default_factory=list)
 
 
 class SearchPlan(Struct, array_like=True, frozen=True):
-    """How a page was found: by a `scan` of all items, by a `lookup` of what an index lists, or by a `stream` of it in order."""
+    """How a page was found: by a `scan` of all items, a `lookup` in an index, or a `stream` of an index in its order."""
 
     how: Literal["scan", "lookup", "stream"]
-    field: str  # Whose index; empty for a scan.
-    index_rows: int  # That were read.
+    field: str  # The field whose index was used; empty for a scan.
+    index_rows: int  # Rows of the index that were read.
     item_rows: int
 
 
 class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
+    """A page of a search."""
+
     items: list[Item]
     skipped: int
     cursor: bytes
-    more: bool  # Ask again with `cursor`; a page may be empty and yet not the last.
+    more: bool  # Ask again with `cursor`. A page may be empty and not the last.
     plan: SearchPlan | None = None
 
 
 class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="rank-items"):
-    """Items of a namespace and those below it, by how near a vector of theirs is.
+    """Rank items of a namespace and of those below it by their nearest vector.
 
-    Near is the cosine of the angle. Vectors of another length are not compared. `skip` leaves out the nearest ones.
+    The measure is the cosine of the angle. Vectors of another length are not compared. `skip` leaves out the nearest ones.
     """
 
     items: str
@@ -180,20 +196,25 @@ class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="ra
 
 
 class Ranked(Struct, array_like=True, frozen=True):
+    """An item and how near it is."""
+
     item: Item
-    score: float  # -1 to 1, of its nearest vector.
+    score: float  # The cosine for its nearest vector, -1 to 1.
 
 
 class RankedItems(Reply, array_like=True, frozen=True, tag="ranked-items"):
-    items: list[Ranked]  # The nearest first; of those as near in the order of (namespace, key).
-    more: bool  # Fewer than were asked for, for their size: ask for the rest.
-    compared: int  # Vectors.
+    """Items by how near they are."""
+
+    items: list[Ranked]  # The nearest first; equally near ones in the order of (namespace, key).
+    more: bool  # Whether there are fewer than requested because of their size: ask for the rest.
+    compared: int  # How many vectors were compared.
 
 
 class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag="list-namespaces"):
-    """Namespaces that hold items, in order.
+    """List namespaces that hold items, in order.
 
-    All `matches` must hold, of whole namespaces; "*" is any label. `depth_max` cuts what is longer, and lists it once.
+    All `matches` of the whole namespace must hold; "*" is any label. `depth_max` cuts longer namespaces, and lists each
+    result once.
     """
 
     items: str
@@ -204,6 +225,8 @@ class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag
 
 
 class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
+    """A page of namespaces, each as all its labels."""
+
     namespaces: list[list[str]]
     cursor: bytes
     more: bool

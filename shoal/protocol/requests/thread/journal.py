@@ -1,4 +1,4 @@
-"""A thread's journal."""
+"""A thread's journal: events, consumers, snapshots of reducers, places of loops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
     http=Http(
         "POST",
         "/threads/{thread}/events",
-        "Append an event to the journal (200 if its key was there already)",
+        "Append an event to the journal (200 if its key was appended before)",
         ops=("append",),
         created="appended",
         errors=(SchemaViolation,),
@@ -49,35 +49,41 @@ class Append(ObjectWrite["Appended"], array_like=True, frozen=True, tag="append"
 
     thread: str
     event: Value
-    key: str | None = None  # Lives as long as the entry: the same key again appends nothing.
+    key: str | None = None  # While the event exists, appending the same key again appends nothing.
 
 
 class Appended(Reply, array_like=True, frozen=True, tag="appended"):
+    """The event's id, and whether it is new."""
+
     id: str  # 68 hex digits: the event's position.
-    appended: bool  # False if the key was there already; `id` is then the first one's.
+    appended: bool  # False if the key was appended before; `id` is then the first event's.
 
 
 @operation(multi_read=True)
 class ReadJournal(ObjectRead["Events"], array_like=True, frozen=True, tag="read-journal"):
-    """Events that `after` (a cursor of an earlier reply; empty: none) does not cover."""
+    """Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first."""
 
     thread: str
     after: Cursor = b""
     limit: int = 1000
-    since_ms: int = 0  # Events that were ordered before this time are passed over.
-    skip_trimmed: bool = False  # Go on where events that `after` does not cover were trimmed; else that is an error.
+    since_ms: int = 0  # Leave out events that were ordered before this time.
+    skip_trimmed: bool = False  # Continue after trimmed events that `after` does not cover, instead of an error.
 
 
 class Event(Struct, array_like=True, frozen=True):
+    """One event of a journal."""
+
     id: str
     key: str | None
     wall_ms: int
     event: Value
     late: bool  # It sorts before events that the cursor had already passed.
-    cursor: Cursor  # To go on right after this event.
+    cursor: Cursor  # The cursor right after this event.
 
 
 class Events(Reply, array_like=True, frozen=True, tag="events"):
+    """A page of a journal."""
+
     events: list[Event]
     cursor: Cursor
     more: bool
@@ -88,33 +94,35 @@ class Events(Reply, array_like=True, frozen=True, tag="events"):
     http=Http(
         "POST",
         "/threads/{thread}/consumers/{consumer}/ack",
-        "Acknowledge an event, and all before it",
+        "Acknowledge an event and all events before it",
         ops=("ack",),
         errors=(NotFound, ConsumerReset),
         example={"cursor": ""},
     ),
 )
 class Ack(ObjectWrite["ConsumerState"], array_like=True, frozen=True, tag="ack"):
-    """Move a consumer's cursor forward to what `cursor` covers too.
+    """Move a consumer's cursor forward, so that it covers `cursor` too.
 
-    With `reset` the cursor is set to `cursor`, wherever it was, and a generation begins.
-    `generation` is the one that the caller reads in: one that has ended is refused. None: whichever it is.
+    With `reset` the cursor is set to `cursor`, even if that moves it backwards, and a new generation begins.
+    `generation` is the one that the caller read; if it has ended, the request is rejected. None: any generation.
     """
 
     thread: str
     consumer: str
     cursor: Cursor
     generation: int | None = None
-    reset: bool = False  # Set the cursor there, wherever it was.
+    reset: bool = False  # Set the cursor even if that moves it backwards.
 
 
 class ConsumerState(Reply, array_like=True, frozen=True, tag="consumer-state"):
+    """A consumer's cursor, and how far it is behind."""
+
     name: str
     generation: int
-    acked_ms: int  # 0: it has acknowledged nothing.
+    acked_ms: int  # When it acknowledged last; 0 if it never did.
     cursor: Cursor
     behind: int = 0  # Events that it has not acknowledged.
-    counted: bool = True  # False: there are more.
+    counted: bool = True  # False if there are more than `behind`.
 
 
 @operation(
@@ -122,13 +130,13 @@ class ConsumerState(Reply, array_like=True, frozen=True, tag="consumer-state"):
     http=Http(
         "GET",
         "/threads/{thread}/consumers/{consumer}",
-        "A consumer's cursor, to read events after",
+        "A consumer's cursor",
         ops=("consumer",),
         errors=(NotFound,),
     ),
 )
 class ReadConsumer(ObjectRead[ConsumerState], array_like=True, frozen=True, tag="read-consumer"):
-    """One consumer's cursor, also if it never acknowledged anything."""
+    """Read one consumer's cursor, which is at the start if it never acknowledged an event."""
 
     thread: str
     consumer: str
@@ -136,7 +144,7 @@ class ReadConsumer(ObjectRead[ConsumerState], array_like=True, frozen=True, tag=
 
 @operation(http=Http("GET", "/threads/{thread}/consumers", "The journal's consumers, and how far behind they are"))
 class ReadConsumers(ObjectRead["Consumers"], array_like=True, frozen=True, tag="read-consumers"):
-    """A thread's consumers by name."""
+    """List a thread's consumers by name."""
 
     thread: str
     after: str | None = None
@@ -144,6 +152,8 @@ class ReadConsumers(ObjectRead["Consumers"], array_like=True, frozen=True, tag="
 
 
 class Consumers(Reply, array_like=True, frozen=True, tag="consumers"):
+    """A page of a journal's consumers."""
+
     items: Annotated[list[ConsumerState], Named("consumers")]
     more: bool  # Ask again with after=items[-1].name.
 
@@ -152,26 +162,28 @@ class Consumers(Reply, array_like=True, frozen=True, tag="consumers"):
     http=Http(
         "PUT",
         "/threads/{thread}/snapshots/{reducer}",
-        "Keep what a reducer made of the events so far",
+        "Store a snapshot of a reducer",
         example={"value": {"total": 12}, "cursor": "", "version": 1},
     )
 )
 class PutSnapshot(ObjectWrite["SnapshotKept"], array_like=True, frozen=True, tag="put-snapshot"):
-    """Keep what a reducer made of all events up to that of `cursor` (an event's)."""
+    """Store the result of a reducer after all events up to the one with the cursor `cursor`."""
 
     thread: str
     reducer: str
-    cursor: Cursor  # Of the last event that is in it.
+    cursor: Cursor  # The cursor of the last event in the snapshot.
     value: Value
     version: Natural = 0
 
 
 class SnapshotKept(Reply, array_like=True, frozen=True, tag="snapshot-kept"):
-    event: Annotated[str, Named("at")]  # The position that it stands at.
+    """A snapshot was stored."""
+
+    event: Annotated[str, Named("at")]  # The id of the last event in the snapshot.
 
 
 class ReadSnapshot(ObjectRead["Snapshot"], array_like=True, frozen=True, tag="read-snapshot"):
-    """The latest snapshot of a reducer at or before an event, or a time."""
+    """Read the latest snapshot of a reducer that includes no event after an event or a time."""
 
     thread: str
     reducer: str
@@ -181,31 +193,37 @@ class ReadSnapshot(ObjectRead["Snapshot"], array_like=True, frozen=True, tag="re
 
 
 class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
-    value: bytes | None  # None: there is none that holds.
-    event: str  # The last event that is in it; empty without one.
-    cursor: Cursor  # To read on after it.
+    """A snapshot of a reducer; without a value there is none."""
+
+    value: bytes | None  # None if there is no usable snapshot.
+    event: str  # The id of the last event in the snapshot; empty without one.
+    cursor: Cursor  # The cursor after the snapshot.
 
 
 @operation(
     batch=True,
-    http=Http("PUT", "/threads/{thread}/places/{loop}", "A loop has come so far", ops=("reach-place",), example={"place": 12}),
+    http=Http(
+        "PUT", "/threads/{thread}/places/{loop}", "Store the place of a loop", ops=("reach-place",), example={"place": 12}
+    ),
 )
 class ReachPlace(ObjectWrite["Place"], array_like=True, frozen=True, tag="reach-place"):
-    """A loop has come so far. With `restart` it begins again, from there."""
+    """Store how many rows of a loop are finished. It only grows, unless `restart` is set."""
 
     thread: str
     key: Annotated[str, Named("loop")]
-    place: Natural  # So many rows are finished.
-    restart: bool = False  # Begin again, from there.
+    place: Natural  # How many rows are finished.
+    restart: bool = False  # Begin again from this place.
 
 
-@operation(multi_read=True, http=Http("GET", "/threads/{thread}/places/{loop}", "How far a loop has come", ops=("place",)))
+@operation(multi_read=True, http=Http("GET", "/threads/{thread}/places/{loop}", "The place of a loop", ops=("place",)))
 class ReadPlace(ObjectRead["Place"], array_like=True, frozen=True, tag="read-place"):
-    """How far a loop has come."""
+    """Read how many rows of a loop are finished."""
 
     thread: str
     key: Annotated[str, Named("loop")]
 
 
 class Place(Reply, array_like=True, frozen=True, tag="place"):
-    place: int  # 0: at the start.
+    """How many rows of a loop are finished."""
+
+    place: int  # 0 at the start.

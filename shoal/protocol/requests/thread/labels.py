@@ -1,4 +1,4 @@
-"""Labels of checkpoints, notes beside them, and who may write a thread."""
+"""Labels of checkpoints, notes beside them, and the ownership of a thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "N
 
 @operation(batch=True)
 class Annotate(ObjectWrite["Annotated"], array_like=True, frozen=True, tag="annotate"):
-    """Write notes beside a label, which need not be there yet."""
+    """Write notes beside a label, which need not exist yet."""
 
     thread: str
     label: str
@@ -23,14 +23,16 @@ class Annotate(ObjectWrite["Annotated"], array_like=True, frozen=True, tag="anno
 
 
 class Annotated(Reply, array_like=True, frozen=True, tag="annotated"):
+    """The notes are written; `id` is the operation's position."""
+
     id: str
 
 
 @operation(batch=True)
 class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unlabel"):
-    """Take labels from the checkpoints that have them, and drop their notes.
+    """Remove labels from their checkpoints, and delete their notes.
 
-    What is saved under one of them meanwhile, elsewhere, keeps it.
+    A checkpoint that another node saves concurrently under one of them keeps it.
     """
 
     thread: str
@@ -39,40 +41,48 @@ class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unla
 
 
 class Unlabelled(Reply, array_like=True, frozen=True, tag="unlabelled"):
-    count: int  # Of the labels that were there.
+    """The result of removing labels."""
+
+    count: int  # How many of the labels existed.
 
 
 @operation(batch=True)
 class Claim(ObjectWrite["Claimed"], array_like=True, frozen=True, tag="claim"):
-    """Become the thread's owner, in place of whoever was."""
+    """Become the thread's owner, in place of the previous one."""
 
     thread: str
 
 
 class Claimed(Reply, array_like=True, frozen=True, tag="claimed"):
-    owner: str  # What the owner's writes carry from now on.
+    """The caller owns the thread."""
+
+    owner: str  # The token that the owner's writes carry from now on.
 
 
 @operation(multi_read=True)
 class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-labels"):
-    """Labels in the order of their bytes, with what they name."""
+    """List labels in byte order, with their checkpoints."""
 
     thread: str
-    label: str | None = None  # This one alone.
+    label: str | None = None  # Only this one.
     prefix: str = ""
     after: str | None = None  # Exclusive, in the direction of the listing.
     reverse: bool = False
     limit: int = 100
-    channels: bool | list[str] = False  # All, or those of these that are there.
+    channels: bool | list[str] = False  # True for all channels, or the names of channels, of which the existing ones are read.
     notes: bool = False
 
 
 class Labelled(Struct, array_like=True, frozen=True):
+    """A label and its checkpoint."""
+
     label: str
     checkpoint: Checkpoint
     notes: list[Note] = []
 
 
 class Labels(Reply, array_like=True, frozen=True, tag="labels"):
+    """A page of labels."""
+
     items: list[Labelled]
-    more: bool  # True if more follow; ask again with after=items[-1].label.
+    more: bool  # Ask again with after=items[-1].label.

@@ -30,7 +30,9 @@ NIL = b"\xc0"  # msgpack of None.
 
 
 class QueueItem(Struct, array_like=True, frozen=True):
-    key: str | None  # The same key again is the same entry, until it is forgotten.
+    """An entry to put into a queue."""
+
+    key: str | None  # Items with the same key are one entry, until it is forgotten.
     value: bytes
 
 
@@ -45,15 +47,17 @@ class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueu
 
 
 class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
+    """The entries' ids, and which of them are new, in the order of the request."""
+
     ids: list[str]  # 64 hex digits each.
-    added: list[bool]  # False: its key was there already.
+    added: list[bool]  # False if the key was there before.
 
 
 @operation(batch=True)
 class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeue"):
-    """Finish an entry: it is pending no more.
+    """Finish an entry, which is then no longer pending.
 
-    With `once` it is refused if somebody has finished it; without, the first one's result is the answer.
+    With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
     """
 
     thread: str
@@ -65,8 +69,10 @@ class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeu
 
 
 class Dequeued(Reply, array_like=True, frozen=True, tag="dequeued"):
-    first: bool  # False: it was finished already, and nothing was written.
-    by: str  # Who finished it first.
+    """The finish that counts."""
+
+    first: bool  # False if it was finished before; then nothing was written.
+    by: str  # The name of the first finisher.
     result: bytes
 
 
@@ -81,13 +87,15 @@ class Purge(ObjectWrite["Purged"], array_like=True, frozen=True, tag="purge"):
 
 
 class Purged(Reply, array_like=True, frozen=True, tag="purged"):
+    """The number of entries that were forgotten, and whether there are more."""
+
     count: int
     more: bool
 
 
 @operation(multi_read=True)
 class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue"):
-    """What is pending, or with `finished` what is not, in order."""
+    """Read pending entries in order, or finished ones with `finished`."""
 
     thread: str
     queue: str
@@ -98,7 +106,7 @@ class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="r
 
 @operation(multi_read=True)
 class ReadQueueEntry(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue-entry"):
-    """One entry, which holds it or nothing."""
+    """Read one entry, pending or finished; the reply is empty if there is none."""
 
     thread: str
     queue: str
@@ -106,23 +114,29 @@ class ReadQueueEntry(ObjectRead["QueueEntries"], array_like=True, frozen=True, t
 
 
 class Finish(Struct, array_like=True, frozen=True):
+    """One finish of an entry."""
+
     by: str
     wall_ms: int
     result: bytes
 
 
 class QueueEntry(Struct, array_like=True, frozen=True):
+    """An entry of a queue."""
+
     id: str
-    place: str  # In the listing; opaque.
+    place: str  # Its place in the listing, for `after`; opaque.
     key: str | None
     by: str
     wall_ms: int
     value: bytes
-    finishes: list[Finish] = field(default_factory=list)  # The first counts; more than one: they did not know of each other.
-    others: list[bytes] = field(default_factory=list)  # Other values that were put under its key.
+    finishes: list[Finish] = field(default_factory=list)  # The first counts; there are several if it was finished concurrently.
+    others: list[bytes] = field(default_factory=list)  # Other values that were put concurrently under its key.
 
 
 class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
+    """A page of a queue."""
+
     entries: list[QueueEntry]
     more: bool  # Ask again with after=entries[-1].place.
     pending: int  # In the whole queue.
@@ -130,16 +144,20 @@ class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
 
 
 class ListWorklists(ObjectRead["Worklists"], array_like=True, frozen=True, tag="list-worklists"):
-    """A thread's worklists."""
+    """List a thread's worklists."""
 
     thread: str
 
 
 class Worklist(Struct, array_like=True, frozen=True):
+    """A worklist and the number of its entries."""
+
     name: str
     pending: int
     finished: int
 
 
 class Worklists(Reply, array_like=True, frozen=True, tag="worklists"):
+    """All worklists of a thread."""
+
     items: list[Worklist]

@@ -1,4 +1,4 @@
-"""What a journal keeps, and what goes."""
+"""Trimming of a journal, and its retention rule."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["EventsTrimmed", "ReadRetention", "Retention", "SetRetention", "Trim"
     http=Http(
         "POST",
         "/threads/{thread}/events:trim",
-        "Give up the journal's old events, or say how many would go",
+        "Trim the journal's old events, or show how many would be trimmed",
         errors=(NotFound,),
         example={"keep": 10_000, "dry_run": True},
     )
 )
 class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-journal"):
-    """Give up a journal's old events.
+    """Trim a journal's old events.
 
-    An event goes if everything that is given lets it go: it sorts before the event `before`, is
-    covered by `cursor`, is older than `older_than_ms`, is not among the last `keep`, nor
-    among the last that have `keep_bytes` together.
+    An event is trimmed if it meets all given conditions: it sorts before the event `before`, is
+    covered by `cursor`, is older than `older_than_ms`, is not among the last `keep`, and not
+    among the last ones with `keep_bytes` together.
     """
 
     thread: str
     before: str | None = None  # An event's id.
-    cursor: Cursor = b""  # What it covers.
+    cursor: Cursor = b""  # Only events that it covers.
     older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None
     keep: Natural | None = None
     keep_bytes: Natural | None = None
@@ -39,20 +39,24 @@ class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-jo
 
 
 class TrimReport(Reply, array_like=True, frozen=True, tag="trim-report"):
+    """The events that were trimmed, or would be."""
+
     events: int
     bytes: int  # As stored; freed on each node once the trim is stable.
     dry_run: bool
 
 
 class TrimEvents(ObjectWrite["EventsTrimmed"], array_like=True, frozen=True, tag="trim-events"):
-    """Give up a bounded number of the events below a place, the oldest first."""
+    """Trim a bounded number of the events before a place, the oldest first."""
 
     thread: str
     before: bytes  # Up to 32 bytes: HLC and dot, or the beginning of them.
-    cursor: bytes = b""  # If given, only what it covers.
+    cursor: bytes = b""  # If given, only events that it covers.
 
 
 class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
+    """The number of events that were trimmed, and whether there are more."""
+
     events: int
     bytes: int
     more: bool
@@ -62,12 +66,12 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
     http=Http(
         "PUT",
         "/threads/{thread}/retention",
-        "Set what the journal keeps; without bounds everything",
+        "Set the journal's retention rule; without bounds everything is kept",
         example={"events": 100_000},
     )
 )
 class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="set-retention"):
-    """From now on the journal gives up by itself what is beyond any of these bounds."""
+    """Set the retention rule: from now on events beyond any of these bounds are trimmed automatically."""
 
     thread: str
     older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None
@@ -75,15 +79,19 @@ class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="
     events: Positive | None = None
 
 
-@operation(http=Http("GET", "/threads/{thread}/retention", "What the journal keeps, and up to when it was trimmed"))
+@operation(
+    http=Http("GET", "/threads/{thread}/retention", "The journal's retention rule, and the time up to which it was trimmed")
+)
 class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="read-retention"):
-    """Read how long events are kept."""
+    """Read the retention rule, and the time up to which the journal was trimmed."""
 
     thread: str
 
 
 class Retention(Reply, array_like=True, frozen=True, tag="retention"):
+    """The bounds of a journal; None means no bound."""
+
     older_than_ms: Annotated[Seconds | None, Named("older_than_s")]
     bytes: int | None
     events: int | None
-    trimmed_ms: Annotated[int, Shape.MOMENT] = 0  # When the last event that was trimmed was ordered.
+    trimmed_ms: Annotated[int, Shape.MOMENT] = 0  # The time of the last event that was trimmed.

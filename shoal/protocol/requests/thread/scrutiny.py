@@ -1,4 +1,4 @@
-"""Checkpoints looked at closely."""
+"""Inspection of checkpoints: verification, changes and context."""
 
 from __future__ import annotations
 
@@ -12,48 +12,54 @@ __all__ = ["Damage", "Delta", "Explain", "Explained", "Growth", "ReadDelta", "Ve
 
 
 class VerifyCheckpoints(ObjectRead["Verified"], array_like=True, frozen=True, tag="verify-checkpoints"):
-    """Compute again what is stored of a checkpoint, or of a branch's by first parents."""
+    """Verify the stored parts of a checkpoint, or of a branch's checkpoints along first parents, by their hashes."""
 
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
-    start: str = ""  # The id to go on at; empty: the branch's winner.
+    start: str = ""  # The id of the checkpoint to continue with; empty for the branch's winner.
     limit: int = 100
 
 
 class Damage(Struct, array_like=True, frozen=True):
+    """A stored part of a checkpoint that is damaged."""
+
     checkpoint: str
-    channel: str  # Empty: its record.
+    channel: str  # Empty if the checkpoint's record is damaged.
     what: str
 
 
 class Verified(Reply, array_like=True, frozen=True, tag="verified"):
+    """The result of a verification."""
+
     checked: int
     damage: list[Damage]
-    next: str  # Ask again with start=next; empty: that was all.
+    next: str  # Ask again with start=next; empty at the end.
 
 
 class ReadDelta(ObjectRead["Delta"], array_like=True, frozen=True, tag="read-delta"):
-    """How a checkpoint's state differs from its first parent's."""
+    """Read the difference between a checkpoint's state and its first parent's."""
 
     thread: str
     checkpoint: str
 
 
 class Growth(Struct, array_like=True, frozen=True):
-    """What a list holds after the elements of the parent's list."""
+    """The elements of a list after those of the parent's list."""
 
     at: int  # How many elements the parent's list has.
-    elements: bytes  # Those that follow, as a packed array.
+    elements: bytes  # The elements that follow, as a packed array.
 
 
 class Delta(Reply, array_like=True, frozen=True, tag="delta"):
+    """A checkpoint as a change of its first parent."""
+
     checkpoint: Checkpoint  # With the channels that are new or differ, except those in `appended`.
     appended: dict[str, Growth]  # By channel: the lists that begin with the parent's.
 
 
 class Explain(ObjectRead["Explained"], array_like=True, frozen=True, tag="explain"):
-    """What a checkpoint's author could see."""
+    """Read the context in which a checkpoint was saved: its ancestors, events, setting and bookmark."""
 
     thread: str
     checkpoint: str
@@ -61,8 +67,10 @@ class Explain(ObjectRead["Explained"], array_like=True, frozen=True, tag="explai
 
 
 class Explained(Reply, array_like=True, frozen=True, tag="explained"):
+    """A checkpoint, and the context in which it was saved."""
+
     checkpoint: Checkpoint
-    setting: bytes  # Packed map, its own or an ancestor's; empty: not said.
-    seen: bytes  # Packed bookmark: what it and its ancestors' authors said that they had read.
-    earlier: list[Checkpoint]  # First parents, the newest first.
-    events: list[Event]  # Before it in the journal, the newest first.
+    setting: bytes  # A packed map, its own or an ancestor's; empty if none was given.
+    seen: bytes  # A packed bookmark, joined from its own and its ancestors'.
+    earlier: list[Checkpoint]  # Its chain of first parents, newest first.
+    events: list[Event]  # The events before it in the journal, newest first.

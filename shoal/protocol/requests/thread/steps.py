@@ -1,4 +1,4 @@
-"""A thread's steps, its status, and what going on after a crash needs to know."""
+"""A thread's steps and status, and catching up before an agent resumes."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
 
 
 class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-step"):
-    """Write an intent, or learn what became of the step.
+    """Write an intent, or read the state of the step if it must not begin.
 
-    The intent is written, and `begun` is true, if the step is new or has failed less
-    than `attempts` times; or, with `take_over`, if somebody else's attempt is open. With
-    durability `quorum` or `all` the node first catches up with a quorum, and looks
-    again once the intent is copied: `rivals` are other attempts that are open then.
-    The same `attempt` again is the same intent.
+    The intent is written, and `begun` is true, if the step is new or has failed fewer
+    than `attempts` times; or, with `take_over`, if another attempt is open. With
+    durability `quorum` or `all` the node first catches up with a quorum, and checks
+    again after the intent is replicated: `rivals` are other attempts that are open then.
+    A repeated request with the same `attempt` is the same intent.
 
     Raises ThreadHeld while the thread is paused or waiting, unless the step is settled.
     """
 
     thread: str
-    step: str  # Its key.
+    step: str  # The step's key.
     name: str
-    attempt: str = ""  # Unique to this attempt; without one it is the request's key, or a new one.
+    attempt: str = ""  # A name unique to this attempt; if empty, the request's key, or a new one.
     holder: str = ""
-    arguments: bytes = b""  # A packed value; empty: none are recorded.
+    arguments: bytes = b""  # A packed value; empty if none are recorded.
     parent: str = ""
     compensation: str = ""
-    attempts: int = 0  # 0: as many as the node allows.
+    attempts: int = 0  # How many attempts may fail; 0: as many as the node allows.
     take_over: bool = False
 
 
 class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progress-step"):
-    """Say how far an attempt is (of no text: the only one that is open)."""
+    """Record the progress of an attempt; an empty `attempt` is the only open one."""
 
     thread: str
     step: str
@@ -68,11 +68,11 @@ class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progr
 
 @operation(batch=True)
 class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step"):
-    """Write what became of an attempt.
+    """Write the outcome of an attempt.
 
-    An `attempt` of no text means the only one that is open. `value` is the result, or
-    the error as a packed map of `type` and `message`. `unkept`: the effect has happened, and its result cannot
-    be kept; `value` is the error, with the result as text. The step stays open until that is resolved.
+    An empty `attempt` is the only open one. `value` is the result, or
+    the error as a packed map of `type` and `message`. `unkept`: the effect has happened, but its result cannot
+    be stored; `value` is the error, with the result as text. The step stays open until it is resolved.
     """
 
     thread: str
@@ -83,12 +83,12 @@ class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step")
 
 
 class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolve-step"):
-    """A human's word on a step that is not settled, also told in the journal."""
+    """Settle a step by a person's decision, which the journal records too."""
 
     thread: str
     step: str
     how: Literal["result", "retry", "abandon"]
-    value: bytes = b""  # Of a result.
+    value: bytes = b""  # The result, if `how` is "result".
     by: str = ""
     reason: str = ""
 
@@ -106,27 +106,29 @@ class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"
 
 @operation(multi_read=True)
 class ListSteps(ObjectRead["Steps"], array_like=True, frozen=True, tag="list-steps"):
-    """Steps in the order of their first intents."""
+    """List steps in the order of their first intents."""
 
     thread: str
     only_open: bool = False
-    after: str = ""  # The `position` of an earlier answer's last step.
+    after: str = ""  # The `position` of the last step of the previous reply.
     limit: int = 1000
 
 
 class StepAttempt(Struct, array_like=True, frozen=True):
+    """One attempt at a step."""
+
     id: str
     state: Literal["open", "error", "withdrawn", "taken", "retry", "abandon", "result", "unkept"]
     holder: str
     begun_ms: int
-    ended_ms: int  # 0: not known.
-    error: bytes  # A packed map, or nothing.
-    progress: bytes  # A packed value, or nothing.
-    by: str  # Who ended it, if a human did.
+    ended_ms: int  # 0 if it has not ended.
+    error: bytes  # A packed map, or empty.
+    progress: bytes  # A packed value, or empty.
+    by: str  # The person who ended it, if one did.
 
 
 class StepResult(Struct, array_like=True, frozen=True):
-    """Another result of the step than the one that counts."""
+    """A result of the step that does not count, because another one does."""
 
     value: bytes
     attempt: str
@@ -135,33 +137,37 @@ class StepResult(Struct, array_like=True, frozen=True):
 
 
 class Step(Reply, array_like=True, frozen=True, tag="step"):
+    """A step with its attempts and its result."""
+
     key: str
-    position: str  # 68 hex digits: of its first intent.
+    position: str  # The position of its first intent, 68 hex digits.
     name: str
     state: StepState
     begun_ms: int
-    ended_ms: int  # When the result was written; 0: it was not.
-    result_position: str  # The order of completion; empty: no result.
+    ended_ms: int  # When the result was written; 0 if there is none.
+    result_position: str  # Its place in the order of completion; empty if there is no result.
     arguments: bytes
     result: bytes
-    result_by: str  # The human who found it out, if one did.
+    result_by: str  # The person who entered it, if one did.
     parent: str
     compensation: str
-    failures: int  # Since it was last given free.
+    failures: int  # Failed attempts since a retry was last allowed.
     attempts: list[StepAttempt]
     conflicts: list[StepResult] = field(default_factory=list)
-    begun: bool = False  # The request's own attempt is open: its caller causes the effect.
-    rivals: list[str] = field(default_factory=list)  # Other open attempts, where one of the caller's is open.
-    attempt: str = ""  # The caller's own, where it has begun.
+    begun: bool = False  # Whether the caller's own attempt is open, so that the caller causes the effect.
+    rivals: list[str] = field(default_factory=list)  # Other open attempts, if `begun`.
+    attempt: str = ""  # The caller's own attempt, if `begun`.
 
 
 class Steps(Reply, array_like=True, frozen=True, tag="steps"):
-    items: list[Step]  # With their results.
+    """A page of a thread's steps."""
+
+    items: list[Step]  # The steps with their results.
     more: bool  # Ask again with after=items[-1].position.
 
 
 class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):
-    """Set a thread's status, also told in its journal."""
+    """Set a thread's status, which its journal records too."""
 
     thread: str
     status: ThreadStatus
@@ -171,26 +177,30 @@ class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="mov
 
 @operation(multi_read=True)
 class ReadStanding(ObjectRead["Standing"], array_like=True, frozen=True, tag="read-standing"):
-    """A thread whose status was never set is running."""
+    """Read a thread's status. If it was never set, the thread is running."""
 
     thread: str
 
 
 class Standing(Reply, array_like=True, frozen=True, tag="standing"):
+    """A thread's status, with its author, reason and time."""
+
     status: ThreadStatus
     reason: str
     by: str
-    wall_ms: int  # 0: it was never set.
+    wall_ms: int  # 0 if it was never set.
 
 
 class CatchUp(Read["CaughtUp"], array_like=True, frozen=True, tag="catch-up"):
-    """Take in what a quorum of owners holds of a thread's partition."""
+    """Fetch what a quorum of owners holds of a thread's partition."""
 
     space: str
     thread: str
 
 
 class CaughtUp(Reply, array_like=True, frozen=True, tag="caught-up"):
-    quorum: bool  # Whatever a quorum had acknowledged before the request is on this node now.
-    size: int  # Owners, as configured.
-    reason: str  # Why it could not; else empty.
+    """The result of catching up."""
+
+    quorum: bool  # Whether this node now holds all that a quorum had acknowledged before the request.
+    size: int  # The number of configured owners.
+    reason: str  # If `quorum` is false, why; else empty.

@@ -31,22 +31,22 @@ __all__ = [
 ]
 
 
-# A client that repeats a save may meanwhile have found the first one's checkpoint, and would build on that.
+# A client that repeats a save may have loaded the first one's checkpoint since, and would build on that.
 @operation(batch=True, not_of_key=("parent", "fork", "setting", "seen"))
 @final
 class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     """Save a checkpoint.
 
     `parent` is the checkpoint that the caller last loaded or saved, or NO_HEAD for
-    none; None takes the branch's winner on the node that is asked, which may differ
-    where the request is sent again. Where the branch exists and the parent is none of
-    its heads the save is refused, unless it is to `fork`; where it does not, it begins
-    on the parent. `expect_head` (an id, or NO_HEAD) must be the only head. Of one key,
-    saves that differ in nothing but `parent`, `fork`, `setting` and `seen` are one.
+    none; None means the branch's winner on the serving node, which may be another one
+    if the request is sent again. If the branch exists and the parent is not one of
+    its heads, the save is rejected unless `fork` is set. If it does not exist, it begins
+    at the parent. `expect_head` (an id, or NO_HEAD) must be the only head. Saves with the
+    same key are one if they differ only in `parent`, `fork`, `setting` and `seen`.
 
-    Without `delta` the channels are the whole state. With it they are what changed
-    since the parent, `appended` what is new at the end of lists, `removed` the
-    channels that are gone; all others are as the parent has them.
+    Without `delta` the channels are the whole state. With it they are the channels that changed
+    since the parent, `appended` has elements to add at the end of lists, and `removed` names
+    channels to remove; all others keep the parent's values.
     """
 
     thread: str
@@ -55,33 +55,33 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     branch: str = "main"
     parent: str | None = None
     expect_head: str | None = None
-    schema: str = ""  # Name of the schema that the state was checked by; empty: none.
+    schema: str = ""  # The name of the schema that the state satisfies; empty: none.
     schema_version: int = 0
     delta: bool = False
-    appended: dict[str, bytes] = field(default_factory=dict)  # Channel → a packed array of what is appended.
+    appended: dict[str, bytes] = field(default_factory=dict)  # Channel → a packed array of elements to append.
     removed: list[str] = field(default_factory=list)
-    merged: list[str] = field(default_factory=list)  # Heads that this checkpoint joins, besides its parent.
-    fork: bool = False  # Save on `parent` also where the branch is known to have moved on from it.
+    merged: list[str] = field(default_factory=list)  # Heads that this checkpoint merges, in addition to its parent.
+    fork: bool = False  # Save on `parent` even if the branch is known to have moved on from it.
     author: str = ""
-    label: str = ""  # A name for this checkpoint within its thread, to find it by.
-    setting: bytes = b""  # Packed map: what the author ran with (hash of its configuration, versions of its dependencies).
-    seen: bytes = b""  # Packed bookmark: what the author had read of other partitions, where that is news since the parent.
-    readable_from: int = 0  # Readers of this version of the schema and above understand the state; 0: of this one.
-    secret: list[str] = field(default_factory=list)  # JSON pointers to what must not be shown.
-    owner: str = ""  # Of the thread, as `Claimed` told: refused once another has claimed it. Empty: of no matter.
+    label: str = ""  # A name for this checkpoint, unique within its thread.
+    setting: bytes = b""  # A packed map: the hash of the author's configuration, the versions of its dependencies.
+    seen: bytes = b""  # A packed bookmark: what the author had read of other partitions since the parent.
+    readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to values that must not be shown.
+    owner: str = ""  # The token of `Claimed`. The save is rejected once another owner has claimed the thread. Empty: unchecked.
 
 
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
-    """Delete a thread, everywhere. What is not there is deleted already."""
+    """Delete a thread on every node. It is no error if there is none."""
 
     thread: str
 
 
 class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune"):
-    """Give up old checkpoints.
+    """Prune old checkpoints.
 
-    What is neither one of the last `keep_last` of a branch nor younger than `older_than_ms` goes, unless
-    something else keeps it. With `branch` only what was saved on that one goes.
+    A checkpoint is pruned if it is neither one of the last `keep_last` of a branch nor younger than
+    `older_than_ms`, unless something else keeps it. With `branch`, only checkpoints saved on that branch are pruned.
     """
 
     thread: str
@@ -92,42 +92,50 @@ class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune
 
 
 class PruneReport(Reply, array_like=True, frozen=True, tag="prune-report"):
-    gone: list[str]  # Ids, the oldest first; not more than 10,000.
-    count: int  # All that go.
-    stays: dict[str, int]  # Reason → how many.
-    bytes: int  # Stored, that are freed on each node once the prune is stable.
+    """The checkpoints that were pruned, or would be."""
+
+    gone: list[str]  # The ids, oldest first; at most 10,000.
+    count: int  # The number of all pruned checkpoints.
+    stays: dict[str, int]  # Reason → how many stay for it.
+    bytes: int  # Stored bytes that are freed on each node once the prune is stable.
     dry_run: bool
 
 
 class Discard(ObjectWrite["Discarded"], array_like=True, frozen=True, tag="discard"):
-    """Give up these checkpoints. Heads and what has a label stay."""
+    """Prune these checkpoints. Heads and labelled ones stay."""
 
     thread: str
     checkpoints: list[str]
 
 
 class Discarded(Reply, array_like=True, frozen=True, tag="discarded"):
+    """The checkpoints that were discarded."""
+
     gone: list[str]
 
 
 class Deleted(Reply, array_like=True, frozen=True, tag="deleted"):
-    existed: bool  # On the node that was asked.
+    """The result of a deletion."""
+
+    existed: bool  # Whether it existed on the serving node.
 
 
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):
+    """The checkpoint that a save made."""
+
     id: str
     parents: list[str]
     branch: str
-    heads: list[str]  # Of the branch, winner first; more than one is a fork.
+    heads: list[str]  # The branch's heads, winner first; more than one is a fork.
     wall_ms: int
-    partition: int = -1  # Of the thread.
+    partition: int = -1  # The thread's partition.
 
 
 @operation(batch=True)
 class Move(ObjectWrite["Moved"], array_like=True, frozen=True, tag="move"):
-    """Put a branch on a checkpoint of its thread.
+    """Move a branch to a checkpoint of its thread.
 
-    `new`: the branch must not exist yet, or be just there. Otherwise it must exist,
+    `new`: the branch must not exist yet, or already be there. Otherwise it must exist,
     and its journal gets an event of kind "rollback". Nothing is deleted.
     """
 
@@ -140,9 +148,11 @@ class Move(ObjectWrite["Moved"], array_like=True, frozen=True, tag="move"):
 
 
 class Moved(Reply, array_like=True, frozen=True, tag="moved"):
+    """Where a branch was, and is."""
+
     branch: str
     to: str
-    before: list[str]  # The heads that it had.
+    before: list[str]  # The heads that it had before.
     heads: list[str]
 
 
@@ -154,36 +164,38 @@ class Load(ObjectRead["Checkpoint"], array_like=True, frozen=True, tag="load"):
     checkpoint: str | None = None
     branch: str = "main"
     channels: list[str] | None = None  # Only these; None: all.
-    as_of_ms: int | None = None  # Where the branch was then, by the clocks of those who put it there.
+    as_of_ms: int | None = None  # The head that the branch had then, by the clocks of the nodes that moved it.
     label: str | None = None  # The checkpoint that has this label.
 
 
 class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
+    """A checkpoint, with the channels that were asked for."""
+
     id: str
     parents: list[str]
-    branch: str  # On which it was saved.
-    heads: list[str]  # Winner first: of the branch that was asked for, or, by id, of that one.
+    branch: str  # The branch on which it was saved.
+    heads: list[str]  # The heads of the requested branch or, if loaded by id, of its own; winner first.
     wall_ms: int
     schema: str
     schema_version: int
     metadata: bytes
-    channels: dict[str, bytes]  # Empty in a history; else those that were asked for.
-    hashes: dict[str, str]  # Channel → hex: SHA-256 over its contents (docs/STORAGE.md), or, of up to 64 bytes, themselves.
+    channels: dict[str, bytes]  # The requested channels; empty in a history without them.
+    hashes: dict[str, str]  # Channel → SHA-256 of its content in hex (docs/STORAGE.md), or content of up to 64 bytes itself.
     author: str = ""
     label: str = ""
     setting: bytes = b""
-    seen: bytes = b""  # Packed bookmark: what its author had read.
+    seen: bytes = b""  # A packed bookmark: what its author had read.
     readable_from: int = 0
     secret: list[str] = field(default_factory=list)
 
 
 @operation(multi_read=True)
 class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="history"):
-    """Checkpoints from the branch's winner (or strictly before `before`) back.
+    """Read checkpoints backwards from the branch's winner, or from the parent of `before`.
 
     They come without channels unless `channels` is set. With a `filter` (metadata key →
-    packed value) or an `author` only those that match; a page then looks at so many
-    that it may be empty, and `next` says where to go on.
+    packed value) or an `author` only matching ones are returned. A page looks at a bounded
+    number of checkpoints, so it may be empty; continue at `next`.
     """
 
     thread: str
@@ -196,29 +208,35 @@ class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="hist
 
 
 class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
+    """A page of a history."""
+
     items: list[Checkpoint]
-    more: bool  # True if older ones exist; ask again with before=next.
-    next: str = ""  # The last that was looked at.
+    more: bool  # Whether there are older ones; ask again with before=next.
+    next: str = ""  # The last checkpoint that was looked at.
 
 
 @operation(multi_read=True)
 class Heads(ObjectRead["Branches"], array_like=True, frozen=True, tag="heads"):
-    """All branches and their heads."""
+    """Read all branches and their heads."""
 
     thread: str
 
 
 class CommonAncestor(ObjectRead["Ancestor"], array_like=True, frozen=True, tag="common-ancestor"):
-    """The newest checkpoint that all of these are or descend from."""
+    """Find the newest checkpoint that each of these is or descends from."""
 
     thread: str
     checkpoints: list[str]
 
 
 class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):
+    """The common ancestor; None if there is none."""
+
     id: str | None
-    ordered: list[str]  # What was asked about, each once, the oldest first: an order that every node gives.
+    ordered: list[str]  # The given checkpoints, each once, oldest first; the same order on every node.
 
 
 class Branches(Reply, array_like=True, frozen=True, tag="branches"):
+    """All branches of a thread."""
+
     branches: dict[str, list[str]]  # Name → heads, winner first.

@@ -1,4 +1,4 @@
-"""Budgets: amounts that are granted, and spent by whoever has the rights to it. An origin and a node are 32 hex digits."""
+"""Budgets: amounts that are granted, and spent by the nodes that have rights to them. Origins and nodes are 32 hex digits."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = [
     http=Http(
         "POST",
         "/budgets/{budget}/grants",
-        "Add to what may be spent",
+        "Add to the amount that may be spent",
         ops=("grant",),
         example={"amount": 100, "key": "call-17"},
     ),
     cli=[
         Cli(
             "budget grant",
-            "Add to what may be spent, and print what is left.",
+            "Add to the amount that may be spent, and print the amount left.",
             "shoal budget grant tokens 100000 --data ./state",
             shows="remaining",
             arguments=("amount",),
@@ -48,7 +48,7 @@ __all__ = [
     ],
 )
 class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
-    """Add to what may be spent. `key`: of all grants with one key, one counts."""
+    """Add to the amount that may be spent. Of all grants with one `key`, one counts."""
 
     budget: str
     amount: Positive
@@ -56,17 +56,19 @@ class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
 
 
 class Granted(Reply, array_like=True, frozen=True, tag="granted"):
+    """The amount that is left after a grant."""
+
     remaining: int
-    granted: bool  # False: its key was there already.
+    granted: bool  # False if its key was used before.
 
 
 @operation(
     batch=True,
-    durable=True,  # A crash that took it back would let it be spent twice.
+    durable=True,  # If a crash undid it, the amount could be spent twice.
     http=Http(
         "POST",
         "/budgets/{budget}/spends",
-        "Spend, if there is as much",
+        "Spend an amount, if enough is left",
         ops=("spend",),
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100, "key": "call-17"},
@@ -74,7 +76,7 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
     cli=[
         Cli(
             "budget spend",
-            "Spend, if there is as much, and print what is left.",
+            "Spend an amount, if enough is left, and print the amount left.",
             "shoal budget spend tokens 512 --url http://127.0.0.1:7400",
             shows="remaining",
             arguments=("amount",),
@@ -83,7 +85,7 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
     ],
 )
 class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
-    """Spend what the serving node has rights to, or can get. `key`: as of a grant."""
+    """Spend an amount that the serving node has rights to, or can get. Of all spends with one `key`, one counts."""
 
     budget: str
     amount: Positive
@@ -91,23 +93,25 @@ class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
 
 
 class Spent(Reply, array_like=True, frozen=True, tag="spent"):
+    """The amount that is left after a spend."""
+
     remaining: int  # As this node knows it.
-    rights: int  # What of that this node may spend.
-    spent: bool  # False: its key was there already.
+    rights: int  # The part of it that this node may spend.
+    spent: bool  # False if its key was used before.
 
 
 @operation(
     http=Http(
         "POST",
         "/budgets/{budget}/draws",
-        "See that the node may spend so much alone",
+        "Draw rights, so that the node may spend an amount alone",
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100},
     ),
     cli=[
         Cli(
             "budget draw",
-            "See that the node may spend so much alone, and print what it may.",
+            "Draw rights, so that the node may spend an amount alone, and print the rights that it has.",
             "shoal budget draw tokens 5000 --url http://127.0.0.1:7400",
             shows="rights",
             arguments=("amount",),
@@ -116,23 +120,23 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
     ],
 )
 class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-rights"):
-    """Take rights to the serving node, so that it may spend them alone.
+    """Draw rights for the serving node, so that it may spend them alone.
 
-    They come from earlier openings of its directory, and from what nobody has drawn: what is lacking,
-    or one of so many `shares` of it if that is more. Every owner has to be heard before they count.
+    They come from earlier openings of its directory, and from the undrawn amount: the rights that are lacking,
+    or the undrawn amount divided by `shares` if that is more. All owners must confirm before they count.
     """
 
     budget: str
-    amount: Annotated[int, AtLeast(0)]  # Rights that the node is to have.
+    amount: Annotated[int, AtLeast(0)]  # The rights that the node shall have.
     shares: Annotated[int, Shape.INTERNAL] = 0
-    reclaimed: Annotated[str, Named("reclaim")] = ""  # An origin that is gone for good: its rights come too.
+    reclaimed: Annotated[str, Named("reclaim")] = ""  # An origin that is gone for good, whose rights the node gets too.
 
 
 @operation(
     http=Http(
         "POST",
         "/budgets/{budget}/releases",
-        "Put rights of the node back",
+        "Give rights of the node back",
         errors=(BudgetExhausted,),
         example={"amount": 50},
     ),
@@ -147,9 +151,9 @@ class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-
     ],
 )
 class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="release-rights"):
-    """Put rights of the serving node back, so that others can draw them.
+    """Give rights of the serving node back, so that others can draw them.
 
-    With `unsure` it is those that it drew and could not make sure of, else up to `amount` of the others.
+    With `unsure`, these are the rights that it drew without all confirmations; else up to `amount` of the others.
     """
 
     budget: str
@@ -158,21 +162,23 @@ class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="re
 
 
 class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="transfer-rights"):
-    """Give rights of the serving node to another, which asked for them. The reply says how many."""
+    """Give rights of the serving node to another node that asked for them. The reply says how many."""
 
     budget: str
-    amount: int  # So many, or all if it has fewer.
-    to: str  # An origin,
-    node: str  # and whose that is.
+    amount: int  # How many; all if it has fewer.
+    to: str  # The origin that gets them.
+    node: str  # The node of that origin.
 
 
 class Rights(Reply, array_like=True, frozen=True, tag="rights"):
+    """The rights of the serving node."""
+
     moved: int
-    rights: int  # That the serving node may spend now.
+    rights: int  # The amount that the serving node may spend now.
 
 
 @operation(
-    multi_read=True, http=Http("GET", "/budgets/{budget}", "A budget: what is left, and who may spend it", ops=("budget",))
+    multi_read=True, http=Http("GET", "/budgets/{budget}", "A budget: the amount left, and the rights to it", ops=("budget",))
 )
 class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="read-budget"):
     """Read a budget. If nothing was granted, it is 0."""
@@ -181,7 +187,7 @@ class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="r
 
 
 class Holder(Struct, array_like=True, frozen=True):
-    """Who has rights: one opening of a node."""
+    """An opening of a node that has rights."""
 
     origin: str
     node: str
@@ -197,10 +203,12 @@ class BudgetConflict(Struct, array_like=True, frozen=True):
 
 
 class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
+    """A budget, as the serving node knows it."""
+
     granted: int
     spent: int
     remaining: int
-    pool: int  # What nobody has drawn.
-    rights: int  # What the serving node may spend.
-    holders: list[Holder]  # Those whose rights are not 0.
-    conflicts: list[BudgetConflict]  # Those that do not count, because another amount has their key.
+    pool: int  # The amount that no node has drawn.
+    rights: int  # The amount that the serving node may spend.
+    holders: list[Holder]  # The openings whose rights are not 0.
+    conflicts: list[BudgetConflict]  # Grants and spends that do not count, because another amount has their key.

@@ -1,4 +1,4 @@
-"""Maps: registers, counters and sets by key. What a key holds of each type is a part of its entry."""
+"""Maps: registers, counters and sets by key. All of a key are parts of its entry."""
 
 from __future__ import annotations
 
@@ -47,15 +47,17 @@ __all__ = [
     ],
 )
 class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
-    """Set a key's register to a value, over all that the serving node shows of it."""
+    """Set a key's register, replacing all values that the serving node shows of it."""
 
     map: str
     key: str
     value: Value
-    expect: str | None = None  # The version its register must have; "": it must have no value.
+    expect: str | None = None  # The version that its register must have; "" if it must have no value.
 
 
 class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
+    """The register's new version."""
+
     version: str
 
 
@@ -69,12 +71,12 @@ class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add
 
 
 class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
-    pass
+    """The amount was added."""
 
 
 @operation(batch=True)
 class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
-    """Remove elements from a key's set, and add some."""
+    """Remove elements from a key's set, and add others."""
 
     map: str
     key: str
@@ -96,36 +98,42 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
     ],
 )
 class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
-    """Remove what the serving node shows of a key."""
+    """Remove all that the serving node shows of a key."""
 
     map: str
     key: str
 
 
 class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
+    """Whether the key held anything."""
+
     removed: bool
 
 
 @operation(multi_read=True)
 class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-map"):
-    """Entries in the order of their keys."""
+    """Read entries in the order of their keys."""
 
     map: str
-    keys: list[str] | None = None  # Those of these keys; None: all, page by page.
+    keys: list[str] | None = None  # Only these keys; None: all, page by page.
     prefix: str = ""
     after: str | None = None
     limit: int = 1000
 
 
 class MapEntry(Struct, array_like=True, frozen=True):
+    """All that a key holds."""
+
     key: str
-    siblings: list[Sibling]  # Of its register, the latest first.
-    version: str  # Of its register; empty where there is no value.
-    count: int | None  # Of its counter; nil where nothing was added.
-    members: list[Value]  # Of its set.
+    siblings: list[Sibling]  # The values of its register, the latest first.
+    version: str  # The version of its register; empty if it has no value.
+    count: int | None  # The value of its counter; nil if nothing was added.
+    members: list[Value]  # The members of its set.
 
 
 class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
+    """A page of a map."""
+
     entries: list[MapEntry]
-    size: int  # Keys of the whole map.
+    size: int  # The number of keys in the whole map.
     more: bool  # Ask again with after=entries[-1].key.

@@ -30,7 +30,7 @@ __all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", 
     ],
 )
 class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
-    """Add to a counter. `key`: of all adds with one key, one counts."""
+    """Add to a counter. Of all adds with one `key`, one counts."""
 
     counter: str
     amount: Annotated[int, Named("add")]
@@ -38,6 +38,8 @@ class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
 
 
 class Added(Reply, array_like=True, frozen=True, tag="added"):
+    """The counter's value, and whether the amount was added."""
+
     value: int
     added: bool
 
@@ -50,6 +52,8 @@ class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag=
 
 
 class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
+    """A counter's value."""
+
     value: int
 
 
@@ -77,18 +81,20 @@ class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
 class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
     """Set a register.
 
-    `context` is that of the read this is based on: values it has not seen stay as
-    siblings. None supersedes all that the serving node shows. `expect`: the version
-    it must have on the node that serves this.
+    `context` is the one of the read that this write is based on: values that the read has not
+    seen stay as siblings. None replaces all values that the serving node shows. `expect` is the
+    version that the register must have on the serving node.
     """
 
     register: str
     value: Value
     context: Cursor | None = None
-    expect: str | None = None  # "": it must have no value.
+    expect: str | None = None  # "" if it must have no value.
 
 
 class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
+    """The register after a write."""
+
     siblings: int
     context: Cursor
     version: str = ""
@@ -102,11 +108,15 @@ class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="re
 
 
 class Sibling(Struct, array_like=True, frozen=True):
+    """One of the values that were assigned concurrently."""
+
     value: Value
     wall_ms: int
 
 
 class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
+    """The values of a register."""
+
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
     context: Cursor
-    version: str = ""  # Another one for other values; empty where there is none.
+    version: str = ""  # It changes with the values; empty if there is none.

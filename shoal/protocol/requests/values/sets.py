@@ -1,4 +1,4 @@
-"""Sets. An element is a packed value; two that are equal, type by type, are one element."""
+"""Sets: an element is a packed value, and values that are equal and of equal types are one element."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadS
     http=Http(
         "POST",
         "/sets/{set}",
-        "Remove elements of a set, and add some",
+        "Remove elements of a set, and add others",
         ops=("alter-set",),
         example={"add": ["page-1"], "remove": ["page-0"]},
     ),
     cli=[
         Cli(
             "set add",
-            "Add elements to a set, and print how many were no members.",
+            "Add elements to a set, and print how many were not members.",
             """shoal set add urls '"https://example.org"' --data ./state""",
             shows="added",
             arguments=("add",),
@@ -38,7 +38,7 @@ __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadS
     ],
 )
 class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
-    """Remove elements, and add some. A removal removes what the serving node shows."""
+    """Remove elements, and add others. A removal only affects elements that the serving node shows."""
 
     set: str
     add: list[Value] = field(default_factory=list)
@@ -46,38 +46,44 @@ class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alt
 
 
 class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
-    added: int  # Elements that were no members before.
-    removed: int  # Elements that were.
-    size: int  # Members there are now.
+    """What a write changed in a set."""
+
+    added: int  # How many elements were not members before.
+    removed: int  # How many elements were members and were removed.
+    size: int  # The number of members now.
 
 
 @operation(
     batch=True,
-    http=Http("DELETE", "/sets/{set}/members", "Remove members of a set: as many as one operation takes", ops=("clear-set",)),
+    http=Http("DELETE", "/sets/{set}/members", "Remove members of a set, a bounded number per request", ops=("clear-set",)),
 )
 class ClearSet(ObjectWrite["SetCleared"], array_like=True, frozen=True, tag="clear-set"):
-    """Remove the members that the serving node shows, or as many of them as one operation takes."""
+    """Remove the members that the serving node shows, a bounded number per operation."""
 
     set: str
 
 
 class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
-    removed: int  # Elements that were members.
-    more: bool  # Some are left: ask again.
+    """How many members a clear removed."""
+
+    removed: int  # How many members were removed.
+    more: bool  # Whether members are left; ask again.
 
 
 @operation(multi_read=True)
 class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-set"):
-    """A page of members, in the order of their bytes. A set that does not exist is empty."""
+    """Read a page of members, in the order of their bytes. A set that does not exist is empty."""
 
     set: str
-    after: bytes = b""  # The last member of the page before.
+    after: bytes = b""  # The last member of the previous page.
     limit: int = 1000
 
 
 class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
+    """A page of a set."""
+
     members: list[Value]
-    size: int  # Of the whole set.
+    size: int  # The number of members of the whole set.
     more: bool  # Ask again with after=members[-1].
 
 
@@ -85,16 +91,18 @@ class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
     http=Http(
         "POST",
         "/sets/{set}/contains",
-        "Which of some elements are members of a set",
+        "Check whether elements are members of a set",
         example={"elements": ["page-1"]},
     )
 )
 class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=True, tag="contains-members"):
-    """Which of some elements are members."""
+    """Check whether elements are members of a set."""
 
     set: str
     elements: list[Value]
 
 
 class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):
-    contained: list[bool]  # As many as were asked for.
+    """Whether each element is a member, in the order of the request."""
+
+    contained: list[bool]  # One per element of the request.
