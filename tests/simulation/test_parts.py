@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import TypeVar, cast
 
 import pytest
 
+from shoal.client.document.document import Document
 from shoal.node.items import planning
 from shoal.testing.loop import run
 from simulation.execution import execute
 from simulation.judging.obligations import Losses
+from simulation.parts import beginnings
 from simulation.parts.all import FAMILIES, KINDS, PARTS
+from simulation.parts.beginnings import Page
 from simulation.parts.branches import Lines
 from simulation.parts.documents import Papers
 from simulation.parts.erasing import ERASED, Erasing, Pruned
@@ -295,6 +300,21 @@ def test_an_item_that_is_lost_or_waits_again_is_found() -> None:
         return sound, lost, await broken(cluster, agents, "jobs")
 
     assert scene(work) == ([], [MESSAGES], [MESSAGES])
+
+
+def test_a_note_that_is_there_twice_is_excused_only_if_a_mirror_outlived_a_disk() -> None:
+    lossy = Losses(Plan(seed=1, faults=[Wipe(at=1.0, node="n1")]))
+    mirror = cast(Document, SimpleNamespace(to_py=dict))
+    shown = {"body": [{"attributes": {"n": "3"}}] * 2}
+
+    def found(page: Page, losses: Losses) -> bool:
+        return any("more often" in what for _, what in beginnings._broken(page, shown, losses))
+
+    sent_again, sent_once = (Page(wrote={3: None}, put=Counter({3: 1}), again=again, mirrors=[mirror]) for again in ({3}, {0}))
+    assert not found(sent_again, lossy)
+    assert found(sent_again, Losses(CALM))
+    assert found(sent_once, lossy)
+    assert found(Page(wrote={3: None}, put=Counter({3: 1}), again={3}), lossy)
 
 
 def test_what_was_forgotten_need_not_be_there() -> None:
