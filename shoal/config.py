@@ -78,6 +78,7 @@ class Config(Struct, frozen=True, kw_only=True):
     header_bytes_max: int = 16 * KiB  # One header of an HTTP request, name included; beyond this: 431.
     bookmark_header_bytes_max: int = 6 * KiB  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
     channels_max: int = 4096  # In one checkpoint.
+    branches_max: int = 4096  # In one thread.
     note_bytes_max: int = 4 * KiB  # The provenance of a write: author and reason.
     setting_bytes_max: int = 4 * KiB  # The configuration with which the author of a checkpoint ran.
     seen_bytes_max: int = 2 * KiB  # What that author had read in other partitions; what does not fit goes with the next save.

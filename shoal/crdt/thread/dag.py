@@ -238,9 +238,9 @@ def heads(rows: Rows, branch: str) -> list[Head]:
     return _unpack_heads(rows.get(BRANCH + branch.encode()) or b"")
 
 
-def branches(rows: Rows, limit: int) -> dict[str, list[Head]]:
-    """The first `limit` branches by name."""
-    return {key[1:].decode(): _unpack_heads(packed) for key, packed in rows.scan(BRANCH, limit=limit)}
+def branches(rows: Rows) -> dict[str, list[Head]]:
+    """All branches by name, and the heads of each."""
+    return {key[1:].decode(): _unpack_heads(packed) for key, packed in rows.scan(BRANCH)}
 
 
 def _pack_head(head: Head) -> bytes:

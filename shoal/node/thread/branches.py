@@ -17,7 +17,7 @@ from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
 from shoal.node.naming import hexed, unhex
-from shoal.node.thread.presence import BRANCHES_MAX, absent, check_shown
+from shoal.node.thread.presence import absent, check_room, check_shown
 from shoal.node.thread.system_events import tell
 from shoal.protocol import requests
 from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
@@ -47,6 +47,7 @@ class Branches:
         Raises:
             NotFound: the thread has no such checkpoint, or no such branch.
             BranchTaken: the branch should be new, but exists at another checkpoint.
+            TooLarge: the thread has too many branches.
         """
         rows, to = context.rows, unhex(request.to)
         heads = dag.heads(rows, request.branch)
@@ -65,6 +66,8 @@ class Branches:
                 f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. "
                 f"Make it with branch({request.branch!r}, at=…)."
             )
+        if not heads:
+            check_room(rows, request.thread, branches_max=self._config.branches_max)
         if before == [request.to]:
             return Moved(request.branch, request.to, before, before)
         self._put(context, request, heads)
@@ -81,7 +84,7 @@ class Branches:
         context.apply(change)
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
-        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows, BRANCHES_MAX).items()})
+        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows).items()})
 
     def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
         """The nearest common ancestor of some checkpoints.

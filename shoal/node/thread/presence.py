@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, pruning
-from shoal.errors import NotFound, Pruned
-
-BRANCHES_MAX = 4096
+from shoal.errors import NotFound, Pruned, TooLarge
 
 
 def head_ids(rows: Rows) -> set[bytes]:
-    """The ids of the heads of a thread's first `BRANCHES_MAX` branches by name."""
-    return {head.id for heads in dag.branches(rows, BRANCHES_MAX).values() for head in heads}
+    """The ids of the heads of all branches of a thread."""
+    return {head.id for heads in dag.branches(rows).values() for head in heads}
+
+
+def check_room(rows: Rows, thread: str, *, branches_max: int) -> None:
+    """Check that a thread may have one more branch. Nodes that make branches at the same time may pass the bound together.
+
+    Raises:
+        TooLarge: it has `branches_max`.
+    """
+    if sum(1 for _ in rows.scan(dag.BRANCH, limit=branches_max)) >= branches_max:
+        raise TooLarge(
+            f"thread {thread!r} has {branches_max} branches, which is the maximum. Nothing was written. Use one of them, or "
+            "another thread."
+        )
 
 
 def check_shown(rows: Rows, thread: str, id: bytes) -> None:

@@ -26,7 +26,7 @@ from shoal.node.naming import hexed, unhex
 from shoal.node.rules import Claim, Rules, State
 from shoal.node.thread import shapes
 from shoal.node.thread.ownership import check_owner
-from shoal.node.thread.presence import absent, check_shown
+from shoal.node.thread.presence import absent, check_room, check_shown
 from shoal.node.thread.schemas import stored_state
 from shoal.node.thread.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.bookmark import Bookmark
@@ -65,7 +65,7 @@ class Saves:
             HeadMoved: `expect_head` is not the branch's only head, or the parent is not a head.
             NotFound: a parent is not a checkpoint of this thread.
             InvalidInput: it appends to a channel that is not a list, or removes a channel that does not exist.
-            TooLarge: the state would have too many channels or bytes.
+            TooLarge: the state would have too many channels or bytes, or the thread too many branches.
             OwnerSuperseded: another writer has claimed the thread.
             SchemaViolation: the new state breaks a schema of the space.
         """
@@ -74,6 +74,8 @@ class Saves:
             check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
         before_heads = dag.heads(rows, request.branch)
+        if not before_heads:
+            check_room(rows, request.thread, branches_max=self._config.branches_max)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
         before = None if parent is None else Spot(request.space, request.thread, parent)

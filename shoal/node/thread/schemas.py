@@ -20,8 +20,6 @@ from shoal.protocol.requests import PutSchema, ReadSchema, ReadViolations, Schem
 from shoal.schemas.rule import Rule
 from shoal.storage.keys import Kind
 
-BRANCHES_MAX = 4096
-
 
 class Schemas:
     """The handler of schemas, and of `ReadViolations` for threads."""
@@ -102,7 +100,7 @@ class Schemas:
             StoreCorrupt: a head cannot be read.
         """
         found: list[Violation] = []
-        for branch, heads in dag.branches(view.rows, BRANCHES_MAX).items():
+        for branch, heads in dag.branches(view.rows).items():
             for id in dict.fromkeys(head.id for head in heads):
                 checkpoint = dag.checkpoint(view.rows, id)
                 if checkpoint is not None:

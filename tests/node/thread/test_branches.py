@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
+from shoal.crdt.rows import Stamp
+from shoal.crdt.thread import dag
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, TooLarge
+from shoal.node.thread.presence import head_ids
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
-from tests.node.conftest import Bench
+from tests.node.conftest import Bench, Opener
+from tests.support.rows import DictRows
 
 
 async def three(bench: Bench) -> list[str]:
@@ -185,3 +190,24 @@ async def test_a_move_that_reaches_two_nodes_is_one() -> None:
         assert heads != [root.id]
         events = [event async for event in fleet["b"].store().space("crew").thread("t").journal.read()]
         assert len(events) == 1
+
+
+async def test_branches_are_bounded(open_bench: Opener) -> None:
+    bench = open_bench(branches_max=2)
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("what-if", at=ids[0])
+    for refused in (thread.branch("more", at=ids[0]), thread.save({"n": 9}, branch="more")):
+        with pytest.raises(TooLarge, match="has 2 branches, which is the maximum"):
+            await refused
+    assert (await thread.branch("what-if", at=ids[0])).head == ids[0], "it is there already"
+    await thread.save({"n": 9}, branch="what-if")
+    assert list(await thread.heads()) == ["main", "what-if"]
+
+
+def test_no_branch_is_left_out_however_many_there_are() -> None:
+    """Nodes that make branches at the same time pass the bound together; a prune must keep the heads of them all."""
+    rows, ids = DictRows(), [bytes([n >> 8, n & 255]) * 16 for n in range(5000)]
+    for n, id in enumerate(ids):
+        dag.apply_move(rows, Stamp(Dot(Origin(bytes(16)), n + 1), n + 1, 0, NOTHING_SEEN), dag.Move(id, f"b{n}", id))
+    assert head_ids(rows) == set(ids)
