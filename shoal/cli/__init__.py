@@ -1,1 +1,1 @@
-"""The `shoal` command: it stands on the public client, and on the node only to serve and to verify."""
+"""The `shoal` command. It uses the public client, and the node only to serve and to verify."""

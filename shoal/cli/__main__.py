@@ -1,4 +1,4 @@
-"""`python -m shoal.cli` is `shoal`."""
+"""`python -m shoal.cli` runs `shoal`."""
 
 from shoal.cli.main import main
 

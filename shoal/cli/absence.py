@@ -1,4 +1,4 @@
-"""What to say where nothing is found: in a space that is misspelt, or left to its default, there is never anything."""
+"""Notes for people when nothing is found, since the space may be misspelt, or the default one by mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES_LOOKED_AT_MAX = 1000
 
 
 async def print_names(names: AsyncIterator[str], store: Store, space: str, *, what: str, json: bool) -> None:
-    """The names, one a line. That there are none is said beside them, for people."""
+    """Print names, one per line. If there are none, a note on standard error says so."""
     empty = True
     async for name in names:
         emit(name) if json else line(name)
@@ -26,12 +26,13 @@ async def print_names(names: AsyncIterator[str], store: Store, space: str, *, wh
 
 
 async def note_absence(store: Store, space: str, *, what: str) -> None:
-    """Say that there are none, and where there may be some."""
+    """Note that there are none, and name the existing spaces if this one does not exist."""
     note(f"no {what} in space {space!r}.{await other_spaces(store, space)}")
 
 
 async def check_thread(store: Store, space: str, thread: str) -> None:
-    """
+    """Check that a thread exists.
+
     Raises:
         NotFound: nothing was ever written to it.
     """
@@ -53,12 +54,12 @@ async def _first(names: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 async def similar(name: str, names: AsyncIterator[str]) -> str:
-    """A sentence, after a space, with those of `names` that are like this one; empty if none of the first is."""
+    """A sentence, after a space, with those of the first `names` that are similar to this one; empty if none is."""
     return near(name, [each async for each in _first(names)])
 
 
 async def other_spaces(store: Store, space: str) -> str:
-    """A sentence, after a space, that names those there are; empty if this is one of them."""
+    """A sentence, after a space, that lists the existing spaces; empty if this is one of them."""
     there: list[str] = []
     async for name in store.spaces():
         if name == space:

@@ -1,8 +1,8 @@
-"""What people type where a value is wanted: JSON, a file, an age, a size, a time, fields to filter by.
+"""Values on the command line: JSON, files, ages, sizes, times, filters.
 
 Laws:
-- `-` is standard input wherever a value, JSON or a file is taken; it can be read once.
-- What is mistyped is refused before a store is opened or changed, with an example of what is right.
+- `-` is standard input for a value, JSON or a file; it can be read once.
+- A mistyped value is rejected before a store is opened or changed, with a correct example.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def text_of(source: str, what: str) -> str:
     if sys.stdin.closed:
         raise InvalidValue(f"{what}: standard input has already been read; it can be read only once. Nothing was written.")
     try:
-        # Closed once it is read: a second "-" would find it empty, and that is no value.
+        # Closed after reading: a second "-" would read it as empty.
         with sys.stdin as stream:
             return stream.read()
     except UnicodeDecodeError as error:
@@ -43,7 +43,7 @@ def text_of(source: str, what: str) -> str:
 
 
 def file_text(file: Path) -> str:
-    """What is in a file, or in standard input for "-".
+    """The content of a file, or of standard input for "-".
 
     Raises:
         InvalidValue: it cannot be read, or is not UTF-8.
@@ -59,7 +59,7 @@ def file_text(file: Path) -> str:
 
 
 def json_of(source: str, what: str) -> Any:
-    """The value that JSON stands for, types in the tagged form of `shoal.values` included.
+    """The value of JSON text, including types in the tagged form of `shoal.values`.
 
     Raises:
         InvalidValue: it is not JSON.
@@ -73,7 +73,7 @@ def json_of(source: str, what: str) -> Any:
 
 
 def json_of_file(file: Path, *, tagged: bool = True) -> Any:
-    """The same for a file; without `tagged`, JSON as it is: in a schema "$type" is a word like others.
+    """The value of a JSON file. Without `tagged` it is plain JSON, as for a schema, where "$type" is an ordinary key.
 
     Raises:
         InvalidValue: it cannot be read, or is not JSON.
@@ -92,7 +92,7 @@ def _hint(text: str) -> str:
 
 
 def age_of(text: str) -> timedelta:
-    """A number with one of the units s, m, h and d; without one it is seconds.
+    """An age: a number with one of the units s, m, h and d; without a unit, seconds.
 
     Raises:
         InvalidInput: it is something else.
@@ -109,7 +109,7 @@ def age_of(text: str) -> timedelta:
 
 
 def bytes_of(text: str) -> int:
-    """A whole number of bytes, or a size with a unit.
+    """A size: a whole number of bytes, or a number with a unit.
 
     Raises:
         InvalidInput: it is something else.
@@ -123,9 +123,10 @@ def bytes_of(text: str) -> int:
 
 
 def moment_of(text: str, option: str) -> datetime:
-    """
+    """A time in ISO 8601; `option` is for the error.
+
     Raises:
-        InvalidInput: it is no time.
+        InvalidInput: it is not a time.
     """
     try:
         return datetime.fromisoformat(text)
@@ -134,7 +135,7 @@ def moment_of(text: str, option: str) -> datetime:
 
 
 def fields_of(given: Sequence[str]) -> dict[str, Any]:
-    """Fields and their values, each given as KEY=VALUE, or some as a JSON object; a value that is no JSON is text.
+    """Fields and values from KEY=VALUE and JSON objects. A VALUE that is not JSON is text.
 
     Raises:
         InvalidInput: one is neither.

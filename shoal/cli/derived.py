@@ -1,9 +1,9 @@
 """Commands derived from the declarations of operations: `counter add`, `register set`, `budget grant`, …
 
 Laws:
-- A command's arguments and options are fields of the request. Their types and bounds are the protocol's; packed values are
-  taken as JSON.
-- The reply's field that the declaration names is printed alone, or as JSON by its name.
+- A command's arguments and options are fields of the request, with the protocol's types and bounds. Packed values are
+  given as JSON.
+- The command prints the field of the reply that the declaration names: alone, or with its name as JSON.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from shoal.protocol.requests import Request
 from shoal.protocol.requests.declared import Cli, declared
 
 Reclaim = Annotated[
-    str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good: its rights come here.")
+    str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good, whose rights move here.")
 ]
 
 
 class _Option(NamedTuple):
     annotation: Any
     default: Any = None
-    find: Callable[[Space, str, str], Awaitable[Any]] | None = None  # What is meant, of the object's name and what is given.
+    find: Callable[[Space, str, str], Awaitable[Any]] | None = None  # Finds the value, from the object's name and the text.
 
 
 _OPTIONS = {"key": _Option(Key), "expect": _Option(Expect), "reclaimed": _Option(Reclaim, "", holder_origin)}
@@ -103,13 +103,13 @@ def _type_of(kind: type[Request[Any]], field: str) -> Any:
 
 
 def _settings(kind: type[Request[Any]], cli: Cli) -> dict[str, Any]:
-    """A number below 0 is an argument, where it may be one."""
+    """Settings that let a negative number be an argument, if the command takes one."""
     types = [_type_of(kind, field) for field in cli.arguments]
     return {"ignore_unknown_options": any(_bare(each) is int and _least(each) is None for each in types)}
 
 
 def _argument(kind: Any, field: str) -> _Argument:
-    """How a field is written as an argument: text, a number, or JSON."""
+    """A field as an argument: text, a number, or JSON."""
     if Shape.VALUE in _marks(kind):
         about = typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)
         return _Argument(Annotated[str, about], lambda text: values.encode(json_of(text, "the value"), where="value"))

@@ -1,9 +1,9 @@
-"""Draw a directed acyclic graph beside the lines that tell of its nodes, as `git log --graph` does.
+"""Draw a directed acyclic graph beside the lines that describe its nodes, as `git log --graph` does.
 
 Laws:
-- Nodes come children first. A node has one column; a line runs down from it to each of its parents
-  that is drawn, and no line stands for anything else: the drawing can be read back into the graph.
-- A column keeps its place as long as a line is in it, and is used again afterwards: nothing shifts.
+- Children come before parents. A node has one column; a line runs down from it to each of its parents
+  that is drawn. There are no other lines, so the graph can be read from the drawing.
+- A column keeps its place as long as a line is in it, and is used again afterwards, so nothing shifts.
 
     *    a    merges b and c
     ├─╮
@@ -13,7 +13,7 @@ Laws:
     *    d
 
 Between two nodes there are at most two rows: in one, the lines that end at the next node
-join; in the other, the lines to the other parents of the last one part. A row of either
+join; in the other, the lines to the other parents of the last node part. A row of either
 kind has one hub, and each of its other ends belongs to a line from or to the hub.
 """
 
@@ -27,24 +27,24 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class Signs(NamedTuple):
-    """What rows are made of."""
+    """The characters of rows."""
 
     node: str
     down: str
-    hub: str  # From which lines go to the right.
+    hub: str  # The hub of a row; lines go to the right from it.
     across: str
     part: str  # A line that begins here, the last of its row.
-    part_on: str  # One that is not the last.
+    part_on: str  # A line that begins here, not the last of its row.
     join: str  # A line that ends here, the last of its row.
     join_on: str
 
 
 BOXES = Signs("*", "│", "├", "─", "╮", "┬", "╯", "┴")
-ASCII = Signs("*", "|", "|", "-", ".", ".", "'", "'")  # For a pipe, or a terminal that knows no more.
+ASCII = Signs("*", "|", "|", "-", ".", ".", "'", "'")  # For a pipe, or a terminal without UTF-8.
 
 
 def newest_first(parents: Mapping[Node, Sequence[Node]], moment: Callable[[Node], int]) -> list[Node]:
-    """Every node before its parents, and of those that may come next the one with the greatest `moment`."""
+    """The nodes, each before its parents; of several that may come next, the one with the greatest `moment`."""
     children = dict.fromkeys(parents, 0)
     for node in parents:
         for parent in set(parents[node]) & parents.keys():
@@ -66,10 +66,10 @@ def newest_first(parents: Mapping[Node, Sequence[Node]], moment: Callable[[Node]
 def drawn(nodes: Iterable[Node], parents: Mapping[Node, Sequence[Node]], signs: Signs) -> Iterator[tuple[str, Node | None]]:
     """Rows, each with the node that is in it, or None; `nodes` are all of `parents`, children first.
 
-    Parents that are no key of `parents` are not drawn.
+    Parents that are not keys of `parents` are not drawn.
     """
     columns: list[Node | None] = []  # The node at which the line in this column ends.
-    ended = -1  # The column whose line ended at the last node: another node right below it would look like its parent.
+    ended = -1  # The column whose line ended at the last node; a node right below would look like its parent.
     for node in nodes:
         ends = [nth for nth, end in enumerate(columns) if end == node] or [_free(columns, but=ended)]
         at, *others = ends
@@ -93,7 +93,7 @@ def drawn(nodes: Iterable[Node], parents: Mapping[Node, Sequence[Node]], signs: 
 
 
 def _free(columns: list[Node | None], *, least: int = 0, but: int = -1) -> int:
-    """The first column from `least` in which there is no line, and which is not `but`."""
+    """The first column from `least` on without a line, except `but`."""
     nth = least
     while nth == but or (nth < len(columns) and columns[nth] is not None):
         nth += 1
@@ -117,7 +117,7 @@ def _linked(columns: Sequence[object], hub: int, ends: Sequence[int], signs: Sig
         elif nth in turn:
             cells.append(turn[nth])
         else:
-            # A line that is only crossed goes on unbroken.
+            # A line that is only crossed is drawn unbroken.
             cells.append(signs.down if end is not None else signs.across if inside else " ")
         cells.append(signs.across if hub <= nth < last else " ")
     return "".join(cells).rstrip()

@@ -1,13 +1,13 @@
-"""Run a command's coroutine, and turn how it ends into an exit code.
+"""Run a command's coroutine, and turn its end into an exit code.
 
-    0    it did what it says
-    1    the operation failed: the error's own text is on standard error
-    2    the command was not understood (typer says so itself)
+    0    success
+    1    the operation failed; the error's text is on standard error
+    2    the command line is wrong (typer reports this itself)
     130  Ctrl-C
-    141  whoever read the output went away
+    141  the reader of the output ended
     143  SIGTERM (and 129 SIGHUP), for commands that clean up first
 
-No way out shows a traceback, but for a bug.
+Only a bug shows a traceback.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ T = TypeVar("T")
 
 
 class Commands(TyperGroup):
-    """The root of all commands. What one of them refuses before its work begins ends as its work would."""
+    """The root of all commands. An error before a command's work begins ends as an error of the work does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `click`; adds a hint to a usage error."""
         with hinted():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        """See `click`; a `ShoalError` that is raised before the command's work begins ends as its work would."""
         try:
             with hinted():
                 return super().invoke(ctx)
@@ -52,14 +54,14 @@ def execute(work: Coroutine[None, None, T]) -> T:
     """Run `work` to its end on an event loop of its own, and flush what it printed.
 
     Raises:
-        typer.Exit: with the code for an error or a reader that went away.
+        typer.Exit: with the code for an error, or for a reader of the output that ended.
     """
     try:
         from uvloop import run
     except ImportError:  # Windows has none.
         from asyncio import run  # type: ignore[assignment]
 
-    # What cannot be printed in the terminal's encoding is escaped, not fatal.
+    # Characters that the terminal's encoding lacks are escaped, not fatal.
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -68,14 +70,14 @@ def execute(work: Coroutine[None, None, T]) -> T:
     except ShoalError as error:
         raise failure(error.message) from None
     except BrokenPipeError:
-        # The interpreter flushes once more as it ends; that must find somewhere to go.
+        # The interpreter flushes once more at its end, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_BROKEN_PIPE) from None
     return result
 
 
 def failure(message: str) -> typer.Exit:
-    """Say `message` on standard error; the exception to raise for it."""
+    """Print `message` on standard error, and return the exception to raise."""
     typer.echo(f"shoal: {message}", err=True)
     return typer.Exit(FAILED)
 
@@ -84,9 +86,9 @@ async def interruptible(work: Coroutine[None, None, T]) -> T:
     """Await `work`; SIGTERM and SIGHUP cancel it as Ctrl-C does, so that it cleans up.
 
     Raises:
-        typer.Exit: 128 and the signal's number, once `work` has ended by one of them.
+        typer.Exit: 128 plus the signal's number, after `work` has ended because of one of them.
     """
-    import asyncio  # Here, since `shoal --help` needs none of it: it is a fifth of that command's time.
+    import asyncio  # Imported here, because `shoal --help` does not need it, and it takes a fifth of that command's time.
 
     task = asyncio.ensure_future(work)
     caught: list[signal.Signals] = []
@@ -96,7 +98,7 @@ async def interruptible(work: Coroutine[None, None, T]) -> T:
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    with suppress(NotImplementedError):  # Windows' loops: Ctrl-C alone ends a command there.
+    with suppress(NotImplementedError):  # On Windows only Ctrl-C ends a command.
         for number in _ENDING:
             loop.add_signal_handler(number, cancel, number)
     try:

@@ -1,8 +1,8 @@
-"""Ids on the command line may be shortened, to any beginning that only one of them has.
+"""Shortened ids on the command line: any beginning that only one id has.
 
 Laws:
-- A whole id is taken as it is: nothing is looked up, and the command says itself if it is not there.
-- One that is ambiguous or unknown is refused before anything is written, with ids that there are.
+- A whole id is used without a look-up; the command itself reports if it does not exist.
+- An ambiguous or unknown beginning is rejected before anything is written, and the error lists existing ids.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from shoal.client.store import Space, Store
     from shoal.client.thread.thread import Thread
 
-SHORT = 12  # Characters of an id that are shown where people read.
+SHORT = 12  # Characters of an id that are shown to people.
 _SHOWN_MAX = 5
 
 
 async def checkpoint_id(store: Store, thread: Thread, given: str) -> str:
-    """The id of the thread's only checkpoint whose id begins so.
+    """The id of the thread's only checkpoint whose id begins with `given`.
 
     Raises:
-        InvalidInput: several do.
-        NotFound: none does.
+        InvalidInput: there are several.
+        NotFound: there is none.
     """
     return given if is_id(given) else await _only(given, _checkpoints(store, thread), f"checkpoint of thread {thread.name!r}")
 
 
 async def checkpoint_or_branch(store: Store, thread: Thread, given: str) -> str:
-    """A branch's name as it is, else the id of a checkpoint.
+    """`given` if it is a branch's name, else the id of a checkpoint.
 
     Raises:
         InvalidInput, NotFound: as `checkpoint_id`.
@@ -46,7 +46,7 @@ async def checkpoint_or_branch(store: Store, thread: Thread, given: str) -> str:
 
 
 async def mutation_id(store: Store, thread: Thread, given: str) -> str:
-    """A checkpoint's id, with the number after the "/" that makes it a mutation's, if there is one.
+    """The id of a mutation, which is a checkpoint's id, "/" and a number; or of a checkpoint.
 
     Raises:
         InvalidInput, NotFound: as `checkpoint_id`.
@@ -56,7 +56,7 @@ async def mutation_id(store: Store, thread: Thread, given: str) -> str:
 
 
 async def event_id(thread: Thread, given: str) -> str:
-    """The id of the only event in the thread's journal whose id begins so.
+    """The id of the only event in the thread's journal whose id begins with `given`.
 
     Raises:
         InvalidInput, NotFound: as `checkpoint_id`.
@@ -66,7 +66,7 @@ async def event_id(thread: Thread, given: str) -> str:
 
 
 async def holder_origin(space: Space, budget: str, given: str) -> str:
-    """The origin of the budget's only holder that begins so.
+    """The origin of the budget's only holder that begins with `given`.
 
     Raises:
         InvalidInput, NotFound: as `checkpoint_id`.
@@ -109,7 +109,7 @@ async def _only(given: str, ids: AsyncIterator[str], what: str) -> str:
 
 
 def _shown(ids: list[str]) -> str:
-    """As many characters as it takes to tell them apart."""
+    """The ids, shortened to as many characters as distinguish them."""
     length = SHORT
     while len({id[:length] for id in ids}) < len(ids):
         length += 1

@@ -1,4 +1,4 @@
-"""Logging of a served node: coloured lines on a terminal, JSON everywhere else, on standard error."""
+"""Logging of a served node on standard error: coloured lines on a terminal, otherwise JSON."""
 
 from __future__ import annotations
 

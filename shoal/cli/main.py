@@ -1,9 +1,9 @@
-"""The `shoal` command: its groups, its version, and what each command is for.
+"""The `shoal` command: its groups, its version, and a summary of each command.
 
 Exit codes are those of `shoal.cli.execution`.
 
-Law: a command imports its own module and no other. `summary.json`, which is made
-from the modules, says which module has it, and is all that `shoal --help` needs.
+Law: a command imports only its own module. `summary.json`, which is generated
+from the modules, names the module of each command; `shoal --help` needs nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SUMMARY = Path(__file__).parent / "summary.json"
 
 
 class Summary(NamedTuple):
-    """What `shoal --help` says of a command or group, and which module has it."""
+    """The line of `shoal --help` for a command or group, and its module."""
 
     name: str
     module: str
@@ -81,7 +81,7 @@ def root(
 ) -> None:
     """A durable, replicated state layer for AI agents.
 
-    Commands that look into a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
+    Commands that use a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
     """
     target.wait_s.set(wait)
 
@@ -110,7 +110,7 @@ def app_of(modules: Iterable[str]) -> typer.Typer:
 
 
 def _listing(summaries: Iterable[Summary]) -> typer.Typer:
-    """The application that can list its commands, and run none."""
+    """The application that can only list its commands."""
     app = _empty()
     for each in summaries:
         app.command(each.name, help=each.help, rich_help_panel=each.panel)(lambda: None)
@@ -118,14 +118,14 @@ def _listing(summaries: Iterable[Summary]) -> typer.Typer:
 
 
 def _needed(arguments: list[str]) -> typer.Typer:
-    """The application as far as these arguments can need it."""
+    """The application with the commands that these arguments may need."""
     summaries = [Summary(*each) for each in json.loads(SUMMARY.read_text())]
     modules = {each.name: each.module for each in summaries}
     if "_SHOAL_COMPLETE" in os.environ:
         return app_of(MODULES)
     if not arguments or arguments[0] in ("-h", "--help", "-V", "--version"):
         return _listing(summaries)
-    # A mistyped command is told which ones there are.
+    # The error for a mistyped command lists the existing ones.
     return app_of([modules[arguments[0]]]) if arguments[0] in modules else app_of(MODULES)
 
 
@@ -134,7 +134,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """`app`, with all commands, for those who look at it."""
+        """`app`, with all commands, for importers of this module."""
         if name != "app":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
         found = globals()["app"] = app_of(MODULES)
@@ -142,7 +142,7 @@ else:
 
 
 def main() -> None:
-    """The console script's entry."""
+    """The entry point of the console script."""
     if "_SHOAL_COMPLETE" in os.environ:
         from shoal.cli.commands.completion import answer_shell
 

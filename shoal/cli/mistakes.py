@@ -1,4 +1,4 @@
-"""What to say beside a command line that was not understood, where its mistake is one that newcomers make."""
+"""Hints beside usage errors, for the mistakes that newcomers make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER_WORDS = {
 
 @contextmanager
 def hinted() -> Iterator[None]:
-    """What cannot be understood says what may have been meant."""
+    """Add to a usage error in this context what may have been meant."""
     try:
         yield
     except UsageError as error:
@@ -34,7 +34,7 @@ def hinted() -> Iterator[None]:
 
 
 def near(name: str, names: Iterable[str]) -> str:
-    """A sentence, after a space, with those of `names` that are like this one; empty if none is."""
+    """A sentence, after a space, with those of `names` that are similar to this one; empty if none is."""
     there = list(names)
     found = [each for each in there if each.startswith(name)] or difflib.get_close_matches(name, there, n=_NEAR_MAX)
     return f" Did you mean {', '.join(map(repr, found[:_NEAR_MAX]))}?" if found else ""

@@ -1,6 +1,6 @@
-"""The options and arguments that more than one command takes: one name, one spelling and one help for one idea.
+"""The options and arguments of more than one command: one name, one spelling and one help text for each idea.
 
-`tests/cli/test_options.py` holds every command to it.
+`tests/cli/test_options.py` checks every command.
 """
 
 from __future__ import annotations

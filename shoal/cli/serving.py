@@ -1,9 +1,9 @@
 """One node and its listener, from start to stop.
 
-SIGTERM and SIGINT stop it cleanly: no new requests, those under way finish and
-are durable, the store is closed. A second signal ends it at once, which costs
-nothing that was acknowledged. The one line on standard output is the URL, once
-the node answers there; everything else it has to say is logged.
+SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way finish and
+are durable, and the store is closed. A second signal ends it at once, without loss of
+acknowledged writes. The only line on standard output is the URL, once
+the node answers there; everything else is logged.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from shoal.transport.peers import Peers
 
 
 async def serving(data: Path, config: Config) -> signal.Signals:
-    """Serve until a signal comes, which is returned.
+    """Serve until a signal comes, and return it.
 
     Raises:
-        InvalidConfig: it cannot listen there.
+        InvalidConfig: it cannot listen on the configured address.
         ShoalError: the store cannot be opened.
     """
     stopping = _signalled()
@@ -51,7 +51,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         try:
             if peers is not None:
                 peers.start()
-            # What is there now stays for good: a full collection need not walk it again while requests wait.
+            # Objects that exist now stay, so exclude them from full collections, during which requests wait.
             gc.collect()
             gc.freeze()
             log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
@@ -98,7 +98,7 @@ async def _listening(node: Node, config: Config, peers: Peers | None) -> Listene
         admit=node.service.admit,
     )
     if peers is not None:
-        # Once requests are done, some of which wait for what peers hold.
+        # Stop them after the requests are done, because some of those wait for peers.
         app.on_shutdown.append(lambda _: peers.stop())
     listener = Listener(app, config=config)
     try:
@@ -113,7 +113,7 @@ async def _listening(node: Node, config: Config, peers: Peers | None) -> Listene
 
 
 def _signalled() -> asyncio.Future[signal.Signals]:
-    """Resolved by the first SIGTERM or SIGINT; the second ends the process."""
+    """A future that the first SIGTERM or SIGINT resolves; the second one ends the process."""
     loop = asyncio.get_running_loop()
     first: asyncio.Future[signal.Signals] = loop.create_future()
 

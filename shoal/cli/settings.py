@@ -1,10 +1,9 @@
-"""Where a `Config` comes from: flags, then the environment, then a TOML file, then the defaults.
+"""The sources of a `Config`: flags, then the environment, then a TOML file, then the defaults.
 
-Nothing is guessed and nothing is skipped: an unknown key, a value of another
-type or one out of range is refused before anything starts, by a message that
-names the field, the place it came from and what is allowed there. Sizes are
-whole bytes or text such as "64MiB"; a duration is a number in the unit that
-ends its field's name.
+Nothing is guessed or ignored: an unknown key, or a value of the wrong type or out of
+range, is rejected before anything starts. The error names the field, the source of the
+value and the allowed values. Sizes are whole bytes or text such as "64MiB"; a duration
+is a number in the unit at the end of its field's name.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from shoal.config import Config, checked
 from shoal.errors import InvalidConfig
 
 PREFIX = "SHOAL_"
-# Defaults of the commands' options. A shell that has them set may serve, too.
+# Defaults of the commands' options. They may be set in a shell that runs `shoal serve`.
 OPTIONS = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_AUTHOR", "SHOAL_CONFIG", "SHOAL_WAIT"})
 
 # Kubernetes and container links put these into the environment of every
-# container that runs beside a service named "shoal". Nobody wrote them for us.
+# container that runs beside a service named "shoal". They are not settings.
 _SERVICE_LINK = re.compile(r"SHOAL_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
 
 _SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?")
@@ -36,7 +35,7 @@ _TYPES: dict[str, type] = {name: kind for name, kind in get_type_hints(Config).i
 
 
 class Given(NamedTuple):
-    """One value as somebody wrote it, and where: "shoal.toml:listen_port", "SHOAL_LISTEN_PORT", "--listen"."""
+    """One value as it was written, and its source: "shoal.toml:listen_port", "SHOAL_LISTEN_PORT", "--listen"."""
 
     field: str
     value: object
@@ -44,16 +43,16 @@ class Given(NamedTuple):
 
 
 def load(*, flags: Iterable[Given] = (), environment: Mapping[str, str], file: Path | None = None) -> Config:
-    """Return the settings; `file` is what `--config` named, else SHOAL_CONFIG does, else there is none.
+    """Return the settings. `file` is the one of `--config`; without it, the one of SHOAL_CONFIG, if that is set.
 
     Raises:
-        InvalidConfig: some value is not acceptable, or the file cannot be read. Nothing was started.
+        InvalidConfig: a value is not legal, or the file cannot be read. Nothing was started.
     """
     if file is None and environment.get("SHOAL_CONFIG"):
         file = Path(environment["SHOAL_CONFIG"])
     layers = ([] if file is None else _from_file(file), _from_environment(environment), list(flags))
-    # Later layers replace earlier ones, but every one is checked: a mistake
-    # that something else happens to hide today is still a mistake.
+    # Later layers replace earlier ones, but every value is checked, even if
+    # another one replaces it.
     chosen = {given.field: given._replace(value=_parsed(given)) for layer in layers for given in layer}
     return _in_range(chosen)
 
@@ -67,7 +66,7 @@ def given_listen(listen: str) -> list[Given]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit():
         raise InvalidConfig(
-            f"--listen must be HOST:PORT, for example 127.0.0.1:7400 or [::1]:7400; it is {listen!r}. Nothing was started.",
+            f"--listen must be HOST:PORT, for example 127.0.0.1:7400 or [::1]:7400; got {listen!r}. Nothing was started.",
             field="listen_host",
         )
     return [Given("listen_host", host.removeprefix("[").removesuffix("]"), "--listen"), Given("listen_port", port, "--listen")]
@@ -81,7 +80,7 @@ def given_setting(assignment: str) -> Given:
     """
     name, equals, value = assignment.partition("=")
     if not equals:
-        raise InvalidConfig(f"--set must be FIELD=VALUE; it is {assignment!r}. Nothing was started.", field=name)
+        raise InvalidConfig(f"--set must be FIELD=VALUE; got {assignment!r}. Nothing was started.", field=name)
     return Given(_known(name.strip(), "--set"), value.strip(), f"--set {name.strip()}")
 
 
@@ -113,7 +112,7 @@ def _known(name: str, source: str) -> str:
 
 
 def _parsed(given: Given) -> object:
-    """The value in its field's type. Text is read as a number where a number is wanted: environments have only text."""
+    """The value in its field's type. For a number, text is converted, because environments only have text."""
     kind = _TYPES[given.field]
     if kind is str and isinstance(given.value, str):
         return given.value
@@ -132,7 +131,7 @@ def _size(given: Given) -> int:
 
 
 def size_of(text: str) -> int | None:
-    """Bytes, of a whole number or of one with a unit such as "64MiB"; None if it is neither."""
+    """The bytes of a whole number, or of a number with a unit such as "64MiB"; None if it is neither."""
     match = _SIZE.fullmatch(text.strip().replace("_", ""))
     return None if match is None else int(match[1]) * _UNITS[match[2] or ""]
 
@@ -142,7 +141,7 @@ def _number(given: Given, kind: type) -> int | float:
         number = kind(given.value)
     except (ValueError, OverflowError):
         raise _wrong(given) from None
-    # int(2.5) is 2: a fraction would be lost without a word.
+    # int(2.5) is 2, which would silently drop the fraction.
     if not math.isfinite(number) or (isinstance(given.value, float) and number != given.value):
         raise _wrong(given)
     return number  # type: ignore[no-any-return]

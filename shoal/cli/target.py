@@ -1,8 +1,8 @@
-"""Which store a command reads: a directory on this machine, or a node behind a URL.
+"""The store of a command: a directory on this machine, or a node behind a URL.
 
-Exactly one of the two. An option of the command line beats the environment; two
-of the same rank are refused, for a command that guesses reads the wrong store.
-A directory is opened only if it holds a store: reading must never make one.
+It must be exactly one of the two. An option takes precedence over the environment; two
+of the same rank are rejected, because a guess might read the wrong store. A
+directory is opened only if it holds a store, so that reading never creates one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shoal.client.store import Store
 
 PANEL = "Which store"
-_LOOKED_AT_MAX = 1000  # Entries of a directory, where a store is looked for.
+_LOOKED_AT_MAX = 1000  # Entries of a directory in which stores are searched.
 _SHOWN_MAX = 3
 
 wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
@@ -49,7 +49,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a l
 
 
 class Target(NamedTuple):
-    """Exactly one is not None."""
+    """A directory or a URL; exactly one is not None."""
 
     data: Path | None
     url: str | None
@@ -78,11 +78,11 @@ def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]
 
 
 def opened(target: Target) -> AbstractAsyncContextManager[Store]:
-    """The store, to be entered.
+    """The store, as a context.
 
     Raises:
         NotFound: there is no store in the directory; nothing was written.
-        StorageError: the directory is something else.
+        StorageError: the directory is not one of a store of this version.
     """
     if target.url is not None:
         return shoal.connect(target.url, wait=wait_s.get())
@@ -92,7 +92,8 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
 
 
 def check_store(directory: Path) -> None:
-    """
+    """Check that a directory holds a store, without opening it.
+
     Raises:
         NotFound: there is no store in the directory; nothing was written.
         StorageError: there is one, but not of this version, or it cannot be read.
@@ -119,7 +120,7 @@ def check_store(directory: Path) -> None:
 
 
 def _nearby(directory: Path) -> str:
-    """A sentence, after a space, that names stores in this directory or beside it; empty if there are none."""
+    """A sentence, after a space, that lists stores in this directory or beside it; empty if there are none."""
     from shoal.storage.layout import FORMAT
 
     found: list[str] = []

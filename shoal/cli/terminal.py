@@ -1,10 +1,10 @@
-"""What people see on a terminal: tables that fit it, colours, and how long ago a thing was.
+"""Output on a terminal: tables that fit it, colours, and ages.
 
 Laws:
-- All this is for a terminal alone. A pipe gets the plain lines of `shoal.cli.output`, and
-  `--json` its documents: what a program reads does not depend on who is watching.
-- Nothing that came out of a store is read as markup, or reaches the terminal as a control character.
-- A table holds `_ROWS_MAX` rows; more are another table, so that what is endless is shown as it comes.
+- All this is only for a terminal. A pipe gets the plain lines of `shoal.cli.output`, and
+  `--json` its documents, so that the input of a program does not depend on a terminal.
+- Stored text is never interpreted as markup, and no control character of it reaches the terminal.
+- A table has at most `_ROWS_MAX` rows; further rows are another table, so that endless output is shown as it comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ROWS_MAX = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_DAYS_TOLD = 30  # What is older has its date.
+_DAYS_TOLD = 30  # Older things are shown with their date.
 _STYLES = {
     **dict.fromkeys(("head", "others", "checkpoint", "knowing"), "yellow"),
     **dict.fromkeys(("age", "saved", "begun", "updated"), "dim"),
@@ -37,12 +37,12 @@ _WORDS = {
 
 
 def is_terminal() -> bool:
-    """Whether standard output is one."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 class Listing:
-    """Rows of one kind: a table on a terminal, plain lines in a pipe, JSON documents if those were asked for.
+    """Rows of one kind: a table on a terminal, plain lines in a pipe, or JSON documents if `json`.
 
     Use: `with Listing("id", "age", json=json, none="no events") as rows: rows.add(...)`.
     """
@@ -50,8 +50,8 @@ class Listing:
     def __init__(self, *headings: str, json: bool, none: str = "", streams: bool = False) -> None:
         self._headings = headings
         self._json = json
-        self._none = none  # To be said, beside the output, if there are no rows.
-        self._streams = streams  # Rows come one by one: a table would wait for the last of them.
+        self._none = none  # The note if there are no rows.
+        self._streams = streams  # Whether rows come one by one, so that a table would wait for the last of them.
         self._rows: list[tuple[str, ...]] = []
         self._is_empty = True
 
@@ -67,10 +67,11 @@ class Listing:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no row was added."""
         return self._is_empty
 
     def add(self, document: Any, text: str, *cells: str) -> None:
-        """A row in its three forms: JSON document, line, and a cell for each heading."""
+        """Add a row in its three forms: JSON document, line, and a cell for each heading."""
         self._is_empty = False
         if self._json:
             emit(document)
@@ -86,7 +87,7 @@ class Listing:
             return
         from rich.table import Table
 
-        # A column in which no row has anything only takes room.
+        # Leave out columns that are empty in all rows.
         used = [nth for nth in range(len(self._headings)) if any(row[nth] for row in self._rows)]
         table = Table(box=None, pad_edge=False, header_style="dim")
         for nth in used:
@@ -98,7 +99,7 @@ class Listing:
 
 
 def show_value(value: Any) -> None:
-    """A value as JSON on several lines, coloured on a terminal."""
+    """Print a value as JSON on several lines, coloured on a terminal."""
     text = to_text(value, indent=2)
     if not is_terminal():
         line(text)
@@ -112,21 +113,21 @@ def show_value(value: Any) -> None:
 
 
 def show_text(*parts: tuple[str, str]) -> None:
-    """One line of a terminal: pieces of text, each with its style."""
+    """Print one line on a terminal, from pieces of text with styles."""
     from rich.text import Text
 
     console().print(Text.assemble(*((plain(text), style) for text, style in parts)), soft_wrap=True, highlight=False)
 
 
 def console() -> Console:
-    """Standard output as it is now; NO_COLOR and TERM=dumb are obeyed."""
+    """A console on the current standard output; it obeys NO_COLOR and TERM=dumb."""
     from rich.console import Console
 
     return Console(highlight=False)
 
 
 def ago(moment: datetime, *, now: datetime | None = None) -> str:
-    """How long ago that was, in its largest unit; of what is long ago, the date."""
+    """How long ago a time was, in the largest unit; for old times the date."""
     seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
     if abs(seconds) >= _DAYS_TOLD * _DAY:
         return f"{moment:%Y-%m-%d}"
@@ -138,17 +139,17 @@ def ago(moment: datetime, *, now: datetime | None = None) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes, in the largest unit of which there is one at least."""
+    """Bytes in the largest unit in which the number is at least one."""
     if count < 1024:
         return f"{count} B"
     amount, unit = float(count), 0
-    while amount >= 1023.95 and unit < len(_UNITS) - 1:  # What would be shown as 1024.0 is one of the next.
+    while amount >= 1023.95 and unit < len(_UNITS) - 1:  # 1024.0 of a unit is shown as 1.0 of the next.
         amount, unit = amount / 1024, unit + 1
     return f"{amount:.1f} {_UNITS[unit]}"
 
 
 def shown_bytes(count: int) -> str:
-    """A size for people on a terminal, and all its digits in a pipe."""
+    """A size with a unit on a terminal, and as a plain number in a pipe."""
     return size(count) if is_terminal() else f"{count:,} bytes"
 
 

@@ -34,7 +34,7 @@ def test_events_go_on_after_a_cursor(target: list[str]) -> None:
 def test_what_is_no_cursor_is_refused(target: list[str]) -> None:
     result = command("events", "plain", "--after", "é", *target, *CREW)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "--after is not what an earlier answer gave" in result.stderr
+    assert "--after is not from an earlier answer" in result.stderr
 
 
 def test_a_message_is_sent_and_listed(target: list[str], request: pytest.FixtureRequest) -> None:

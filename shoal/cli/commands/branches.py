@@ -1,4 +1,4 @@
-"""`shoal branch`, `rollback`, `diff` and `why`: where a thread's branches are, what lies between, and what led there."""
+"""`shoal branch`, `rollback`, `diff` and `why`: a thread's branches, differences between checkpoints, and their context."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def diff(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Show what changed from one checkpoint to another, per channel and path.
+    """Show the changes from one checkpoint to another, per channel and path.
 
     Example: shoal diff researcher-1 what-if main --data ./state --space crew
     """
@@ -102,7 +102,7 @@ def branch(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List a thread's branches, or make one.
+    """List a thread's branches, or create one.
 
     Example: shoal branch researcher-1 what-if --at ID --data ./state --space crew
     """
@@ -140,7 +140,7 @@ def rollback(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Put a branch back on an earlier checkpoint, or on any other of its thread. Nothing is deleted.
+    """Move a branch to an earlier checkpoint, or to any other of its thread. Nothing is deleted.
 
     Example: shoal rollback researcher-1 ID --reason "wrong turn" --by me --data ./state --space crew
     """
@@ -177,7 +177,7 @@ def why(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Show what the author of a checkpoint could see: what it built on, ran with and had read, and the journal before it.
+    """Show the context of a checkpoint: its base, its author's settings and reads, and the journal before it.
 
     Example: shoal why researcher-1 ID --data ./state --space crew
     """

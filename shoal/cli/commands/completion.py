@@ -1,4 +1,4 @@
-"""`shoal completion`: the script that makes a shell complete Shoal's commands and options."""
+"""`shoal completion`: a script with which a shell completes Shoal's commands and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.cli.output import line, note
 from shoal.cli.terminal import is_terminal
 
 PANEL = "Run"
-_VARIABLE = "_SHOAL_COMPLETE"  # By which the script asks `shoal` what may come next.
+_VARIABLE = "_SHOAL_COMPLETE"  # The variable with which the script asks `shoal` for completions.
 _INSTALLED = {
     "bash": "mkdir -p ~/.local/share/bash-completion/completions && "
     "shoal completion bash > ~/.local/share/bash-completion/completions/shoal",
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", show_default=False)],
 ) -> None:
-    """Print the script by which a shell completes commands and options; on a terminal also how to install it.
+    """Print the script with which a shell completes commands and options; on a terminal, also how to install it.
 
     Example: shoal completion bash > ~/.local/share/bash-completion/completions/shoal
     """
@@ -41,6 +41,6 @@ def completion(
 
 
 def answer_shell() -> None:
-    """Make ready to tell a shell what may come next, if it is one that runs us."""
+    """Prepare to answer a shell that asks for completions, if one runs this process."""
     if _VARIABLE in os.environ:
         completion_init()

@@ -45,12 +45,12 @@ def demo(
 
     The agents, three at each node, survey Python's standard library together: each saves a checkpoint after every
     module, keeps a journal, and shares one document and six counters with the others. Part-way one node is killed with
-    kill -9: its agents fail over to the others and resume. Later it is started again, and catches up. In the end each
-    node must hold the same, and a recount that knows no store must agree with every figure.
+    kill -9: its agents fail over to the others and resume. Later it is started again, and catches up. At the end all
+    nodes must hold the same, and an independent recount must agree with every figure.
 
     Example: shoal demo --limit 300 --keep
     """
-    # Here, because no other command needs them, and each would take longer to start.
+    # Imported here, because no other command needs them, and all would start more slowly.
     from shoal.demo.cluster import run_cluster
     from shoal.demo.embedded import run_embedded
     from shoal.demo.nodes import NodeFailed

@@ -1,4 +1,4 @@
-"""`shoal doc edit|watch|conflicts|compact|delete`: documents that are shared; `get` and `list` are with the other objects'."""
+"""`shoal doc edit|watch|conflicts|compact|delete`: shared documents; `get` and `list` are with the other objects'."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def edit(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Edit a document in place until it is what FILE says, by a small change, and print it. --patch changes only what it names.
+    """Edit a document in place until it equals FILE, with small changes, and print it. --patch only changes the named places.
 
     Example: shoal doc edit plan plan.json --url http://127.0.0.1:7400
     """
@@ -71,7 +71,7 @@ def watch(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Print what changes in a document from now on, and who did it, until Ctrl-C.
+    """Print the changes of a document and their authors from now on, until Ctrl-C.
 
     Example: shoal doc watch plan --url http://127.0.0.1:7400
     """
@@ -103,7 +103,7 @@ def delete(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Delete a document on every node. Whoever edits it still, also offline, is told; it can be begun anew.
+    """Delete a document on every node. Clients that still edit it, also offline, get an error. It can be created again.
 
     Example: shoal doc delete plan --url http://127.0.0.1:7400
     """
@@ -127,7 +127,7 @@ def compact(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Make a document's updates one, without what was deleted. It stays what it is; what it was before is told no more.
+    """Replace a document's updates by one, without deleted content. Its content stays; its past states are gone.
 
     Example: shoal doc compact plan --older-than 1d --url http://127.0.0.1:7400
     """
@@ -144,7 +144,7 @@ async def _compact(target: Target, space: str, name: str, age: timedelta | None,
 
 
 def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-    """Print what was lost where a key was set twice at once, the latest first: what it was, and who overwrote it.
+    """Print values that concurrent assignments of one key overwrote, the latest first, with both authors.
 
     Example: shoal doc conflicts plan --data ./state
     """

@@ -1,4 +1,4 @@
-"""`shoal prune` and `shoal delete`: what cannot be taken back."""
+"""`shoal prune` and `shoal delete`: deletions, which cannot be undone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def prune(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Give up a thread's old checkpoints. Of each branch the last stay; so do heads, what has a label, and where lines part.
+    """Prune a thread's old checkpoints. The last of each branch stay, and heads, labelled ones, and those where branches part.
 
     Example: shoal prune researcher-1 --keep-last 20 --older-than 30d --dry-run --data ./state --space crew
     """
@@ -79,7 +79,7 @@ def delete(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Delete a thread on every node: its checkpoints, branches and journal. It cannot be taken back.
+    """Delete a thread on every node: its checkpoints, branches and journal. This cannot be undone.
 
     Example: shoal delete researcher-1 --yes --data ./state --space crew
     """

@@ -1,7 +1,7 @@
-"""`shoal export`: threads as JSON lines, to keep, to search, or to read elsewhere.
+"""`shoal export`: threads as JSON lines, for backups, searches, or other programs.
 
 Law: a line holds one record of `shoal.workflows.export`, and is written as soon as it is read. Values are in the
-tagged form of `shoal.values.to_json`, so that `from_json` gives back what was saved, types included.
+tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`shoal graph`: a thread's checkpoints as the graph they are, with its branches, forks and merges."""
+"""`shoal graph`: the graph of a thread's checkpoints, with its branches, forks and merges."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def graph(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Draw a thread's checkpoints, newest first: its branches, where they part and where they are joined.
+    """Draw a thread's checkpoints, newest first: its branches, and where they part and are merged.
 
     Example: shoal graph researcher-1 --data ./state --space crew
     """
@@ -47,7 +47,7 @@ async def _graph(target: Target, space: str, name: str, limit: int, *, json: boo
         await check_thread(store, space, name)
         checkpoints = ThreadCheckpoints(store.connection, space, name)
         heads = await checkpoints.heads()
-        # One more of each line than is shown: whether there are older ones is told.
+        # Read one more of each line than is shown, to know whether there are older ones.
         found = {each.id: each async for each in checkpoints.reachable(line_max=limit + 1)}
     order = newest_first({id: each.parents for id, each in found.items()}, lambda id: found[id].wall_ms)
     shown = [found[id] for id in order[:limit]]

@@ -184,7 +184,7 @@ def index(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Have fields of all items below a first label indexed.
+    """Index fields of all items below a first label.
 
     Example: shoal items index memory kind user.age --data ./state
     """
@@ -206,7 +206,7 @@ def unindex(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Give up the indexes of fields.
+    """Drop the indexes of fields.
 
     Example: shoal items unindex memory kind --data ./state
     """
@@ -221,7 +221,7 @@ async def _unindex(target: Target, space: str, label: str, fields: list[str], *,
 
 @group.command()
 def indexes(label: Label, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-    """List the fields that are indexed.
+    """List the indexed fields.
 
     Example: shoal items indexes memory --data ./state
     """

@@ -1,4 +1,4 @@
-"""`shoal events`, `append`, `consumers`, `inbox`: what happens to a thread, who reads it, and what is sent to it."""
+"""`shoal events`, `append`, `consumers`, `inbox`: a thread's journal, its consumers, and its messages."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def events(
 async def _events(target: Target, space: str, name: str, after: str, follow: bool, limit: int | None, *, json: bool) -> None:
     cursor = opaque(after, "--after")
     async with opened(target) as store:
-        if not follow:  # Who follows may well wait for the first one.
+        if not follow:  # With --follow, waiting for the first event is normal.
             await check_thread(store, space, name)
         journal = store.space(space).thread(name).journal
         none = (
             "" if follow else f"the journal of {name!r} has no such events." if after else f"the journal of {name!r} is empty."
         )
         async with aclosing(journal.read(after=cursor, limit=limit, follow=follow)) as found:
-            # What is awaited is shown line by line: a table would wait for its end.
+            # With --follow events are shown line by line, because a table would wait for its end.
             with Listing("age", "key", "event", json=json, none=none, streams=follow) as rows:
                 async for event in found:
                     fields = event_record(event) | {"cursor": shown_opaque(event.cursor)}

@@ -1,4 +1,4 @@
-"""`shoal save`, `edit`, `merge`, `undo`, `redo`, `mutations`: what changes a thread's newest state, and what changed in it."""
+"""`shoal save`, `edit`, `merge`, `undo`, `redo`, `mutations`: changes of a thread's newest state, and their log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def save(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Save a whole state on a new branch, or with --overwrite on an old one. To change parts of one: `shoal edit`.
+    """Save a whole state on a new branch, or with --overwrite on an existing one. Use `shoal edit` to change parts of a state.
 
     Example: shoal save researcher-1 '{"plan": {"step": 1}}' --by me --data ./state --space crew
     """
@@ -89,7 +89,7 @@ def edit(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Change the newest state by hand; all that is not named stays as it is.
+    """Change parts of the newest state; everything else stays as it is.
 
     Example: shoal edit researcher-1 '[{"op": "replace", "path": "/plan/step", "value": 2}]' --by me --data ./state --space crew
     """
@@ -108,9 +108,7 @@ def merge(
     ] = None,
     resolve: Annotated[
         list[str] | None,
-        typer.Option(
-            "--resolve", metavar="CHANNEL=JSON", help="The value of a channel whose sides do not fit together; may be repeated."
-        ),
+        typer.Option("--resolve", metavar="CHANNEL=JSON", help="The value of a channel in conflict; may be repeated."),
     ] = None,
     branch: Branch = "main",
     by: By = "",
@@ -120,7 +118,7 @@ def merge(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Join a branch's heads in one checkpoint. Channels that do not fit together are named, and nothing is written.
+    """Merge a branch's heads into one checkpoint. If channels are in conflict, they are listed, and nothing is written.
 
     Example: shoal merge researcher-1 --resolve 'plan={"step": 2}' --data ./state --space crew
     """
@@ -155,7 +153,7 @@ def undo(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Take back what the last checkpoints of a branch changed, as a new checkpoint.
+    """Undo the changes of the last checkpoints of a branch, in a new checkpoint.
 
     Example: shoal undo researcher-1 --count 2 --by me --data ./state --space crew
     """
@@ -178,7 +176,7 @@ def redo(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Take back the last undos.
+    """Redo the last undos.
 
     Example: shoal redo researcher-1 --by me --data ./state --space crew
     """
@@ -222,7 +220,7 @@ def mutations(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Print what changed in a thread's state, oldest first: each place, with who changed it and when.
+    """Print the changes of a thread's state, oldest first: each place with its author and time.
 
     Example: shoal mutations researcher-1 --data ./state --space crew
     """

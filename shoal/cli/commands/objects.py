@@ -27,13 +27,13 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
 class _Kind(NamedTuple):
-    """A kind of shared object: what people type, what they call it, and how it is listed and read."""
+    """A kind of shared object: its command, its name, and how it is listed and read."""
 
     command: str
     noun: str
-    names: Callable[[Space, str], AsyncIterator[str]]  # Those that begin with the text, in byte order.
+    names: Callable[[Space, str], AsyncIterator[str]]  # The names that begin with the text, in byte order.
     read: Callable[[Space, str], Awaitable[Any]]
-    by_hand: tuple[Callable[..., None], ...] = ()  # Commands that change one, besides those that are derived.
+    by_hand: tuple[Callable[..., None], ...] = ()  # Commands that change one, in addition to the derived ones.
 
 
 def register(app: typer.Typer) -> None:
@@ -95,7 +95,7 @@ def _change(change: Change | Reset) -> str:
 
 
 def _group(kind: _Kind) -> typer.Typer:
-    """`get NAME`, `list`, and what changes one, for one kind of object."""
+    """The commands of one kind of object: `get NAME`, `list`, and those that change one."""
     group = typer.Typer(no_args_is_help=True, help=f"Look at the {kind.noun}s that a space's agents share.")
     add_derived(group, kind.command)
     for command in kind.by_hand:
@@ -115,8 +115,8 @@ def _group(kind: _Kind) -> typer.Typer:
 async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json: bool) -> None:
     async with opened(target) as store:
         space = store.space(space_name)
-        # An object that nobody wrote reads as empty, or as 0: right for
-        # agents, but for a person it would hide a misspelt name.
+        # An object that was never written reads as empty, or as 0. That is
+        # right for agents, but for a person it would hide a misspelt name.
         if not await _exists(kind.names(space, name), name):
             raise NotFound(
                 f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists the "
@@ -132,7 +132,7 @@ async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
 
 
 def clear(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-    """Remove all elements of a set, and print how many they were.
+    """Remove all elements of a set, and print their number.
 
     Example: shoal set clear urls --data ./state
     """
@@ -146,7 +146,7 @@ async def _clear(target: Target, space: str, name: str, *, json: bool) -> None:
 
 
 async def _exists(names: AsyncIterator[str], name: str) -> bool:
-    """Of the names that begin with `name`, in order, it would be the first."""
+    """Whether `name` is among `names`, which begin with it and are in order, so that it would be the first."""
     async for found in names:
         return found == name
     return False

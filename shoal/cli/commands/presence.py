@@ -1,6 +1,6 @@
-"""`shoal presence`: who is here, in a space or with a document, agents and editors alike.
+"""`shoal presence`: the agents and editors that are present in a space or a document.
 
-It looks, and is not present itself. Presence belongs to connections, so a store's directory has none.
+The command itself is not present. Presence belongs to connections, so a store's directory has none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shoal.client.store import Store
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 
-_NOBODY = 0  # What looks has no Yjs client id of its own.
+_NOBODY = 0  # The command has no Yjs client id of its own.
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def presence(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Say who is here: in a space, or with a document, where editors count too; --follow tells who joins and leaves.
+    """List the clients that are present in a space or a document, editors included; --follow prints who joins and leaves.
 
     Example: shoal presence --url http://127.0.0.1:7400 --space crew --document plan
     """

@@ -1,4 +1,4 @@
-"""`shoal trim` and `shoal retain`: what a thread's journal keeps."""
+"""`shoal trim` and `shoal retain`: trimming of a thread's journal, and its retention rule."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trim(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Give up the old events of a thread's journal, on every node. What goes is what all the options let go.
+    """Trim old events of a thread's journal, on every node: those that meet all the options.
 
     Example: shoal trim researcher-1 --older-than 30d --keep-last 1000 --dry-run --data ./state --space crew
     """
@@ -82,7 +82,7 @@ def retain(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Show what a thread's journal keeps, or set it: what is beyond any of these bounds goes as the thread appends.
+    """Show a journal's retention rule, or set it: events beyond any of these bounds are trimmed as the journal grows.
 
     Example: shoal retain researcher-1 --older-than 30d --keep-last 100000 --data ./state --space crew
     """

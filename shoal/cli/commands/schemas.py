@@ -46,7 +46,7 @@ def put(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Put a version of a schema: from now on nodes refuse states that break it.
+    """Put a version of a schema: from now on nodes reject states that violate it.
 
     Example: shoal schema put plan plan.json --version 1 --threads 'planner-*' --url http://n1:7400 --space crew
     """
@@ -79,7 +79,7 @@ async def _show(target: Target, space: str, name: str, *, json: bool) -> None:
 
 
 def list_(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-    """List a space's schemas, one name a line.
+    """List a space's schemas, one name per line.
 
     Example: shoal schema list --data ./state --space crew
     """
@@ -92,7 +92,7 @@ async def _list(target: Target, space: str, *, json: bool) -> None:
 
 
 def check(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-    """List what the heads of a thread break; with something to list, the exit code is 1.
+    """List violations of schemas by the heads of a thread; if there are any, the exit code is 1.
 
     Example: shoal schema check planner-1 --data ./state --space crew
     """

@@ -54,7 +54,7 @@ def serve(
 
     Settings come from flags, then SHOAL_<FIELD> in the environment, then the file, then the defaults: docs/CONFIGURATION.md.
 
-    With --join it is one of a cluster: every node holds everything, and goes on when others are gone. docs/CLUSTER.md.
+    With --join it is one of a cluster: every node holds everything, and continues when others fail. docs/CLUSTER.md.
 
     Example: shoal serve --data ./state --listen 0.0.0.0:7400 --set memtable_bytes=128MiB
 
@@ -69,7 +69,7 @@ def serve(
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:
         raise failure(error.message) from None
-    # Here, because no other command needs it, and each would take longer to start.
+    # Imported here, because no other command needs it, and all would start more slowly.
     from shoal.cli.serving import serving
 
     logs.configure(chosen.log_level)

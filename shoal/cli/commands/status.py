@@ -1,6 +1,6 @@
 """`shoal status` and `shoal spaces`: a store as a whole.
 
-Law: nothing of the handles is imported, so that looking at a node starts fast.
+Law: no handle is imported, so that these commands start fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LABELS = {name: f"{name} since the start" for name in ("operations", "commits",
 
 
 def status(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """Say how a node is, and how it stands with its peers: who is linked, and who lacks what.
+    """Show the status of a node and of its peers: which are linked, and how many operations each lacks.
 
     Example: shoal status --url http://127.0.0.1:7400
     """
@@ -83,7 +83,7 @@ def _show_cluster(cluster: ClusterView) -> None:
 
 
 def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """List the spaces, one name a line.
+    """List the spaces, one name per line.
 
     Example: shoal spaces --data ./state
     """

@@ -1,4 +1,4 @@
-"""`shoal steps`, `shoal pause`, `shoal approve`: what agents do, and the humans who look after them."""
+"""`shoal steps`, `pause`, `approve`, `resume` and `audit`: the steps of agents, and people's decisions on them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def steps(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List a thread's steps in their order; or settle one that is open: `steps resolve THREAD KEY retry`.
+    """List a thread's steps in order, or settle an open one: `steps resolve THREAD KEY retry`.
 
     Example: shoal steps resolve support-1 call-42 result --result '{"paid": true}' --by ana --url http://n1:7400
     """
@@ -111,7 +111,7 @@ def pause(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Hold a thread's steps until somebody approves.
+    """Pause a thread's steps until a person approves.
 
     Example: shoal pause support-1 --reason "too dear" --by ana --url http://n1:7400
     """
@@ -132,7 +132,7 @@ def approve(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Let a thread go on that is paused, or waits for a human.
+    """Let a thread continue that is paused or waits for a person.
 
     Example: shoal approve support-1 --by ana --url http://n1:7400
     """
@@ -159,7 +159,7 @@ def resume(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Show what an agent would go on from: the newest state by quorum, and why.
+    """Show the state from which an agent would resume: the newest state by quorum, and the reason.
 
     Example: shoal resume support-1 --url http://n1:7400
     """
@@ -203,7 +203,7 @@ def audit(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Show checkpoints, steps, events and moves in one time line, and which checkpoint was known at each.
+    """Show checkpoints, steps, events and moves in one time line, with the newest checkpoint at each.
 
     Example: shoal audit support-1 --url http://n1:7400
     """

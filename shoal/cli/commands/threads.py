@@ -1,4 +1,4 @@
-"""`shoal threads`, `shoal log`, `shoal show`, `shoal labels`: agents' lines of work."""
+"""`shoal threads`, `shoal log`, `shoal show`, `shoal labels`: threads and their checkpoints."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from shoal.values.foreign import LANGGRAPH
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event
 
-# What LangGraph alone needs of a checkpoint: its own bytes.
+# The metadata that only LangGraph needs: its own bytes.
 _OTHERS_FIELD = (LANGGRAPH, "langgraph")
-_ASKED_AT_ONCE = 32  # Threads of which a long list is read at a time.
+_ASKED_AT_ONCE = 32  # How many threads of a long list are read at a time.
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +54,7 @@ def threads(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List a space's threads: with status, head and what is asked of people on a terminal, one name a line in a pipe.
+    """List a space's threads: on a terminal with status, head and requests to people, in a pipe one name per line.
 
     Example: shoal threads --data ./state --space crew --prefix researcher-
     """
@@ -128,7 +128,7 @@ class _Looked(NamedTuple):
 
     @property
     def asks(self) -> str:
-        """What holds the thread, and who asked for it; of one that failed, why."""
+        """The reason why the thread is held or has failed, with its author."""
         standing = self.standing
         by = f"by {standing.by}" if standing.by else ""
         match standing.status:
@@ -242,7 +242,7 @@ def _cells(checkpoint: Checkpoint, marks: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of(checkpoint: Checkpoint, marks: Sequence[str]) -> str:
-    """What it is the head of, how many it joins, and its label."""
+    """The branches of which it is the head, the number of heads it merges, and its label."""
     notes = [f"head of {', '.join(marks)}"] if marks else []
     notes += [f"joins {len(checkpoint.parents)}"] if len(checkpoint.parents) > 1 else []
     notes += [f"label {checkpoint.label}"] if checkpoint.label else []
@@ -250,11 +250,12 @@ def _of(checkpoint: Checkpoint, marks: Sequence[str]) -> str:
 
 
 def shown_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Its metadata, for people."""
+    """A checkpoint's metadata for people."""
     return {name: value for name, value in checkpoint.metadata.items() if (checkpoint.schema, name) != _OTHERS_FIELD}
 
 
 def described(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint without its state, for JSON."""
     return {
         "id": checkpoint.id,
         "parents": list(checkpoint.parents),
@@ -279,13 +280,13 @@ async def _journal(target: Target, space: str, name: str, limit: int, *, json: b
 
 
 def event_line(event: Event) -> str:
-    """For a pipe."""
+    """An event as a line, for a pipe."""
     key = "" if event.key is None else f"  [{event.key}]"
     return f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}"
 
 
 def event_cells(event: Event) -> tuple[str, str, str]:
-    """Age, key and event, for a terminal."""
+    """The age, key and value of an event, for a terminal."""
     return (ago(event.time), event.key or "", to_text(event.event))
 
 
@@ -301,7 +302,7 @@ def labels(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List a thread's labels, and the checkpoints that have them; or take some away.
+    """List a thread's labels and their checkpoints, or remove labels.
 
     Example: shoal labels researcher-1 --data ./state --space crew
     """
@@ -376,7 +377,7 @@ async def _show(
         try:
             found = await thread.load(id, branch=branch, as_of=as_of, label=label)
         except NotFound:
-            # A thread that is not there at all is told as such, with those that are like it.
+            # If the thread does not exist at all, the error says so, with similar names.
             await check_thread(store, space, name)
             raise
         state = found.state if reveal else found.redacted

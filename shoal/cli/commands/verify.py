@@ -37,7 +37,7 @@ def verify(
 ) -> None:
     """Check every row of a store: logs, hash chains, checkpoints, chunks and documents.
 
-    The log is folded again from nothing, and must give the stored state byte for byte. Ends with 1 if anything is wrong.
+    The log is replayed from the beginning, and must give the stored state byte for byte. The exit code is 1 on any damage.
 
     Example: shoal verify ./state
     """
@@ -53,9 +53,10 @@ def verify(
 
 
 def _named(directory: Path | None, data: Path | None) -> Path:
-    """
+    """The directory, from the argument or from --data.
+
     Raises:
-        typer.BadParameter: it is not named, or twice.
+        typer.BadParameter: both or neither are given.
     """
     given = [path for path in (directory, data) if path is not None]
     if not given and os.environ.get("SHOAL_DATA"):
@@ -68,7 +69,7 @@ def _named(directory: Path | None, data: Path | None) -> Path:
 def _checked(directory: Path) -> Report:
     config = Config()
     storage = RocksStorage.open(directory, config=config, now_ms=time.time_ns() // 1_000_000)
-    # On standard error; it shows itself only on a terminal.
+    # On standard error, and only on a terminal.
     console = Console(stderr=True)
     with console.status("verifying") as shown:
         try:

@@ -1,4 +1,4 @@
-"""`shoal worklist`: what a thread has to do, and what is done."""
+"""`shoal worklist`: the worklists of a thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_items(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """List what is to be done, in the order in which it was added.
+    """List pending items in the order in which they were added.
 
     Example: shoal worklist list researcher-1 files --data ./state --space crew
     """
@@ -82,7 +82,7 @@ def add(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Add keys to a worklist, each once however often it is added.
+    """Add keys to a worklist. A key that was added before is not added again.
 
     Example: shoal worklist add researcher-1 files a.txt b.txt --data ./state --space crew
     """
@@ -107,7 +107,7 @@ def done(
     space: SpaceName = "default",
     json: Json = False,
 ) -> None:
-    """Say that an item is done. If it was already, nothing changes.
+    """Mark an item as done. If it was done before, nothing changes.
 
     Example: shoal worklist done researcher-1 files a.txt --result 5 --data ./state --space crew
     """
