@@ -30,3 +30,31 @@ class DictRows:
 
     def canonical(self) -> list[tuple[bytes, bytes]]:
         return sorted(self.rows.items())
+
+
+class BuriedRows(DictRows):
+    """Counts the rows that scans pass: as in RocksDB, one that was deleted is passed like any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+        self._deleted: set[bytes] = set()
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self._deleted.discard(key)
+        super().put(key, value)
+
+    def delete(self, key: bytes, /) -> None:
+        if key in self.rows:
+            self._deleted.add(key)
+        super().delete(key)
+
+    def scan(
+        self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        assert not reverse
+        last = prefix if after is None else max(after, prefix)
+        for key, value in super().scan(prefix, after=after, limit=limit):
+            self.passed += 1 + sum(1 for deleted in self._deleted if last < deleted < key)
+            last = key
+            yield key, value

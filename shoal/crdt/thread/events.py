@@ -10,7 +10,7 @@ Rows (within the thread's):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ EVENT = b"E"
 TOTALS = b"Hn"
 HLC_BYTES = 8
 PLACE_BYTES = HLC_BYTES + DOT_BYTES  # A position without the number within its operation.
+Place = bytes  # So many.
 
 
 class Event(NamedTuple):
@@ -72,6 +73,14 @@ def drop(rows: Rows, position: bytes) -> None:
     if stored is not None:
         rows.delete(EVENT + position)
         _count(rows, -1, -len(stored))
+
+
+def drop_all(rows: Rows, dropped: Sequence[tuple[bytes, bytes]]) -> None:
+    """Remove the events whose rows these are; the totals are counted once."""
+    for row, _ in dropped:
+        rows.delete(row)
+    if dropped:
+        _count(rows, -len(dropped), -sum(len(stored) for _, stored in dropped))
 
 
 def find(rows: Rows, position: bytes) -> Event | None:

@@ -24,9 +24,10 @@ import msgspec
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue, dot_of
+from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of
 
 END, TRIMMED = b"F", b"G"
+_NTH_MAX = b"\xff\xff"  # Behind a place: above all its positions.
 
 
 class Trim(msgspec.Struct, array_like=True, frozen=True, tag="trim"):
@@ -42,27 +43,31 @@ class Cut(NamedTuple):
     events: int
     bytes: int
     more: bool  # Whether more events should go, in another operation.
+    last: Place  # That of the last operation that was looked at: the next cut may begin after it.
 
 
 def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
     """Trim the events, and keep their payloads aside."""
     gone = covered(trim.ends)
+    trimmed: list[bytes] = []  # Of each origin the place up to which its events went before.
     for end in trim.ends:
         dot = dot_of(end)
         before = rows.get(END + dot.origin)
+        trimmed.append(b"" if before is None else _place(dot.origin, before))
         if before is None or int.from_bytes(before[:8], "big") < dot.sequence:
             rows.put(END + dot.origin, dot.sequence.to_bytes(8, "big") + end[:HLC_BYTES])
     keys = {claim.key: None for claim in claims.losers(rows) if gone.covers(claim.dot)}
-    last = max(trim.ends)
-    for row, stored in list(_up_to(rows, last)):
+    dropped: list[tuple[bytes, bytes]] = []
+    for row, stored in list(_between(rows, min(trimmed), max(trim.ends))):
         event = events.unpack(row[1:], stored)
         if not gone.covers(dot_of(event.position)):
             continue
         if event.key is not None:
             keys[event.key] = None
             continue
-        events.drop(rows, event.position)
+        dropped.append((row, stored))
         rows.put(TRIMMED + event.position, event.payload)
+    events.drop_all(rows, dropped)
     for key in keys:
         for claim in claims.remove(rows, key, lambda claim: gone.covers(claim.dot)):
             rows.put(TRIMMED + claim.position, claim.payload)
@@ -75,26 +80,29 @@ def cut(
     *,
     events_max: int,
     among: Callable[[bytes], bool] = lambda place: True,
+    after: bytes = b"",
 ) -> Cut:
     """The oldest events for which `goes` is true; all events of an operation, or none.
 
     `goes` gets the events of an operation, and the numbers of events and bytes that go before it. The first operation
     for which it is false stays, and so do all after it. Once `events_max` is reached, no further operation is taken.
     `context` is the vector applied here before the trim. `among` selects the places that may be the last of their origin.
+    Operations at or below the place `after` are not looked at.
     """
     found: dict[Origin, bytes] = {}
+    last = after
     count = size = 0
     more = False
-    for issue in events.issues(rows):
+    for issue in events.issues(rows, after=after + _NTH_MAX if after else None):
         if not context.covers(issue.dot) or not goes(issue, count, size):
             break
-        if not among(issue.place):
-            continue
-        if more := count >= events_max:
-            break
-        found[issue.dot.origin] = issue.place
-        count, size = count + len(issue.events), size + issue.bytes
-    return Cut(sorted(found.values()), count, size, more)
+        if among(issue.place):
+            if more := count >= events_max:
+                break
+            found[issue.dot.origin] = issue.place
+            count, size = count + len(issue.events), size + issue.bytes
+        last = issue.place
+    return Cut(sorted(found.values()), count, size, more, last)
 
 
 def covered(ends: list[bytes]) -> VersionVector:
@@ -104,7 +112,7 @@ def covered(ends: list[bytes]) -> VersionVector:
 
 def ends(rows: Rows) -> list[bytes]:
     """Per origin the last operation whose events are trimmed: HLC and dot."""
-    return [packed[8:] + row[1:] + packed[:8] for row, packed in rows.scan(END)]
+    return [_place(Origin(row[1:]), packed) for row, packed in rows.scan(END)]
 
 
 def is_trimmed(rows: Rows, dot: Dot) -> bool:
@@ -118,22 +126,28 @@ def payload(rows: Rows, position: bytes) -> bytes | None:
     return rows.get(TRIMMED + position)
 
 
-def swept(rows: Rows, ends: list[bytes]) -> Iterator[bytes]:
-    """The rows to remove once a trim with these ends is stable: the payloads of the events that it covers."""
+def swept(rows: Rows, ends: list[bytes], *, after: bytes | None = None) -> Iterator[bytes]:
+    """The rows to remove once a trim with these ends is stable, from strictly above one: the payloads of what it covers."""
     gone = covered(ends)
     last = max(ends)
-    for row, _ in rows.scan(TRIMMED):
+    for row, _ in rows.scan(TRIMMED, after=after):
         if row[1 : 1 + PLACE_BYTES] > last:
             return
         if gone.covers(dot_of(row[1:])):
             yield row
 
 
-def _up_to(rows: Rows, last: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for row, stored in rows.scan(EVENT):
+def _between(rows: Rows, after: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Rows of events above a place, up to another one. A look below would pass all deleted rows."""
+    for row, stored in rows.scan(EVENT, after=EVENT + after + _NTH_MAX if after else None):
         if row[1 : 1 + PLACE_BYTES] > last:
             return
         yield row, stored
+
+
+def _place(origin: Origin, end: bytes) -> bytes:
+    """The place that a row `F` names."""
+    return end[8:] + origin + end[:8]
 
 
 def check(trim: Trim, applied: VersionVector) -> None:

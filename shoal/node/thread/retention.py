@@ -64,6 +64,8 @@ class Retentions:
         Cursor.unpack(request.cursor)
         if len(request.before) > PLACE_BYTES:
             raise InvalidInput(f"a place in a journal has at most {PLACE_BYTES} bytes. Nothing was written.")
+        if len(request.after) not in (0, PLACE_BYTES):
+            raise InvalidInput(f"the place to begin after has {PLACE_BYTES} bytes. Nothing was written.")
 
     def _check_rule(self, request: SetRetention) -> None:
         check_name("thread", request.thread)
@@ -92,8 +94,8 @@ class Retentions:
             return cursor is None or journal.got(cursor, place)
 
         events_max = self._config.trim_events_max
-        cut = trimming.cut(context.rows, context.stamp.context, goes, events_max=events_max, among=among)
-        reply = EventsTrimmed(cut.events, cut.bytes, cut.more)
+        cut = trimming.cut(context.rows, context.stamp.context, goes, events_max=events_max, among=among, after=request.after)
+        reply = EventsTrimmed(cut.events, cut.bytes, cut.more, cut.last)
         if not cut.ends:
             return reply
         change = trimming.Trim(cut.ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.crdt.thread.retention import Retain
 from shoal.crdt.thread.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
-from tests.support.rows import DictRows
+from tests.support.rows import BuriedRows, DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Append, bytes] | Trim | Retain
@@ -197,3 +198,34 @@ def test_an_operations_events_go_together() -> None:
 def test_a_trim_that_no_node_would_make_is_refused(ends: list[bytes]) -> None:
     with pytest.raises(ValueError, match="it "):
         trimming.check(Trim(ends), VersionVector({origin(1): 3}))
+
+
+# ── the cost ──────────────────────────────────────────────────────────────────
+
+
+def passed_by_trimming(count: int) -> int:
+    """Rows that scans pass while all events of a journal go, eight in each operation, and are swept in the same pieces."""
+    replica = filled(count)
+    buried = BuriedRows()
+    buried.rows = dict(replica.rows.rows)
+    ends: list[bytes] = []
+    last = b""
+    for number in range(count // 8):
+        cut = trimming.cut(buried, replica.vector, everything, events_max=8, after=last)
+        assert cut.events == 8
+        at = Stamp(Dot(origin(2), 1 + number), (1000 + number) << 16, 1000, replica.vector)
+        trimming.apply(buried, at, Trim(cut.ends))
+        ends, last = cut.ends, cut.last
+    after: bytes | None = None
+    while some := list(islice(trimming.swept(buried, ends, after=after), 8)):
+        after = some[-1]
+        for row in some:
+            buried.delete(row)
+    assert not list(buried.scan(events.EVENT)) + list(buried.scan(trimming.TRIMMED))
+    return buried.passed
+
+
+def test_trimming_and_sweeping_pass_no_row_that_went_before() -> None:
+    one, two = passed_by_trimming(96), passed_by_trimming(192)
+    assert two <= 2.2 * one
+    assert two <= 7 * 192

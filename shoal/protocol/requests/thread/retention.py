@@ -11,6 +11,8 @@ from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["EventsTrimmed", "ReadRetention", "Retention", "SetRetention", "Trim", "TrimEvents", "TrimReport"]
 
+Place = bytes  # Where an operation's events are in a journal: 32 bytes; empty: before all.
+
 
 @operation(
     http=Http(
@@ -52,6 +54,7 @@ class TrimEvents(ObjectWrite["EventsTrimmed"], array_like=True, frozen=True, tag
     thread: str
     before: bytes  # Up to 32 bytes: HLC and dot, or the beginning of them.
     cursor: bytes = b""  # If given, only events that it covers.
+    after: Place = b""  # Only events above this place.
 
 
 class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
@@ -60,6 +63,7 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
     events: int
     bytes: int
     more: bool
+    last: Place = b""  # That of the last operation that was looked at: the next piece begins after it.
 
 
 @operation(
