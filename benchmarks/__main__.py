@@ -25,6 +25,7 @@ from benchmarks import (
     natives,
     replicated,
     served,
+    stalls,
     threads,
     yjs,
 )
@@ -39,6 +40,7 @@ ALL = [
     Benchmark("blocking", blocking.run),
     Benchmark("threads", threads.run),
     Benchmark("items", items.run),
+    Benchmark("stalls", stalls.run),
     Benchmark("issue-log", issue_log.run),
     Benchmark("checkpointers", checkpointers.run),
     Benchmark("natives", natives.run),
