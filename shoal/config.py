@@ -88,8 +88,8 @@ class Config(Struct, frozen=True, kw_only=True):
     schema_bytes_max: int = 64 * KiB  # One replicated JSON Schema.
     schemas_max: int = 256  # Replicated schemas of one space.
     schema_versions_max: int = 256  # Of one of them.
-    prune_ids_max: int = 1000  # Checkpoints in one operation that prunes them.
-    trim_events_max: int = 256  # Events in one operation that trims a journal; events of one operation go together.
+    prune_ids_max: int = 512  # Checkpoints in one operation that prunes them.
+    trim_events_max: int = 512  # Events in one operation that trims a journal; events of one operation go together.
     page_items_max: int = 1000  # In one page of a listing, history or journal.
     history_scan_max: int = 4096  # Checkpoints examined for one page of a filtered history.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends with the first item that exceeds it.
@@ -118,7 +118,9 @@ class Config(Struct, frozen=True, kw_only=True):
     document_history_updates_max: int = 65_536  # From which a past state may be built.
     document_history_s: float = 7 * 24 * 3600.0  # Younger updates are not compacted automatically.
     document_compact_updates: int = 512  # Updates older than that which trigger a compaction; a large document needs more.
-    document_compact_updates_max: int = 2048  # Merged by one compaction, so that it does not delay other work.
+    document_compact_updates_max: int = 65_536  # Merged by one compaction.
+    document_step_updates_max: int = 256  # Read or merged in one step, so that large documents do not delay other work.
+    document_step_bytes_max: int = 64 * KiB  # The same in bytes; the first update may exceed it.
     update_authors_max: int = 1024  # Named by one update of a document.
     item_labels_max: int = 32  # In one namespace.
     item_scan_rows_max: int = 2000  # Examined for one page of a search, so that it does not delay other work.

@@ -388,6 +388,7 @@ _SETTINGS: dict[str, tuple[int | float, ...]] = {
     "page_items_max": (2, 7),
     "checkpoint_cache_bytes": (1, 1024),
     "document_compact_updates": (2, 5),
+    "document_step_updates_max": (1, 3),
 }
 """Bounds that are met at their usual values by no plan of this size."""
 

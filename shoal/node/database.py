@@ -9,7 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,14 +30,27 @@ from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.statuses import StatusLister
-from shoal.node.document.compacting import Compactions
-from shoal.node.document.documents import DocumentContext, Documents
+from shoal.node.document.compacting import Compactions, Compactor
+from shoal.node.document.documents import Documents
 from shoal.node.document.generations import DocumentGenerations
+from shoal.node.document.opening import DocumentContext
 from shoal.node.document.overwritten import OverwrittenValues
 from shoal.node.document.restoring import Restoring
 from shoal.node.document.snapshots import Snapshots
 from shoal.node.environment import Environment
-from shoal.node.handler import Contest, Contests, Handler, Maintainers, Readers, Scan, Scans, Upkeep, View
+from shoal.node.handler import (
+    Contest,
+    Contests,
+    Handler,
+    Maintainers,
+    Preparation,
+    Preparations,
+    Readers,
+    Scan,
+    Scans,
+    Upkeep,
+    View,
+)
 from shoal.node.incarnation import Incarnation
 from shoal.node.items.declaring import Declaring
 from shoal.node.items.indexes import Indexes
@@ -67,6 +80,7 @@ from shoal.node.thread.status import StatusHandler
 from shoal.node.thread.steps import Steps
 from shoal.node.thread.verifying import Verifying
 from shoal.node.transaction import Transaction
+from shoal.node.turns import in_turns
 from shoal.node.values.budgets import Budgets
 from shoal.node.values.maps import Maps
 from shoal.node.values.scalars import Counters, Registers
@@ -129,6 +143,12 @@ class Database:
         self.budgets = Budgets(incarnation, config)
         retentions = Retentions(config, environment.now_ms)
         prunes = Prunes(config, environment.now_ms)
+        compactions = Compactions(config, environment.now_ms, self.catalog)
+        self.compactor = Compactor(
+            self.documents.chores,
+            prepare=lambda request: self.prepare([(request, target_of(request))]),
+            issue=lambda request: self.issue(request, None),
+        )
         steps = Steps(config)
         verifying = Verifying(config)
         handlers: list[Handler] = [
@@ -155,7 +175,7 @@ class Database:
             Deletions(self.catalog, self.generations),
             prunes,
             self.documents,
-            Compactions(config, environment.now_ms, self.catalog),
+            compactions,
             Restoring(config, self.documents, document_generations),
             OverwrittenValues(config),
             Snapshots(config, document_generations),
@@ -166,6 +186,7 @@ class Database:
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
         self._scans: Scans = {**self._rankings.scans, **verifying.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance}
+        self._preparations: Preparations = {**self.documents.preparations, **compactions.preparations}
         self._contests: Contests = steps.contests
         self._shapes = shapes
         self._rules = rules
@@ -215,10 +236,24 @@ class Database:
 
     def do_chores(self) -> None:
         """Issue the follow-up work that writes noted, as operations of their own. A later write notes a rejected one again."""
-        for chores in (self._items.chores, self.documents.chores):
-            while chores:
-                with suppress(ShoalError):
-                    self.issue(chores.popleft(), None)
+        while self._items.chores:
+            with suppress(ShoalError):
+                self.issue(self._items.chores.popleft(), None)
+        self.compactor.stir()
+
+    def preparations(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> list[Preparation]:
+        """What requests about these objects need, in steps, before they can be decided or answered; mostly nothing."""
+        found: list[Preparation] = []
+        for request, target in wanted:
+            prepare = self._preparations.get(type(request))
+            if prepare is not None and (steps := prepare(target, partial(self._view, target), request)) is not None:
+                found.append(steps)
+        return found
+
+    async def prepare(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> None:
+        """Do what `preparations` says; others get a turn meanwhile."""
+        for steps in self.preparations(wanted):
+            await in_turns(steps)
 
     def maintained(self, request: requests.Maintenance[Any]) -> Upkeep:
         """Carry out a maintenance, step by step.

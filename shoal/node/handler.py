@@ -4,8 +4,9 @@ Law: a handler checks a request (`checks`), decides a write (`writers`), and ans
 stored rows (`readers`). It changes an object only through `WriteContext.apply`. These are tables
 by request type, so that a new request is one entry, and code that serves every request names none.
 
-Some handlers have further tables: `scans` for reads that take long, `maintenance` for requests that become many writes, and
-`contests` for writes that two nodes may decide at once.
+Some handlers have further tables: `scans` for reads that take long, `maintenance` for requests that become many writes,
+`preparations` for what takes long before a write is decided or a read answered, and `contests` for writes that two nodes
+may decide at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.turns import Steps
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, Edit, ObjectWrite
 
@@ -109,6 +111,9 @@ Readers = Mapping[type, Callable[[View, Any], AnyReply]]
 Scan = Generator[None, None, AnyReply]
 """Answers a read in steps of bounded time, between which other requests get their turn."""
 Scans = Mapping[type, Callable[[Callable[[], View], Any], Scan]]
+Preparation = Steps[None]
+"""What a request needs, in steps of bounded time; it raises nothing: the request's writer or reader says what is wrong."""
+Preparations = Mapping[type, Callable[[Target, Callable[[], View], Any], Preparation | None]]
 Upkeep = Generator[Piece | None, Any, AnyReply]
 """Carries out a maintenance: yields None between steps of bounded time, and each write, whose reply is sent to it."""
 Maintainers = Mapping[type, Callable[[Callable[[], ObjectRows], Any], Upkeep]]

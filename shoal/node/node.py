@@ -145,6 +145,7 @@ class Node:
             await self._database.garbage.stop()
             await self._database.indexer.stop()
             await self._database.statuses.stop()
+            await self._database.compactor.stop()
             await self.service.close()
             marker = self._incarnation.closing()
             if marker and self._commit.failed is None:

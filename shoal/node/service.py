@@ -176,6 +176,7 @@ class Service:
             if contest is not None:
                 # A quorum may have acknowledged another caller's write that has not arrived here.
                 await self._replicas.catch_up(partition)
+        await self._database.prepare(zip(located.writes, located.targets, strict=True))
         if self._stopping:  # It may have begun to stop meanwhile.
             self._refuse_if_stopping()
         try:
@@ -223,6 +224,8 @@ class Service:
         located = self._located(request, key)
         partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
+            return False
+        if self._database.preparations(zip(located.writes, located.targets, strict=True)):
             return False
         try:
             issued = self._database.issuer.issue(located, key)
@@ -330,18 +333,19 @@ class Service:
         await self._reach(request, bookmark, stale=stale)
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
-        while True:
-            try:
-                piece = upkeep.send(reply)
-            except StopIteration as done:
-                finished: AnyReply = done.value
-                return finished
-            if piece is None:
-                reply = None
-                await asyncio.sleep(0)
-            else:
-                with partly(piece.done, piece.done, _REST):
-                    reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
+        with self._database.garbage.held(target_of(request)):
+            while True:
+                try:
+                    piece = upkeep.send(reply)
+                except StopIteration as done:
+                    finished: AnyReply = done.value
+                    return finished
+                if piece is None:
+                    reply = None
+                    await asyncio.sleep(0)
+                else:
+                    with partly(piece.done, piece.done, _REST):
+                        reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
 
     async def _reach(
         self, request: requests.ObjectWrite[Any] | requests.Maintenance[Any], bookmark: Bookmark, *, stale: bool

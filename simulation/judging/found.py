@@ -10,7 +10,7 @@ from typing import Any
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document.live import LiveDocument
+from shoal.crdt.document.live import Building, LiveDocument
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectKind
 from shoal.protocol.session import Session
@@ -165,4 +165,4 @@ def _ints(written: Iterable[Any]) -> list[int]:
 
 def _rebuilt(state: requests.DocumentState) -> LiveDocument:
     # Nothing is bounded here: what a node serves, its judge reads.
-    return LiveDocument(bytes_max=1 << 40, roots_max=1 << 20, snapshot=state.update, roots=state.roots)
+    return LiveDocument(bytes_max=1 << 40, roots_max=1 << 20, built=Building(state.update), roots=state.roots)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 
 from shoal.crdt.document import compaction, document
 from shoal.crdt.document.compaction import CurrentCompaction, Cut
+from shoal.crdt.document.document import Pace
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
 from shoal.node.collection.garbage import Collector, GarbageEntry, Piece
@@ -18,8 +20,8 @@ from tests.mutants.mutant import Mutant
 def a_compaction_covers_one_operation_too_many(patch: pytest.MonkeyPatch) -> None:
     sound = compaction.cut
 
-    def cut(rows: Rows, *, before_hlc: int, updates_max: int) -> Cut:
-        found = sound(rows, before_hlc=before_hlc, updates_max=updates_max)
+    def cut(rows: Callable[[], Rows], **bounds: Any) -> Generator[None, None, Cut]:
+        found = yield from sound(rows, **bounds)
         return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
 
     patch.setattr(compaction, "cut", cut)
@@ -28,11 +30,11 @@ def a_compaction_covers_one_operation_too_many(patch: pytest.MonkeyPatch) -> Non
 def a_compaction_lacks_an_update_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
     sound = compaction.content
 
-    def content(rows: Rows, ends: VersionVector) -> list[bytes]:
-        *updates, withdrawn = sound(rows, ends)
-        return [*updates[:-1], withdrawn]
+    def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: Pace) -> Iterator[list[bytes]]:
+        *updates, withdrawn = [update for some in sound(rows, ends, pace=pace) for update in some]
+        return iter([[*updates[:-1], withdrawn]])
 
-    def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) -> Iterator[None]:
+    def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pace: Pace) -> Iterator[None]:
         return iter(())
 
     patch.setattr(compaction, "content", content)

@@ -12,7 +12,8 @@ from shoal.client.document.beginnings import Beginnings
 from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.blobs import Blobs
-from shoal.node.document.documents import DocumentContext, Documents
+from shoal.node.document.documents import Documents
+from shoal.node.document.opening import DocumentContext
 from shoal.protocol.requests import Edit
 from tests.mutants.mutant import Mutant
 

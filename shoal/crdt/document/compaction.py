@@ -19,8 +19,7 @@ Rows (within the document's, beside its updates):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,7 +33,6 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
-_PROVED_AT_ONCE = 64  # Updates that `proved` reads before it lets others run.
 
 
 class Compact(msgspec.Struct, array_like=True, frozen=True, tag="compact"):
@@ -166,38 +164,47 @@ def updates(rows: Rows) -> Iterator[bytes]:
     yield from (update for _, update in document.updates(rows))
 
 
-def cut(rows: Rows, *, before_hlc: int, updates_max: int) -> Cut:
-    """The oldest updates that no compaction covers, of those before a time (`before_hlc`), about `updates_max` of them."""
-    before = covered(rows)
+def cut(rows: Callable[[], Rows], *, before_hlc: int, updates_max: int, pace: document.Pace) -> Generator[None, None, Cut]:
+    """Find the oldest updates that no compaction covers, of those before a time (`before_hlc`), about `updates_max` of them.
+
+    `rows` returns the current rows.
+    """
+    before = covered(rows())
     found: dict[Origin, int] = {}
     count = 0
-    for position, _ in uncovered(rows, before):
-        if int.from_bytes(position[:8], "big") >= before_hlc:
-            break
-        dot = dot_of(position)
-        if count >= updates_max and found.get(dot.origin) != dot.sequence:
-            return Cut(before.join(VersionVector(found)), count, True)
-        found[dot.origin] = dot.sequence
-        count += 1
+    for page in document.pages(rows, pace):
+        for position, _ in page:
+            dot = dot_of(position)
+            if before.covers(dot):
+                continue
+            if int.from_bytes(position[:8], "big") >= before_hlc:
+                return Cut(before.join(VersionVector(found)), count, False)
+            if count >= updates_max and found.get(dot.origin) != dot.sequence:
+                return Cut(before.join(VersionVector(found)), count, True)
+            found[dot.origin] = dot.sequence
+            count += 1
+        yield
     return Cut(before.join(VersionVector(found)), count, False)
 
 
-def content(rows: Rows, ends: VersionVector) -> list[bytes]:
+def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pace) -> Iterator[list[bytes]]:
     """The updates from which to build a merged update that covers `ends`, in an order in which they can be applied.
 
     `ends` must cover everything that `covered` returns.
 
+    They come in pieces, between which other requests may run. `rows` returns the current rows: if a compaction arrives
+    meanwhile that covers more than those at the beginning, a sweep may remove updates that are still to come.
+
     Raises:
         StoreCorrupt: a merged update is missing.
     """
-    before = standing(rows)
     merged = VersionVector()
-    for each in before:
+    for each in standing(rows()):
         merged = merged.join(each.ends)
-    found = [each.merged for each in before]
-    found += [update for position, update in uncovered(rows, merged) if ends.covers(dot_of(position))]
-    found.append(document.withdrawn(rows, known=lambda position: ends.covers(dot_of(position))))
-    return found
+        yield [each.merged]
+    for page in document.pages(rows, pace):
+        yield [update for position, update in page if ends.covers(dot := dot_of(position)) and not merged.covers(dot)]
+    yield [document.withdrawn(rows(), known=lambda position: ends.covers(dot_of(position)))]
 
 
 # ── removal, once it is stable ────────────────────────────────────────────────
@@ -209,32 +216,35 @@ def find(rows: Rows, position: bytes) -> CurrentCompaction | None:
     return None if ends is None or merged is None else CurrentCompaction(position, VersionVector.unpack(ends), merged)
 
 
-def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes) -> Iterator[None]:
+def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pace: document.Pace) -> Iterator[None]:
     """Check, some updates at a time, that a compaction contains all that it covers. `rows` returns the current rows.
 
     Raises:
         StoreCorrupt: it does not, or it is damaged.
     """
-    position, ends, merged = found
+    position, _, merged = found
     if hashlib.sha256(merged).digest() != digest:
         raise _unproved(position, "is damaged")
     proof = _Proof(merged)
-    proof.add(other.merged for at in superseded_by(rows(), found) if (other := find(rows(), at)) is not None)
-    after: bytes | None = None
-    while some := list(islice(swept(rows(), ends, after=after), _PROVED_AT_ONCE)):
-        proof.add(update for _, update in some)
-        after = some[-1][0]
+    yield
+    for at in superseded_by(rows(), found):
+        if (other := find(rows(), at)) is not None:
+            proof.add([other.merged])
+        yield
+    for page in swept(rows, found, pace):
+        proof.add(update for _, update in page)
         yield
     if not proof.holds:
         raise _unproved(position, "lacks some of the updates that it covers")
 
 
-def swept(rows: Rows, ends: VersionVector, *, after: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Positions and updates that a stable compaction makes unnecessary, strictly after position `after`."""
-    kept = document.beginnings(rows)
-    for position, update in document.updates(rows, after=after):
-        if ends.covers(dot_of(position)) and position not in kept:
-            yield position, update
+def swept(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pace) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Positions and updates that a stable compaction makes unnecessary, some at a time. `rows` returns the current rows."""
+    for page in document.pages(rows, pace):
+        kept = document.beginnings(rows())
+        yield [(at, update) for at, update in page if found.ends.covers(dot_of(at)) and at not in kept]
+        if page[-1][0] > found.position:
+            return  # It covers nothing that came after it.
 
 
 def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:
@@ -264,7 +274,7 @@ class _Proof:
         """
         self._doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
         self._add(merged)
-        self._before = self._form()
+        self._before = self._packed()
 
     def add(self, updates: Iterable[bytes]) -> None:
         """Apply updates, in causal order.
@@ -277,16 +287,21 @@ class _Proof:
 
     @property
     def holds(self) -> bool:
-        return self._form() == self._before
+        after = self._packed()
+        return after == self._before or _form(*after) == _form(*self._before)
 
     def _add(self, update: bytes) -> None:
         with engine("an update was refused by the Yjs engine"):
             self._doc.apply_update(update)
 
-    def _form(self) -> tuple[yjs.StateVector, bytes]:
-        """State vector and deletions: if both are equal, the documents are."""
+    def _packed(self) -> tuple[bytes, bytes]:
+        """State vector and deletions, in any order: if both are equal, the documents are."""
         state = self._doc.get_state()
-        return yjs.parse_state(state), yjs.pack_deletes(yjs.parse(self._doc.get_update(state)).deletes)
+        return state, self._doc.get_update(state)
+
+
+def _form(state: bytes, deleted: bytes) -> tuple[yjs.StateVector, bytes]:
+    return yjs.parse_state(state), yjs.pack_deletes(yjs.parse(deleted).deletes)
 
 
 def _coverages(rows: Rows) -> Iterator[tuple[bytes, VersionVector]]:

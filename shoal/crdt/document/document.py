@@ -52,6 +52,21 @@ class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
         return {**self.inferred, **self.roots}
 
 
+Page = list[tuple[bytes, bytes]]
+"""Some positions and updates."""
+
+
+class Pace(NamedTuple):
+    """How many stored updates are looked at before others get a turn."""
+
+    updates: int
+    bytes: int  # The first one may have more.
+
+    def is_full(self, page: Page) -> bool:
+        """Whether a page of positions and updates takes no more."""
+        return len(page) >= self.updates or sum(len(update) for _, update in page) >= self.bytes
+
+
 class Declaration(NamedTuple):
     """A kind of a root, and the operation that declared it."""
 
@@ -175,6 +190,26 @@ def updates(rows: Rows, *, after: bytes | None = None, at: bytes = b"") -> Itera
     """
     for key, payload in rows.scan(_UPDATE + at, after=None if after is None else _UPDATE + after):
         yield key[1:], payload
+
+
+def pages(rows: Callable[[], Rows], pace: Pace, *, after: bytes | None = None) -> Iterator[Page]:
+    """Positions and updates in causal order, some at a time, from strictly above position `after`.
+
+    `rows` gives them as they are now. A page shows no update that came below the last one shown.
+    """
+    while True:
+        page: Page = []
+        size = 0
+        for position, update in updates(rows(), after=after):
+            page.append((position, update))
+            size += len(update)
+            if len(page) >= pace.updates or size >= pace.bytes:
+                break
+        if page:
+            after = page[-1][0]
+            yield page
+        else:
+            return
 
 
 def declarations(rows: Rows, name: str) -> list[Declaration]:

@@ -57,6 +57,52 @@ class Integrated(NamedTuple):
     early: list[Early]  # Those that were not ready, and were left out.
 
 
+class Building:
+    """A document that stored updates build, some at a time, in causal order."""
+
+    def __init__(self, snapshot: bytes = EMPTY) -> None:
+        """Begin with a snapshot.
+
+        Raises:
+            StoreCorrupt: it cannot be read.
+        """
+        # It never edits, so that its client id never meets another's.
+        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+        self.bytes = 0  # Of all that was added.
+        self._apply([snapshot])
+
+    def add(self, updates: Sequence[bytes]) -> None:
+        """
+        Raises:
+            StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
+        """
+        if not updates:
+            return
+        self._apply(updates)
+        try:
+            packed = self.doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
+            state = yjs.parse_state(packed)
+            complete = all(_is_in(update, packed, state) for update in updates)
+        except ShoalError as error:
+            raise _unbuilt(error) from None
+        if not complete:
+            raise StoreCorrupt("a document cannot be rebuilt: an update that others build on is missing. Run `shoal verify`.")
+
+    def _apply(self, updates: Sequence[bytes]) -> None:
+        try:
+            with engine("a stored update was refused by the Yjs engine"):
+                # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
+                for update in updates:
+                    self.doc.apply_update(update)
+        except ShoalError as error:
+            raise _unbuilt(error) from None
+        self.bytes += sum(map(len, updates))
+
+    def snapshot(self) -> bytes:
+        """What was added so far, as one update."""
+        return self.doc.get_update(EMPTY_STATE)
+
+
 class LiveDocument:
     """A document in memory. It makes no edits of its own: those are made on a `fork`."""
 
@@ -65,12 +111,12 @@ class LiveDocument:
         *,
         bytes_max: int,
         roots_max: int,
-        snapshot: bytes = EMPTY,
+        built: Building | None = None,
         updates: Iterable[bytes] = (),
         roots: Mapping[str, RootKind] = {},
         declared: Iterable[str] | None = None,
     ) -> None:
-        """Build it from a snapshot and the updates after it, in causal order.
+        """Build it from what is `built`, then from updates in causal order.
 
         Of `roots`, those in `declared` were declared, and the others inferred; None: all were declared.
 
@@ -81,9 +127,11 @@ class LiveDocument:
         self.sound = True  # False once the engine refused an update that had passed the check: build the document again.
         self.roots: dict[str, RootKind] = dict(roots)
         self._inferred = set() if declared is None else set(roots).difference(declared)
-        self._doc, held = _built(snapshot, updates)
+        built = Building() if built is None else built
+        built.add(list(updates))
+        self._doc = built.doc
         self._state = yjs.parse_state(self._doc.get_state())
-        self._bytes = held  # An upper bound of the whole state's size.
+        self._bytes = built.bytes  # An upper bound of the whole state's size.
         # How deep shared types nest: an upper bound too, measured only when it exceeds the limit.
         self._deepest = NESTING_MAX if self._state else 0
         self._shared: dict[tuple[int, int], int] = {}
@@ -300,23 +348,8 @@ class LiveDocument:
         return measured.deepest, dict(known)
 
 
-def _built(snapshot: bytes, updates: Iterable[bytes]) -> tuple[pycrdt.Doc[Any], int]:
-    # It never edits, so its client id cannot collide with another.
-    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
-    applied = list(updates)
-    try:
-        with engine("a stored update was refused by the Yjs engine"):
-            # Neither `merge_updates` nor one transaction: the cost of either grows with the square of its size.
-            for update in (snapshot, *applied):
-                doc.apply_update(update)
-        packed = doc.get_state()  # Once: it is a transaction of the engine's, which reads all deletions.
-        state = yjs.parse_state(packed)
-        complete = all(_is_in(update, packed, state) for update in applied)
-    except ShoalError as error:
-        raise StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.") from None
-    if not complete:
-        raise StoreCorrupt("a document cannot be rebuilt: an update that others build on is missing. Run `shoal verify`.")
-    return doc, len(snapshot) + sum(map(len, applied))
+def _unbuilt(error: ShoalError) -> StoreCorrupt:
+    return StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.")
 
 
 def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:

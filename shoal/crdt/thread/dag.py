@@ -297,13 +297,13 @@ def unpack(id: bytes, stored: bytes) -> Checkpoint:
     )
 
 
-class Lead(msgspec.Struct, frozen=True):
-    """A checkpoint without its channels: quick to read."""
+class Lead(msgspec.Struct, frozen=True, gc=False):
+    """A checkpoint without its channels: quick to read. Very many may be held: the garbage collector leaves them alone."""
 
     id: bytes
     hlc: int
     wall_ms: int
-    parents: list[bytes]
+    parents: tuple[bytes, ...]
     branch: str
     label: str
 
@@ -311,7 +311,7 @@ class Lead(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, array_like=True, frozen=True):
     """The first fields of a record."""
 
-    parents: list[bytes]
+    parents: tuple[bytes, ...]
     branch: str
     schema: str
     schema_version: int

@@ -12,8 +12,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
@@ -41,6 +42,8 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 LOOKED_AT_MAX = 64  # Entries in one look.
+_MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
+_EVENTS_AT_ONCE = 256  # Payloads of trimmed events that are removed in one write.
 _BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
 
 
@@ -103,6 +106,7 @@ class Collector:
         self._commit = commit
         self._partitions = partitions
         self._config = config
+        self._pace = document.Pace(config.document_step_updates_max, config.document_step_bytes_max)
         self._now = now
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +118,7 @@ class Collector:
             What.UPDATES: self._updates,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
+        self._held: Counter[Target] = Counter()
         self._after = keys.GARBAGE  # Where the last look ended.
         self._reclaim_at = 0.0
         self._unreclaimed = False
@@ -141,7 +146,20 @@ class Collector:
         """Add an entry for what the operation with this stamp erases of an object."""
         garbage = Garbage(what, target.kind, target.space, target.name, generation, ends)
         transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
-        transaction.when_written(self._stir)
+        if target not in self._held:
+            transaction.when_written(self._stir)
+
+    @contextmanager
+    def held(self, target: Target) -> Iterator[None]:
+        """Sweep nothing of an object meanwhile: a look for what is unused reads all of it, so one look should do."""
+        self._held[target] += 1
+        try:
+            yield
+        finally:
+            self._held[target] -= 1
+            self._held += Counter()  # Without those at zero.
+            if self.count(1):
+                self._stir()
 
     def count(self, most: int) -> int:
         """The number of entries in the queue; counting stops at `most`."""
@@ -168,6 +186,8 @@ class Collector:
         waits: dict[str, None] = {}
         stable: dict[Garbage, list[GarbageEntry]] = {}
         for entry in entries:
+            if entry.garbage.target in self._held:
+                continue
             if await self._stable(entry, waits):
                 stable.setdefault(entry.garbage, []).append(entry)
         moved = False
@@ -221,17 +241,16 @@ class Collector:
             return rows_of(Transaction(self._storage), target, garbage.generation)
 
         unstable = {entry.dot for entry in self._others(entries)}
-        gone: set[bytes] = set()
+        ids: list[bytes] = []
         after: bytes | None = None
-        while some := list(pruning.marks(rows(), after=after, limit=LOOKED_AT_MAX)):
-            gone.update(id for id, dot in some if dot not in unstable)
+        while some := list(pruning.marks(rows(), after=after, limit=_MARKS_AT_ONCE)):
+            ids += [id for id, dot in some if dot not in unstable]
             after = some[-1][0]
             yield _NOTHING
-        marking = self.markings[target] = Marking(gone)
+        marking = self.markings[target] = Marking(set(ids))
         try:
             for _ in marking.run(rows):
                 yield _NOTHING
-            ids = sorted(gone)
             for start in range(0, len(ids), SLICE):
                 freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
                 yield Piece({rows().key(row): None for row in freed}, [])
@@ -242,12 +261,14 @@ class Collector:
         """The payloads that these equal trims removed. Other trims may remove some of them as well."""
         garbage = entries[0].garbage
         ends = [garbage.ends[start : start + PLACE_BYTES] for start in range(0, len(garbage.ends), PLACE_BYTES)]
+        after: bytes | None = None
         while True:
             rows = rows_of(Transaction(self._storage), garbage.target, garbage.generation)
-            some = list(islice(trimming.swept(rows, ends), SLICE))
+            some = list(islice(trimming.swept(rows, ends, after=after), _EVENTS_AT_ONCE))
             yield Piece({rows.key(row): None for row in some}, [])
-            if len(some) < SLICE:
+            if len(some) < _EVENTS_AT_ONCE:
                 return
+            after = some[-1]  # From the beginning it would pass all rows that were deleted.
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The updates that a compaction covers, after a check that it contains them; and the compactions that are superseded.
@@ -264,14 +285,14 @@ class Collector:
         found = compaction.find(rows(), position)
         if found is None:
             return  # It was swept with its generation, or never arrived.
-        for _ in compaction.proved(rows, found, digest):
+        for _ in compaction.proved(rows, found, digest, self._pace):
             yield _NOTHING
         snapshot_key = garbage.target.snapshot_key
         snapshot = self._storage.get(snapshot_key)
         if snapshot is not None and snapshot[:POSITION_BYTES] < position:
             yield Piece({snapshot_key: None}, [])  # Swept updates may be later than it, and be only in the merged update.
-        while some := list(islice(compaction.swept(rows(), found.ends), SLICE)):
-            yield Piece({rows().key(document.row_of(at)): None for at, _ in some}, [])
+        for page in compaction.swept(rows, found, self._pace):
+            yield Piece({rows().key(document.row_of(at)): None for at, _ in page}, [])
         here = rows()
         gone = self._settled(entries[0], compaction.superseded_by(here, found))
         if self._settled(entries[0], compaction.superseding(here, position, found.ends)):

@@ -10,7 +10,8 @@ Laws:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from typing import NamedTuple
 
 from shoal.config import Config
@@ -23,9 +24,11 @@ from shoal.node.collection.sweeping import Marking
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, WriteContext, Writers
 from shoal.node.naming import unhex
 from shoal.node.thread.presence import head_ids
+from shoal.node.turns import Steps
 from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
 
-_SLICE = 512
+_SLICE = 512  # Records that are read before others get a turn.
+_COMPARED_AT_ONCE = 4096  # Checkpoints in memory that are looked at before others get a turn.
 _LISTED_MAX = 10_000
 
 
@@ -101,7 +104,7 @@ def _labelled(rows: Rows, label: str, id: bytes) -> bool:
     return bool(label) and any(entry.id == id for entry in labels.entries(rows, label))
 
 
-Planning = Generator[None, None, Plan]
+Planning = Steps[Plan]
 
 
 def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
@@ -116,14 +119,13 @@ def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
         )
     pruned = yield from _pruned(rows)
     leads = yield from _leads(rows, pruned)
-    stays = _staying(rows(), leads, request, now_ms)
-    yield
-    gone = sorted((lead for id, lead in leads.items() if id not in stays), key=lambda lead: (lead.hlc, lead.id))
-    size = yield from _bytes(rows, [lead.id for lead in gone], pruned)
-    return Plan([lead.id for lead in gone], dict(Counter(stays.values())), size)
+    stays = yield from _staying(rows, leads, request, now_ms)
+    gone = yield from _ordered([(lead.hlc, id) for id, lead in leads.items() if id not in stays])
+    size = yield from _bytes(rows, gone, pruned)
+    return Plan(gone, dict(Counter(stays.values())), size)
 
 
-def _pruned(rows: Callable[[], Rows]) -> Generator[None, None, set[bytes]]:
+def _pruned(rows: Callable[[], Rows]) -> Steps[set[bytes]]:
     found: set[bytes] = set()
     after: bytes | None = None
     while True:
@@ -135,7 +137,7 @@ def _pruned(rows: Callable[[], Rows]) -> Generator[None, None, set[bytes]]:
         yield
 
 
-def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None, dict[bytes, dag.Lead]]:
+def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Steps[dict[bytes, dag.Lead]]:
     found: dict[bytes, dag.Lead] = {}
     after: bytes | None = None
     while True:
@@ -147,27 +149,47 @@ def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Generator[None, None
         yield
 
 
-def _staying(rows: Rows, leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> dict[bytes, str]:
-    stays = {id: "head" for id in head_ids(rows) if id in leads}
+def _staying(rows: Callable[[], Rows], leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> Steps[dict[bytes, str]]:
+    """What stays, each with the first reason that holds."""
+    stays = {id: "head" for id in head_ids(rows()) if id in leads}
     for head in list(stays):
-        for id in _line(leads, head, request.keep_last or 1):
-            stays.setdefault(id, "recent")
-    if request.older_than_ms is not None:
-        _keep(stays, "young", (id for id, lead in leads.items() if lead.wall_ms > now_ms - request.older_than_ms))
-    _keep(stays, "labelled", (id for id, lead in leads.items() if _labelled(rows, lead.label, id)))
-    _keep(stays, "open step", _begun_at(rows, leads))
-    _keep(stays, "fork", _forks(leads))
+        yield from _keep(stays, "recent", _line(leads, head, request.keep_last or 1))
+    if (older_than_ms := request.older_than_ms) is not None:
+        young = (id if lead.wall_ms > now_ms - older_than_ms else None for id, lead in leads.items())
+        yield from _keep(stays, "young", young)
+    yield from _keep(stays, "labelled", (id if _labelled(rows(), lead.label, id) else None for id, lead in leads.items()))
+    yield from _keep(stays, "open step", _begun_at(rows(), leads))
+    yield from _keep(stays, "fork", _forks(leads))
     if request.branch is not None:
-        _keep(stays, "other branch", (id for id, lead in leads.items() if lead.branch != request.branch))
+        elsewhere = (id if lead.branch != request.branch else None for id, lead in leads.items())
+        yield from _keep(stays, "other branch", elsewhere)
     return stays
 
 
-def _keep(stays: dict[bytes, str], reason: str, ids: Iterable[bytes]) -> None:
-    for id in ids:
-        stays.setdefault(id, reason)
+def _keep(stays: dict[bytes, str], reason: str, looked_at: Iterable[bytes | None]) -> Steps[None]:
+    """Of all that is looked at, None does not stay for this reason."""
+    for count, id in enumerate(looked_at, 1):
+        if id is not None:
+            stays.setdefault(id, reason)
+        if count % _COMPARED_AT_ONCE == 0:
+            yield
 
 
-def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterable[bytes]:
+def _ordered(placed: list[tuple[int, bytes]]) -> Steps[list[bytes]]:
+    """Ids by their times: sorted in pieces, which are merged, because one sort of very many would take long."""
+    runs: list[list[tuple[int, bytes]]] = []
+    for start in range(0, len(placed), _COMPARED_AT_ONCE):
+        runs.append(sorted(placed[start : start + _COMPARED_AT_ONCE]))
+        yield
+    found: list[bytes] = []
+    for _, id in merge(*runs):
+        found.append(id)
+        if len(found) % _COMPARED_AT_ONCE == 0:
+            yield
+    return found
+
+
+def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterator[bytes]:
     """The last `count` checkpoints up to a head, along first parents."""
     id: bytes | None = head
     while id in leads and count > 0:
@@ -176,8 +198,8 @@ def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterable[byt
         id, count = parents[0] if parents else None, count - 1
 
 
-def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
-    """For each branch, the checkpoint on which an open step was begun: the last one before its intent."""
+def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterator[bytes | None]:
+    """For each branch, the checkpoint on which an open step was begun: the last one before its intent. None: looked at."""
     for step in [key for _, key in step_log.listing(rows, only_open=True)]:
         entry = step_log.find(rows, step)
         for attempt in () if entry is None else entry.open_attempts:
@@ -186,21 +208,22 @@ def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
             for lead in leads.values():
                 if lead.hlc < hlc and (lead.branch not in last or last[lead.branch].hlc < lead.hlc):
                     last[lead.branch] = lead
+                yield None
             yield from (lead.id for lead in last.values())
 
 
-def _forks(leads: dict[bytes, dag.Lead]) -> Iterable[bytes]:
-    """Checkpoints with more than one child, or with a child on another branch."""
+def _forks(leads: dict[bytes, dag.Lead]) -> Iterator[bytes | None]:
+    """Checkpoints with more than one child, or with a child on another branch. None: looked at."""
     children: dict[bytes, str | None] = {}  # The branch of the only child so far; None: there are more.
     for lead in leads.values():
         for parent in lead.parents:
             children[parent] = lead.branch if parent not in children else None
+        yield None
     for id, branch in children.items():
-        if id in leads and (branch is None or branch != leads[id].branch):
-            yield id
+        yield id if id in leads and (branch is None or branch != leads[id].branch) else None
 
 
-def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> Generator[None, None, int]:
+def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> Steps[int]:
     """The number of stored bytes that discarding these frees."""
     marking = Marking(pruned | set(gone))
     yield from marking.run(rows)

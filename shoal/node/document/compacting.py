@@ -4,32 +4,51 @@ Laws:
 - A compaction is an operation like any other: two nodes may compact at once.
 - A compaction takes a bounded number of updates, the oldest first. Updates younger than
   `document_history_s` stay as they are, unless a request asks for them.
+- Updates are merged some at a time, before the operation is decided; others get a turn in between. If another
+  compaction came meanwhile, the operation takes no more updates than one such step, and says that there are more.
 - A document with a gap is never shown, and nothing is written to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from hashlib import sha256
+from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.document import compaction, document
-from shoal.crdt.document.live import LiveDocument
+from shoal.crdt.document.compaction import Cut
+from shoal.crdt.document.live import Building
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
-from shoal.errors import CatchingUp, InvalidInput, NotFound
+from shoal.errors import CatchingUp, InvalidInput, NotFound, ShoalError, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
 from shoal.node.replicas import named
 from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows
+from shoal.node.turns import Steps, at_once
 from shoal.protocol.requests import Compact, Compacted
 
 # A large document is not written again for a few small edits: n bytes take at least n / 256 updates.
 BYTES_PER_UPDATE = 256
 _AGE_MS_MAX = 2**53
+_FOLDED_MAX = 4  # Merged updates that wait for their requests: a request that is refused leaves one.
+
+
+class Folded(NamedTuple):
+    """A merged update, ready to be written."""
+
+    place: bytes  # The key prefix of the object's rows: another generation has another one.
+    before: VersionVector  # Covered by other compactions when it was made; if that has grown, it may lack something.
+    cut: Cut
+    merged: bytes  # Empty if it is not due.
 
 
 class Compactions:
@@ -39,6 +58,9 @@ class Compactions:
         self._config = config
         self._now_ms = now_ms
         self._catalog = catalog
+        self._pace = document.Pace(config.document_step_updates_max, config.document_step_bytes_max)
+        self.preparations: Preparations = {Compact: self.prepare}
+        self._folded: dict[Compact, Folded] = {}  # For requests that are about to be issued.
         self.checks: Checks = {Compact: self._check}
         self.writers: Writers = {Compact: self._compact}
         self.readers: Readers = {}
@@ -47,6 +69,30 @@ class Compactions:
         check_name("document", request.document)
         if not 0 <= request.older_than_ms < _AGE_MS_MAX:
             raise InvalidInput(f"older_than must not be negative; got {request.older_than_ms} ms. Nothing was written.")
+
+    def prepare(self, _target: Target, view: Callable[[], View], request: Compact) -> Preparation:
+        """Merge what a request covers, step by step, and keep it for the request."""
+        with suppress(StoreCorrupt):  # The writer meets it too, where it can be repaired.
+            if compaction.has_gap(view().rows):
+                return
+            folded = yield from self._fold(lambda: view().rows, request, self._config.document_compact_updates_max)
+            self._folded[request] = folded
+            while len(self._folded) > _FOLDED_MAX:
+                self._folded.pop(next(iter(self._folded)))
+
+    def _fold(self, rows: Callable[[], ObjectRows], request: Compact, updates_max: int) -> Steps[Folded]:
+        place, before = rows().key(b""), compaction.covered(rows())
+        before_hlc = 1 << 64  # All that was applied, however its clocks went.
+        if request.older_than_ms:
+            before_hlc = max(0, self._now_ms() - request.older_than_ms) << COUNTER_BITS
+        cut = yield from compaction.cut(rows, before_hlc=before_hlc, updates_max=updates_max, pace=self._pace)
+        if not self._is_due(rows(), request, cut.updates):
+            return Folded(place, before, cut, b"")
+        building = Building()
+        for some in compaction.content(rows, cut.ends, pace=self._pace):
+            building.add(some)
+            yield
+        return Folded(place, before, cut, building.snapshot())
 
     def _compact(self, context: WriteContext, request: Compact) -> Compacted:
         """Merge the oldest updates, if enough of them are due; else the reply counts none.
@@ -60,29 +106,60 @@ class Compactions:
         if not self._catalog.lists(context.transaction, context.target):
             raise NotFound(f"space {context.target.space!r} has no document {context.target.name!r}. Nothing was written.")
         check_whole(rows, context.target)
-        before_hlc = context.stamp.hlc  # After all that was applied, because hybrid times follow causality.
-        if request.older_than_ms:
-            before_hlc = max(0, self._now_ms() - request.older_than_ms) << COUNTER_BITS
-        cut = compaction.cut(rows, before_hlc=before_hlc, updates_max=self._config.document_compact_updates_max)
-        if not self._is_due(rows, request, cut.updates):
+        folded = self._folded.pop(request, None)
+        if folded is None or (folded.place, folded.before) != (rows.key(b""), compaction.covered(rows)):
+            folded = at_once(self._fold(lambda: rows, request, self._pace.updates))
+        if not folded.merged:
             return Compacted(0, 0)
-        built = LiveDocument(
-            bytes_max=self._config.document_bytes_max,
-            roots_max=self._config.roots_max,
-            updates=compaction.content(rows, cut.ends),
-            roots=document.roots(rows),
-        )
-        merged = built.snapshot()
-        check_size(self._config, len(merged), "a compacted document")
-        change = compaction.Compact(sha256(merged).digest(), cut.ends.pack())
-        context.apply(change, Blobs(merged))
-        return Compacted(cut.updates, len(merged), cut.more)
+        check_size(self._config, len(folded.merged), "a compacted document")
+        change = compaction.Compact(sha256(folded.merged).digest(), folded.cut.ends.pack())
+        context.apply(change, Blobs(folded.merged))
+        return Compacted(folded.cut.updates, len(folded.merged), folded.cut.more)
 
     def _is_due(self, rows: Rows, request: Compact, updates: int) -> bool:
         standing = compaction.standing(rows)
         if request.at_least <= 1:
             return updates > 0 or len(standing) > 1  # Concurrent compactions become one.
         return updates >= max(request.at_least, sum(len(each.merged) for each in standing) // BYTES_PER_UPDATE)
+
+
+class Compactor:
+    """Compacts what documents ask for by themselves, one after the other; a later write asks again for what was refused."""
+
+    def __init__(
+        self,
+        chores: dict[Compact, None],
+        prepare: Callable[[Compact], Awaitable[None]],
+        issue: Callable[[Compact], object],
+    ) -> None:
+        self._chores = chores
+        self._prepare = prepare
+        self._issue = issue
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def stir(self) -> None:
+        """Start if there is something to do. While there is not there is no task, and no timer."""
+        if self._chores and self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._chores:
+                request = next(iter(self._chores))
+                await self._prepare(request)
+                del self._chores[request]
+                with suppress(ShoalError):
+                    self._issue(request)
+        finally:
+            self._task = None
 
 
 def check_whole(rows: Rows, target: Target) -> None:

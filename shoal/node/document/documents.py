@@ -10,8 +10,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt.document import compaction, document, editing, genesis, patch, repeats
 from shoal.crdt.document.editing import Edited, Editor
-from shoal.crdt.document.live import EMPTY, LiveDocument, merged
+from shoal.crdt.document.live import LiveDocument, merged
 from shoal.crdt.document.yjs import CLIENT_MAX
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
@@ -28,31 +29,21 @@ from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.document.compacting import BYTES_PER_UPDATE, check_whole
+from shoal.node.document.compacting import BYTES_PER_UPDATE
 from shoal.node.document.generations import DocumentGenerations
+from shoal.node.document.opening import DocumentContext, OpenDocument, Opening
 from shoal.node.environment import Environment
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
+from shoal.node.turns import at_once
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
 
 CLIENT_ID_BITS = 53
 _CHORES_MAX = 1024
-
-
-class DocumentContext(NamedTuple):
-    """A document within a transaction: its rows and its name."""
-
-    transaction: Transaction
-    rows: ObjectRows
-    target: Target
-
-    @property
-    def snapshot_key(self) -> bytes:
-        """See `Target.snapshot_key`. It also names the document in the cache."""
-        return self.target.snapshot_key
+_OPENINGS_MAX = 3  # Of a document that moves meanwhile.
 
 
 def place_of(at: WriteContext | View) -> DocumentContext:
@@ -64,18 +55,6 @@ class _Authored(NamedTuple):
     update: bytes
     roots: dict[str, RootKind]
     authors: dict[int, str]
-
-
-class _Open:
-    """A live document, and the number of updates since its snapshot."""
-
-    __slots__ = ("counted", "live", "snapshot_bytes", "updates_since")
-
-    def __init__(self, live: LiveDocument, *, snapshot_bytes: int, updates_since: int) -> None:
-        self.live = live
-        self.counted = 0  # Bytes, in the cache's sum.
-        self.snapshot_bytes = snapshot_bytes
-        self.updates_since = updates_since
 
 
 class Documents:
@@ -106,9 +85,15 @@ class Documents:
             requests.Begin: self._begin,
         }
         self.readers: Readers = {requests.ReadDocument: self._read, requests.ReadDocumentJson: self._read_json}
-        self.chores: deque[requests.Compact] = deque(maxlen=_CHORES_MAX)  # A dropped one is noted again later.
-        self._open: OrderedDict[bytes, _Open] = OrderedDict()
+        on_live = (
+            *(requests.Update, requests.Updates, requests.Patch, requests.Replace, requests.DeleteDocument),
+            *(requests.RestoreBeginning, requests.ReadDocument, requests.ReadDocumentJson, requests.Follow),
+        )
+        self.preparations: Preparations = dict.fromkeys(on_live, self._prepare)
+        self.chores: dict[requests.Compact, None] = {}  # One that is left out is noted again later.
+        self._open: OrderedDict[bytes, OpenDocument] = OrderedDict()
         self._bytes = 0  # The sum of their `counted`.
+        self._opening: dict[bytes, Opening] = {}
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -275,6 +260,8 @@ class Documents:
             # It was swept elsewhere, so there is a gap here; or its content, or the content so far, may not count.
             self.lose(place)
             return
+        if (opening := self._opening.get(place.snapshot_key)) is not None:
+            opening.meet(stamp.pack_position())
         opened = self._open.get(place.snapshot_key)
         covered = place.transaction.get(place.snapshot_key)
         if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
@@ -293,7 +280,7 @@ class Documents:
         self.forget(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
-    def _merged(self, opened: _Open, update: bytes) -> bool:
+    def _merged(self, opened: OpenDocument, update: bytes) -> bool:
         try:
             opened.live.merge(update)
         except ShoalError:
@@ -316,7 +303,7 @@ class Documents:
         change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
         self._put(context, opened, change, made.update)
 
-    def _put(self, context: WriteContext, opened: _Open, change: document.Update, update: bytes) -> None:
+    def _put(self, context: WriteContext, opened: OpenDocument, change: document.Update, update: bytes) -> None:
         """Store an update that the live replica has integrated."""
         place, stamp = place_of(context), context.stamp
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
@@ -327,15 +314,17 @@ class Documents:
             snapshot = opened.live.snapshot()
             place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
-            place.transaction.when_written(lambda: self.chores.append(self._compaction(place.target)))
+            place.transaction.when_written(lambda: self._ask_compaction(place.target))
 
-    def _due(self, opened: _Open) -> int:
+    def _due(self, opened: OpenDocument) -> int:
         return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)
 
-    def _compaction(self, target: Target) -> requests.Compact:
-        """A compaction of the old updates, which is made only if there are enough of them."""
-        older_than_ms = int(self._config.document_history_s * 1000)
-        return requests.Compact(target.space, target.name, older_than_ms, self._config.document_compact_updates)
+    def _ask_compaction(self, target: Target) -> None:
+        """Note a compaction of the old updates, which is made only if there are enough of them."""
+        if len(self.chores) < _CHORES_MAX:
+            older_than_ms = int(self._config.document_history_s * 1000)
+            least = self._config.document_compact_updates
+            self.chores[requests.Compact(target.space, target.name, older_than_ms, least)] = None
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -385,43 +374,66 @@ class Documents:
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
-    def _opened(self, place: DocumentContext) -> _Open:
-        found = self._open.get(place.snapshot_key)
-        if found is None or not found.live.sound:
+    def _prepare(self, target: Target, view: Callable[[], View], _request: object) -> Preparation | None:
+        if self._find(target.snapshot_key) is not None or not self._catalog.holds(target):
+            return None
+        return self.opening(lambda: place_of(view()))
+
+    def opening(self, place: Callable[[], DocumentContext]) -> Preparation:
+        """Bring a document into memory, step by step. `place` gives its rows as they are now.
+
+        Nothing is raised, and a document that moves all the time may not be there after it: its use opens it too.
+        """
+        key = place().snapshot_key
+        with suppress(ShoalError):
+            for _ in range(_OPENINGS_MAX):
+                while key in self._opening:
+                    yield
+                if self._find(key) is not None:
+                    return
+                opening = self._opening[key] = Opening(place, self._config)
+                try:
+                    found = yield from opening.steps()
+                finally:
+                    del self._opening[key]
+                if found is not None and key not in self._open:
+                    self._keep(key, self._loaded(place().target, found))
+
+    def _opened(self, place: DocumentContext) -> OpenDocument:
+        found = self._find(place.snapshot_key)
+        if found is None:
             self._drop(place.snapshot_key)
-            found = self._open[place.snapshot_key] = self._load(place)
-        else:
-            self._open.move_to_end(place.snapshot_key)
-        self._count(found, found.live.size)
+            found = self._load(place)
+        self._keep(place.snapshot_key, found)
+        return found
+
+    def _find(self, snapshot_key: bytes) -> OpenDocument | None:
+        found = self._open.get(snapshot_key)
+        return None if found is None or not found.live.sound else found
+
+    def _keep(self, snapshot_key: bytes, opened: OpenDocument) -> None:
+        """As the one that was used last; those that were used longest ago leave if there is no room."""
+        self._open[snapshot_key] = opened
+        self._open.move_to_end(snapshot_key)
+        self._count(opened, opened.live.size)
         while len(self._open) > self._config.document_cache_max or (
             self._bytes > self._config.document_cache_bytes and len(self._open) > 1
         ):
             self._drop(next(iter(self._open)))
-        return found
 
-    def _count(self, opened: _Open, size: int) -> None:
+    def _count(self, opened: OpenDocument, size: int) -> None:
         self._bytes += size - opened.counted
         opened.counted = size
 
-    def _load(self, place: DocumentContext) -> _Open:
-        check_whole(place.rows, place.target)
-        stored = place.transaction.get(place.snapshot_key)
-        if stored is None:
-            snapshot, updates = EMPTY, list(compaction.updates(place.rows))
-        else:
-            snapshot = stored[POSITION_BYTES:]
-            updates = [update for _, update in document.updates(place.rows, after=stored[:POSITION_BYTES])]
-        if len(updates) >= self._config.document_compact_updates:
-            self.chores.append(self._compaction(place.target))
-        live = LiveDocument(
-            bytes_max=self._config.document_bytes_max,
-            roots_max=self._config.roots_max,
-            snapshot=snapshot,
-            updates=[*updates, document.withdrawn(place.rows)],
-            roots=document.roots(place.rows),
-            declared=document.declared_roots(place.rows),
-        )
-        return _Open(live, snapshot_bytes=len(snapshot), updates_since=len(updates))
+    def _load(self, place: DocumentContext) -> OpenDocument:
+        found = at_once(Opening(lambda: place, self._config).steps())
+        assert found is not None  # Nothing moves within one turn.
+        return self._loaded(place.target, found)
+
+    def _loaded(self, target: Target, found: OpenDocument) -> OpenDocument:
+        if found.updates_since >= self._config.document_compact_updates:
+            self._ask_compaction(target)
+        return found
 
     def told(self, place: DocumentContext, change: document.Update, update: bytes) -> requests.Edit | None:
         """The push to followers for an applied update; None while the document has a gap."""
@@ -450,6 +462,8 @@ class Documents:
         transaction.when_written(lambda: self._drop(key))
 
     def _drop(self, snapshot_key: bytes) -> None:
+        if (opening := self._opening.get(snapshot_key)) is not None:
+            opening.is_void = True
         opened = self._open.pop(snapshot_key, None)
         if opened is not None:
             self._count(opened, 0)

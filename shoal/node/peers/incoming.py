@@ -29,7 +29,8 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
-from shoal.node.document.documents import DocumentContext, Documents
+from shoal.node.document.documents import Documents
+from shoal.node.document.opening import DocumentContext
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules

@@ -60,6 +60,7 @@ async def answered(
     """
     repairs: dict[Target, ReadRepair] = {}
     while True:
+        await database.prepare(zip(request.reads, targets, strict=True))
         damaged, error = targets[0], None
         replies: list[PartAnswer] = []
         size = 0

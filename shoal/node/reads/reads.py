@@ -10,9 +10,8 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
@@ -23,11 +22,10 @@ from shoal.node.handler import Answers
 from shoal.node.reads import multireads
 from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.target import Target, target_of
+from shoal.node.turns import in_turns
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply
-
-_Outcome = TypeVar("_Outcome")
 
 
 class Reads:
@@ -95,20 +93,10 @@ class Reads:
         repair: ReadRepair | None = None
         while True:
             try:
+                await self._database.prepare([(request, target)])
                 scan = self._database.scan(request, target)
                 reply = self._database.show(request, target) if scan is None else await in_turns(scan)
                 return reply, self._database.vector(target)
             except StoreCorrupt as error:
                 repair = repair or self._replicas.read_repair(target)
                 await repair.repair(error)
-
-
-async def in_turns(steps: Generator[None, None, _Outcome]) -> _Outcome:
-    """Run work in steps and return its result; other tasks get their turn between two steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            outcome: _Outcome = done.value
-            return outcome
-        await asyncio.sleep(0)

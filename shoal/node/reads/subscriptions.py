@@ -83,6 +83,7 @@ class Subscriptions:
             wanted = bookmark.vector(target.partition)
             if not subscription.stale and not self._database.holds(target.partition, wanted):
                 await self._replicas.wait_applied(target.partition, wanted)
+            await self._database.prepare([(subscription, target)])
             state = self._database.documents.follow(self._database.document(target), subscription)
             shown = self._database.vector(target)
             await self._database.durable(target)

@@ -77,11 +77,11 @@ class Retentions:
         if request.dry_run or not plan.events:
             return TrimReport(plan.events, plan.bytes, request.dry_run)
         events = size = 0
-        more = True
+        last, more = b"", True
         while more:
-            piece = TrimEvents(request.space, request.thread, plan.before, request.cursor)
+            piece = TrimEvents(request.space, request.thread, plan.before, request.cursor, last)
             done: EventsTrimmed = yield Piece(piece, f"{events} events are trimmed" if events else "")
-            events, size, more = events + done.events, size + done.bytes, done.more
+            events, size, last, more = events + done.events, size + done.bytes, done.last, done.more
         return TrimReport(events, size, False)
 
     def _trim(self, context: WriteContext, request: TrimEvents) -> EventsTrimmed:

@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from shoal.config import Config
 from shoal.crdt.document import compaction, document
-from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import ShoalError
@@ -129,7 +129,7 @@ def _check_document(found: Object, config: Config) -> None:
         return LiveDocument(
             bytes_max=config.document_bytes_max,
             roots_max=config.roots_max,
-            snapshot=snapshot,
+            built=Building(snapshot),
             updates=updates,
             roots=roots,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.crdt.document import compaction, document, genesis
-from shoal.crdt.document.compaction import Compact
-from shoal.crdt.document.document import RootKind, Update
-from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.document.compaction import Compact, Cut
+from shoal.crdt.document.document import Pace, RootKind, Update
+from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
@@ -26,6 +26,7 @@ from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Update, bytes] | tuple[Compact, bytes]
+PACE = Pace(2, 64)
 CONTENTS = ({"m": {"x": 1}}, {"m": {"y": [2]}, "t": "hé"}, {"a": [1, 2]})
 
 
@@ -54,12 +55,25 @@ def beginning(content: Any) -> Change:
     return Update(sha256(made.update).digest(), made.roots, genesis=made.digest), made.update
 
 
-def compacting(rows: Rows, *, before_hlc: int = 2**63, updates_max: int = 100) -> Change | None:
-    cut = compaction.cut(rows, before_hlc=before_hlc, updates_max=updates_max)
-    if not cut.updates:
+def cut(rows: Rows, *, before_hlc: int = 2**63, updates_max: int = 100) -> Cut:
+    steps = compaction.cut(lambda: rows, before_hlc=before_hlc, updates_max=updates_max, pace=PACE)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Cut = done.value
+            return found
+
+
+def compacting(rows: Rows, **bounds: int) -> Change | None:
+    cut_here = cut(rows, **bounds)
+    if not cut_here.updates:
         return None
-    merged = live(compaction.content(rows, cut.ends)).snapshot()
-    return Compact(sha256(merged).digest(), cut.ends.pack()), merged
+    building = Building()
+    for some in compaction.content(lambda: rows, cut_here.ends, pace=PACE):
+        building.add(some)
+    merged = building.snapshot()
+    return Compact(sha256(merged).digest(), cut_here.ends.pack()), merged
 
 
 def deciding(choose: Choose) -> Decide:
@@ -105,10 +119,11 @@ def sweep(rows: Rows, swept: list[tuple[Stamp, Compact]]) -> None:
         position = at.pack_position()
         found = compaction.find(rows, position)
         if found is not None:
-            for _ in compaction.proved(lambda: rows, found, made.digest):
+            for _ in compaction.proved(lambda: rows, found, made.digest, PACE):
                 pass
-            for gone, _ in list(compaction.swept(rows, found.ends)):
-                rows.delete(document.row_of(gone))
+            for page in compaction.swept(lambda: rows, found, PACE):
+                for gone, _ in page:
+                    rows.delete(document.row_of(gone))
             others = compaction.superseded_by(rows, found)
             if set(compaction.superseding(rows, position, found.ends)) - waits:
                 others.append(position)
@@ -162,16 +177,17 @@ def test_a_document_is_what_its_updates_make_it_whatever_of_them_went(data: st.D
     check(chooser(data))
 
 
-def one_too_far(rows: Rows, **bounds: int) -> compaction.Cut:
-    found = _cut(rows, **bounds)
+def one_too_far(rows: Callable[[], Rows], **bounds: Any) -> Generator[None, None, Cut]:
+    found = yield from _cut(rows, **bounds)
     return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
 
 
-def without_the_first(rows: Rows, ends: VersionVector) -> list[bytes]:
-    return _content(rows, ends)[1:]
+def without_the_first(rows: Callable[[], Rows], ends: VersionVector, *, pace: Pace) -> Iterator[list[bytes]]:
+    updates = [update for some in _content(rows, ends, pace=pace) for update in some]
+    return iter([[update] for update in updates[1:]])
 
 
-def anything_goes(rows: Callable[[], Rows], found: compaction.CurrentCompaction, digest: bytes) -> Iterator[None]:
+def anything_goes(rows: Callable[[], Rows], found: compaction.CurrentCompaction, digest: bytes, pace: Pace) -> Iterator[None]:
     return iter(())
 
 
@@ -227,10 +243,10 @@ def compacted(replica: Replica, **bounds: int) -> tuple[Stamp, Compact]:
 def test_the_oldest_are_covered_and_the_next_takes_up_where_it_ended() -> None:
     replica = Replica(origin(1), apply)
     typed(replica, *"abcde")
-    first = compaction.cut(replica.rows, before_hlc=4 << 16, updates_max=2)
+    first = cut(replica.rows, before_hlc=4 << 16, updates_max=2)
     assert (first.updates, first.more) == (2, True)
     compacted(replica, before_hlc=4 << 16, updates_max=2)
-    following = compaction.cut(replica.rows, before_hlc=4 << 16, updates_max=2)
+    following = cut(replica.rows, before_hlc=4 << 16, updates_max=2)
     assert (following.updates, following.more) == (1, False)
     assert following.ends == VersionVector({origin(1): 3})
 

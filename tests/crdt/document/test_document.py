@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.crdt.document import document, yjs
 from shoal.crdt.document.content import to_py
 from shoal.crdt.document.document import RootKind, Update
-from shoal.crdt.document.live import EMPTY
+from shoal.crdt.document.live import EMPTY, Building
 from shoal.errors import InvalidValue, StoreCorrupt
 from tests.crdt.document.edits import STEPS, edited, live, map_update, mutation, stamp
 from tests.support.edits import ROOTS, Step, causal_order, play
@@ -93,7 +93,7 @@ def replicas_agree(steps: list[Step], rng: Any) -> None:
     for index in causal_order(issued, rng):
         other.integrate(issued[index].update, {})
         other.integrate(issued[index].update, {})
-    built = live(roots=ROOTS, snapshot=other.snapshot())
+    built = live(roots=ROOTS, built=Building(other.snapshot()))
     assert one.canonical() == other.canonical() == built.canonical()
     assert one.to_json() == other.to_json() == built.to_json()
 
@@ -159,7 +159,7 @@ def test_building_from_updates_is_integrating_them() -> None:
     for number in range(5):
         entries[f"k{number % 2}"] = number
     one = live(roots={"m": "map"}, updates=updates)
-    other = live(roots={"m": "map"}, snapshot=live(updates=updates[:3]).snapshot(), updates=updates[3:])
+    other = live(roots={"m": "map"}, built=Building(live(updates=updates[:3]).snapshot()), updates=updates[3:])
     assert one.to_py() == other.to_py() == {"m": {"k0": 4, "k1": 3}}
     assert one.canonical() == other.canonical()
 

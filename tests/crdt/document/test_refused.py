@@ -16,7 +16,7 @@ from shoal.crdt.document.conflicts import Conflicts
 from shoal.crdt.document.content import open_root
 from shoal.crdt.document.diff_mirror import DiffMirror
 from shoal.crdt.document.editing import Editor, on_copy
-from shoal.crdt.document.live import EMPTY, NESTING_MAX
+from shoal.crdt.document.live import EMPTY, NESTING_MAX, Building
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, TooLarge
 from tests.crdt.document.edits import STEPS, edited, live, map_update
 from tests.support.edits import ROOTS, Step, play
@@ -254,4 +254,4 @@ def test_a_damaged_update_is_refused_or_applied_whole(steps: list[Step], data: s
     except ShoalError:
         assert replica.snapshot() == EMPTY
     else:
-        assert live(roots=ROOTS, snapshot=replica.snapshot()).canonical() == replica.canonical()
+        assert live(roots=ROOTS, built=Building(replica.snapshot())).canonical() == replica.canonical()

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from shoal.crdt.document import patch, repeats
-from shoal.crdt.document.live import EMPTY, LiveDocument
+from shoal.crdt.document.live import LiveDocument
 from shoal.errors import BadOperation
 
 CLIENT = 77
 
 
 def document(content: dict[str, Any]) -> LiveDocument:
-    live = LiveDocument(bytes_max=1 << 20, roots_max=8, snapshot=EMPTY)
+    live = LiveDocument(bytes_max=1 << 20, roots_max=8)
     added = [{"op": "add", "path": f"/{name}", "value": value} for name, value in content.items()]
     edited = patch.patch(live, json.dumps(added).encode(), client_id=1)
     live.integrate(edited.update, edited.roots)

@@ -11,7 +11,9 @@ import pytest
 from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, OutcomeUnknown, Overloaded, Pruned
 from shoal.node.collection import garbage as garbage_module
+from shoal.node.collection import pruning as pruning_module
 from shoal.node.collection import sweeping
+from shoal.node.collection.sweeping import Marking
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard
 from shoal.storage import keys
@@ -19,6 +21,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, garbage, swept
+from tests.support.turns import Turns
 
 LARGE = [f"message {n} " * 60 for n in range(120)]
 
@@ -322,3 +325,34 @@ async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monk
     for id, n in again.items():
         assert (await thread.load(id)).state == {"blob": blobs[n]}
     check_sound(bench.storage)
+
+
+# ── the cost ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("count", [40, 80])
+async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    bench = open_bench(prune_ids_max=4)
+    monkeypatch.setattr(pruning_module, "_COMPARED_AT_ONCE", 4)
+    thread = bench.space.thread("agent")
+    for n in range(count):
+        await thread.save({"n": n})
+    async with Turns(monkeypatch, pruning_module, "_labelled", lambda *_: 1) as turns:
+        assert (await thread.prune(keep_last=1)).count == count - 1
+    assert turns.most <= 4
+    assert turns.all <= 2 * count  # In planning, and when it goes.
+
+
+async def test_one_look_for_what_is_unused_follows_a_prune_of_many_pieces(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(prune_ids_max=4)
+    thread = bench.space.thread("agent")
+    for n in range(40):
+        await thread.save({"n": n})
+    async with Turns(monkeypatch, Marking, "run", lambda *_: 1) as looks:
+        await thread.prune(keep_last=1)
+        await swept(bench.storage)
+    assert looks.all == 2  # When it is planned, and when it is swept.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 
 from shoal.client.store import Store
 from shoal.crdt.document import compaction, document
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
@@ -195,7 +197,11 @@ async def test_one_that_lacks_what_it_covers_is_reported_and_erases_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = compaction.content
-    monkeypatch.setattr(compaction, "content", lambda rows, ends: sound(rows, ends)[:2])
+
+    def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pace) -> Iterator[list[bytes]]:
+        return iter([[update for some in sound(rows, ends, pace=pace) for update in some][:2]])
+
+    monkeypatch.setattr(compaction, "content", content)
     await typed(bench.store, "abc")
     await compacted(bench)
     async with asyncio.timeout(30):

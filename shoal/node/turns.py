@@ -1,0 +1,38 @@
+"""Work in steps: a generator that yields between them, so that one large object does not delay requests for others.
+
+Law: a step looks at a bounded number of rows and bytes, never at a clock, so that a simulated run
+can be repeated. Between two steps anything may change: a step reads what it needs anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import closing
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+
+
+async def in_turns(steps: Steps[T]) -> T:
+    """Take the steps, and return their result; others get a turn between them."""
+    with closing(steps):
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                outcome: T = done.value
+                return outcome
+            await asyncio.sleep(0)
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Take the steps without a turn for others, and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            outcome: T = done.value
+            return outcome

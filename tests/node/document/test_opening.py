@@ -1,0 +1,219 @@
+"""Documents that are opened and compacted in steps: what one step does, and what happens between two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pycrdt
+import pytest
+
+from shoal.crdt.document import compaction
+from shoal.crdt.document.live import Building
+from shoal.node.target import Target
+from shoal.protocol import requests
+from shoal.protocol.requests import Compact
+from shoal.storage.commit import GroupCommit
+from shoal.storage.keys import Kind
+from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench, Opener
+from tests.node.document.test_compacting import compacted, merged, shown, typed, updates
+from tests.node.writes.test_erasing import check_sound, swept
+from tests.support.turns import Turns
+
+PLAN = Target(Kind.DOCUMENT, "crew", "plan")
+STEP = 4
+SMALL = {"document_step_updates_max": STEP, "document_snapshot_updates": 10_000, "document_compact_updates": 10_000}
+
+
+async def edited(bench: Bench, count: int, *, client_id: int = 1) -> None:
+    """One update of the document for each edit."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+    text = doc.get("t", type=pycrdt.Text)
+    session = bench.node.session()
+    for _ in range(count):
+        before = doc.get_state()
+        text += "x"
+        await session.call(requests.Update("crew", "plan", doc.get_update(before), {"t": "text"}))
+
+
+def added(_building: Building, some: Sequence[bytes]) -> int:
+    return len(some)
+
+
+# ── how much one step does ────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("count", [40, 80])
+async def test_an_opening_reads_a_bounded_number_of_updates_at_a_time(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, count)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    async with Turns(monkeypatch, Building, "add", added) as turns:
+        text = await shown(again)
+    assert text == '{"t":"' + "x" * count + '"}'
+    assert turns.most <= STEP + 1  # The last step adds what was withdrawn.
+    assert turns.all == count + 1
+
+
+@pytest.mark.parametrize("how", ["follow", "edit", "read together"])
+async def test_whatever_needs_the_document_first_opens_it_in_steps(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 40)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    session = again.node.session()
+    async with Turns(monkeypatch, Building, "add", added) as turns:
+        if how == "follow":
+            async with session.subscribe(requests.Follow("crew", "plan")) as pushes:
+                await anext(aiter(pushes))
+        elif how == "edit":
+            await edited(again, 1, client_id=2)
+        else:
+            await session.call(requests.MultiRead([requests.ReadDocumentJson("crew", "plan")]))
+    assert turns.most <= STEP + 1
+    assert turns.all == 41
+
+
+@pytest.mark.parametrize("count", [40, 80])
+async def test_a_compaction_merges_a_bounded_number_of_updates_at_a_time(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, count)
+    async with Turns(monkeypatch, Building, "add", added) as turns:
+        assert (await compacted(bench)).updates == count
+    assert turns.most <= STEP
+    assert turns.all == count + 1
+    await swept(bench.storage)
+    await edited(bench, STEP, client_id=2)
+    async with Turns(monkeypatch, Building, "add", added) as turns:
+        assert (await compacted(bench)).updates == STEP
+    assert turns.all <= STEP + 2  # The first merged update, what is new, and what was withdrawn.
+
+
+async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 40)
+    await compacted(bench)
+    async with (
+        Turns(monkeypatch, compaction._Proof, "_add", lambda _proof, _update: 1) as proved,
+        Turns(monkeypatch, GroupCommit, "write", lambda _commit, rows, *_ranges: len(rows)) as written,
+    ):
+        await swept(bench.storage)
+    assert proved.most <= STEP
+    assert proved.all == 40 + 1
+    assert written.most <= STEP + 1
+    assert updates(bench.storage) == 0
+
+
+# ── what happens between two steps ────────────────────────────────────────────
+
+
+async def test_what_is_written_while_a_document_is_opened_is_in_it(open_bench: Opener) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 20)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    database = again.node.service._database
+    opening = database.documents.opening(lambda: database.document(PLAN))
+    next(opening)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=9)
+    doc.get("t", type=pycrdt.Text).insert(0, "y")
+    database.issue(requests.Update("crew", "plan", doc.get_update(), {"t": "text"}), None)
+    for _ in opening:
+        pass
+    assert sorted(await shown(again)) == sorted('{"t":"' + "x" * 20 + 'y"}')
+
+
+async def test_an_update_that_comes_below_what_was_read_is_in_it() -> None:
+    """It was made before, at a node that was apart."""
+    async with Fleet("ab", **SMALL) as fleet:
+        await fleet.isolate("b")
+        await typed(fleet["b"].store(), "b")
+        await typed(fleet["a"].store(), "aaaaaaaaaaaaaaaaaaaa")
+        fleet["a"].node.service._database.documents._drop(PLAN.snapshot_key)
+        database = fleet["a"].node.service._database
+        opening = database.documents.opening(lambda: database.document(PLAN))
+        for _ in range(4):
+            next(opening)
+        fleet.link_all("b")
+        await fleet.converged()
+        for _ in opening:
+            pass
+        assert (await shown(fleet["a"])).count("b") == 1
+        assert await shown(fleet["a"]) == await shown(fleet["b"])
+
+
+async def test_a_document_that_is_deleted_while_it_is_opened_is_gone(open_bench: Opener) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 20)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    database = again.node.service._database
+    opening = database.documents.opening(lambda: database.document(PLAN))
+    next(opening)
+    database.issue(requests.DeleteDocument("crew", "plan"), None)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.get("t", type=pycrdt.Text).insert(0, "new")
+    database.issue(requests.Update("crew", "plan", doc.get_update(), {"t": "text"}), None)
+    for _ in opening:
+        pass
+    assert await shown(again) == '{"t":"new"}'
+
+
+async def test_what_a_sweep_takes_while_a_document_is_opened_is_in_it(open_bench: Opener) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 20)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    database = again.node.service._database
+    opening = database.documents.opening(lambda: database.document(PLAN))
+    next(opening)
+    await compacted(again)
+    await swept(again.storage)
+    for _ in opening:
+        pass
+    assert await shown(again) == '{"t":"' + "x" * 20 + '"}'
+
+
+async def test_what_another_compaction_took_meanwhile_is_not_lost(open_bench: Opener) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 20)
+    database = bench.node.service._database
+    request = Compact("crew", "plan")
+    [steps] = database.preparations([(request, PLAN)])
+    for _ in range(8):
+        next(steps)
+    await compacted(bench, at_least=2)
+    await swept(bench.storage)
+    for _ in steps:
+        pass
+    database.issue(request, None)
+    await swept(bench.storage)
+    assert merged(bench.storage) == 1
+    assert await shown(bench) == '{"t":"' + "x" * 20 + '"}'
+    check_sound(bench.storage)
+
+
+async def test_two_that_open_a_document_at_once_read_it_once(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 40)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    async with Turns(monkeypatch, Building, "add", added) as turns:
+        await asyncio.gather(*(shown(again) for _ in range(5)))
+    assert turns.all == 41
+
+
+async def test_a_document_is_opened_though_the_first_that_did_so_was_cancelled(open_bench: Opener) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 40)
+    again = open_bench(bench.storage.left_by_crash(None), **SMALL)
+    first = asyncio.create_task(shown(again))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await shown(again) == '{"t":"' + "x" * 40 + '"}'
