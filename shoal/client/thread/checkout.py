@@ -80,7 +80,7 @@ class Checkout(ThreadCheckpoints):
 
         Raises:
             NotFound: there is none, or it has no such channel.
-            InvalidInput: `as_of` has no time zone, or is not a time.
+            InvalidInput: more than one of an id, a label and `as_of` is given; or `as_of` has no time zone, or is not a time.
             SchemaTooNew, SchemaMismatch, MigrationFailed: the declared schema cannot read it. The handle does not move.
             SessionBehind, BookmarkLost: the node lacks operations that this store has written or seen.
         """

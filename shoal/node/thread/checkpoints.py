@@ -40,11 +40,11 @@ class Checkpoints:
         Raises:
             NotFound: no such checkpoint, label or channel, or the branch has none, or had none then.
             Pruned: the checkpoint was pruned.
-            InvalidInput: a time is given together with an id or a label.
+            InvalidInput: more than one of an id, a label and a time is given.
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
-        if request.as_of_ms is not None and (request.checkpoint is not None or request.label is not None):
+        if sum(given is not None for given in (request.checkpoint, request.label, request.as_of_ms)) > 1:
             raise InvalidInput("give only one of a checkpoint's id, a label, or a time (as_of).")
         if request.checkpoint is not None:
             return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))

@@ -61,6 +61,8 @@ async def test_a_time_needs_a_zone_and_goes_with_no_id(bench: Bench) -> None:
             await bench.space.thread("a").load(as_of=nonsense)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="only one of"):
         await bench.space.thread("a").load(saved.id, as_of=datetime(2026, 1, 1, tzinfo=UTC))
+    with pytest.raises(InvalidInput, match="give only one"):
+        await bench.space.thread("a").load(saved.id, label="good")
 
 
 async def test_who_has_a_name_tells_what_it_had_read_elsewhere(bench: Bench) -> None:
