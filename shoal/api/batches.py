@@ -103,7 +103,7 @@ async def batch(exchange: Exchange) -> web.Response:
 
     Raises:
         SpansPartitions: the objects are not all in one partition.
-        ShoalError: whatever the first rejected write raises; then none is applied.
+        ShoalError: the error of the first rejected write; then none is applied.
     """
     body = await exchange.body(BatchBody)
     space = exchange.name("space")

@@ -72,7 +72,7 @@ class Metrics:
         self.lateness = Histogram(
             "shoal_loop_lateness_seconds", "How late the event loop ran a timer", registry=registry, buckets=_SECONDS
         )
-        build = Gauge("shoal_build_info", "1; the labels say what runs", ["version", "python"], registry=registry)
+        build = Gauge("shoal_build_info", "1; the labels name the versions that run", ["version", "python"], registry=registry)
         build.labels(version, platform.python_version()).set(1)
         ProcessCollector(registry=registry)
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
@@ -86,7 +86,7 @@ class Metrics:
             self._requests.labels(_tag(type(request)), outcome).inc()
             return
         answered.inc()
-        # Only successes: a rejected name is no space, and may have any length.
+        # Only successes: a rejected request may name a space of any length.
         space = _space(request)
         if space is not None:
             self._space(space).inc()
@@ -145,34 +145,34 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
     yield counter("shoal_operations", "Operations issued in this opening", status.operations)
     yield gauge("shoal_storage_bytes", "Bytes on disk", status.bytes_on_disk)
     yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
-    yield gauge("shoal_durable_lag_seconds", "How long the oldest of them has waited", backlog.durable_lag_s)
-    yield gauge("shoal_garbage_entries", "Erasures whose rows are not gone yet (1,000 at most)", status.garbage)
+    yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
+    yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)
     yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
-    yield counter("shoal_died_changes", "Changes that came after their object was deleted", status.died)
-    yield counter("shoal_repaired_rows", "Damaged rows that were fetched again from a peer", status.repaired)
-    yield counter("shoal_failed_repairs", "Requests that met damage which no peer could mend", status.repairs_failed)
+    yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
+    yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
+    yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)
 
 
 def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     yield gauge("shoal_early_operations", "Operations that wait for those they depend on", cluster.early)
-    yield gauge("shoal_quarantined_operations", "Operations that were refused", len(cluster.quarantined))
+    yield gauge("shoal_quarantined_operations", "Operations that could not be applied", len(cluster.quarantined))
     others = "Nodes that have other members, or the address of another node"
     yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
-    yield gauge("shoal_learner", "1 if the node counts in no quorum, for it may have forgotten", bool(cluster.learning))
+    yield gauge("shoal_learner", "1 if the node is a learner, which counts in no quorum", bool(cluster.learning))
     yield gauge(
         "shoal_rows_differ", "Objects whose rows differ from a peer's at equal vectors, by peer", len(cluster.differing)
     )
-    yield counter("shoal_replaced_objects", "Objects whose rows were replaced by what the log makes", cluster.replaced)
+    yield counter("shoal_replaced_objects", "Objects whose rows were rebuilt from the log", cluster.replaced)
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
     peers = cluster.members[1:]
-    linked = gauge("shoal_peer_linked", "1 if the peer can be sent to", labels=["peer"])
-    lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that it is not known to hold", labels=["peer"])
-    lag = gauge("shoal_peer_lag_seconds", "How old the oldest of them is", labels=["peer"])
-    ahead = gauge("shoal_peer_ahead_operations", "Operations that it holds and this node does not", labels=["peer"])
-    waiting = gauge("shoal_peer_waiting_bytes", "Bytes that wait to be sent to it", labels=["peer"])
-    dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit, and were left to sync", labels=["peer"])
+    linked = gauge("shoal_peer_linked", "1 if there is a link to the peer", labels=["peer"])
+    lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that the peer is not known to hold", labels=["peer"])
+    lag = gauge("shoal_peer_lag_seconds", "The age of the oldest operation that the peer lacks", labels=["peer"])
+    ahead = gauge("shoal_peer_ahead_operations", "Operations that the peer holds and this node does not", labels=["peer"])
+    waiting = gauge("shoal_peer_waiting_bytes", "Bytes that wait to be sent to the peer", labels=["peer"])
+    dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit the queue", labels=["peer"])
     for peer in peers:
         linked.add_metric([peer.name], peer.state == "linked")
         lacks.add_metric([peer.name], peer.lacks)
@@ -271,6 +271,6 @@ def _space(request: AnyRequest) -> str | None:
     if type(request) is Batch:
         return request.writes[0].space if request.writes else None
     if type(request) is MultiRead:
-        return request.reads[0].space  # One that reads nothing is refused.
+        return request.reads[0].space  # An empty multi-read was rejected.
     space: str | None = getattr(request, "space", None)  # Some requests are about all spaces.
     return space

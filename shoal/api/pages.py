@@ -54,7 +54,7 @@ ABOUT: web.AppKey[About] = web.AppKey("about", About)
 
 
 class Welcome(Struct):
-    """The answer to `GET /`: the node, and the paths where a client goes on."""
+    """The answer to `GET /`: the node, and the paths of its parts."""
 
     name: str
     summary: str  # What Shoal is.

@@ -75,7 +75,7 @@ def root(
             metavar="SECONDS",
             min=0.0,
             show_default=False,
-            help="Give a node that is about to come so many seconds, as in `shoal --wait 30 status --url URL`.",
+            help="Wait so many seconds for a node that is starting, as in `shoal --wait 30 status --url URL`.",
         ),
     ] = 0.0,
 ) -> None:

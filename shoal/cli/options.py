@@ -12,11 +12,11 @@ import typer
 PANEL = "Look into a store"
 """The heading of these commands in `shoal --help`."""
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximal number to show.")]
 LimitOrAll = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="Show at most so many. \\[default: all]")
+    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximal number to show. \\[default: all]")
 ]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin so.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only names that begin with this.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")]
 
 ThreadName = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's name.", show_default=False)]
@@ -25,19 +25,21 @@ Label = Annotated[str | None, typer.Option("--label", metavar="NAME", help="The 
 Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too.")]
 
 By = Annotated[
-    str, typer.Option("--by", envvar="SHOAL_AUTHOR", metavar="NAME", help="Who does it; it is kept with the change.")
+    str, typer.Option("--by", envvar="SHOAL_AUTHOR", metavar="NAME", help="Your name, which is kept with the change.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; the journal keeps it.")]
-Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Done twice under one key it is done once.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, which the journal keeps.")]
+Key = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="A command that is repeated with the same key is applied once.")
+]
 Expect = Annotated[
-    str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not be there.")
+    str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not exist.")
 ]
-Result = Annotated[str, typer.Option("--result", metavar="JSON", help="What came of it. - is standard input.")]
+Result = Annotated[str, typer.Option("--result", metavar="JSON", help="The result, as JSON. - is standard input.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 OlderThan = Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="Only what is older: 30d, 12h, 90m or 45s.")]
 KeepLast = Annotated[int | None, typer.Option("--keep-last", min=0, metavar="N", help="The last N stay.")]
 KeepBytes = Annotated[
-    str | None, typer.Option("--keep-bytes", metavar="SIZE", help="The last stay that are together so large: 4096, 64MiB.")
+    str | None, typer.Option("--keep-bytes", metavar="SIZE", help="The last ones with this size in all stay: 4096, 64MiB.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]

@@ -28,7 +28,7 @@ _LOOKED_AT_MAX = 1000  # Entries of a directory in which stores are searched.
 _SHOWN_MAX = 3
 
 wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
-"""For a node that is about to come: `shoal --wait`."""
+"""For a node that is starting, use `shoal --wait`."""
 
 Data = Annotated[
     Path | None,
@@ -43,9 +43,11 @@ Url = Annotated[
     ),
 ]
 SpaceName = Annotated[
-    str, typer.Option("--space", envvar="SHOAL_SPACE", metavar="NAME", help="The space to look into.", rich_help_panel=PANEL)
+    str, typer.Option("--space", envvar="SHOAL_SPACE", metavar="NAME", help="The space.", rich_help_panel=PANEL)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line, for machines.", rich_help_panel="Output")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one document per line, for machines.", rich_help_panel="Output")
+]
 
 
 class Target(NamedTuple):

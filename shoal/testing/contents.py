@@ -20,7 +20,7 @@ from shoal.testing.outside import told
 _SHOWN_MAX = 100
 
 Contents = dict[str, Any]
-"""What it is and where ("counter crew/tokens", "thread crew/planner, branch main") → its value."""
+"""Description ("counter crew/tokens", "thread crew/planner, branch main") → content."""
 
 
 async def contents_of(store: Store, session: Session) -> Contents:

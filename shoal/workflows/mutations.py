@@ -76,7 +76,7 @@ async def mutations(
 
 
 class CheckpointChanges(NamedTuple):
-    """What a checkpoint changed relative to its first parent."""
+    """The changes of a checkpoint relative to its first parent."""
 
     checkpoint: requests.Checkpoint
     changes: list[tuple[str, Change]]  # With the channel of each.

@@ -55,7 +55,7 @@ class ReasonView(Struct):
 
 
 class ResumeView(Struct):
-    """Everything that an agent needs to go on after a crash."""
+    """Everything that an agent needs to continue after a crash."""
 
     checkpoint: CheckpointView | None
     open: list[StepView]

@@ -156,7 +156,7 @@ class YjsConnection:
             return  # Nobody sees its presence; editing continues.
         assert isinstance(announced, Announced)
         if announced.gone:
-            # A client that is told that it is gone, but is not, announces itself with a newer clock.
+            # A client that is present, but learns that it is gone, announces itself with a newer clock.
             self._send(message_frame(yjs.encode_awareness(announced.gone)))
 
     def _tell_present(self) -> None:
@@ -207,7 +207,7 @@ class YjsConnection:
         return 0 if transport is None or transport.is_closing() else transport.get_write_buffer_size()
 
     def _send(self, frame: bytes) -> None:
-        # Not through the socket, which would encode it anew; a frame is written in one piece there too.
+        # Not through the socket, which would encode it again. The socket too writes a frame in one piece.
         if self._transport is not None and not self._socket.closed and not self._transport.is_closing():
             self._transport.write(frame)
 

@@ -129,7 +129,7 @@ class Room:
     # ── what they send ────────────────────────────────────────────────────────
 
     def take(self, guest: Guest, number: int, update: yjs.Update) -> None:
-        """Start to write an update; `guest` is told of the outcome: `written`, `early` or `refused`."""
+        """Start to write an update; the outcome is a call of `guest`: `written`, `early` or `refused`."""
         self._take([_Received(guest, number, update)])
 
     def _take(self, some: Sequence[_Received]) -> None:

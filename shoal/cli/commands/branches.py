@@ -38,7 +38,7 @@ def diff(
     before: Annotated[
         str, typer.Argument(metavar="A", help="A branch, or a checkpoint's id or its beginning.", show_default=False)
     ],
-    after: Annotated[str, typer.Argument(metavar="[B]", help="Another; without it, the head of main.")] = "main",
+    after: Annotated[str, typer.Argument(metavar="[B]", help="Another one; by default the head of main.")] = "main",
     reveal: Reveal = False,
     data: Data = None,
     url: Url = None,
@@ -93,9 +93,11 @@ def _print(change: Change) -> None:
 
 def branch(
     thread: ThreadName,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The new branch; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The new branch. If omitted, all branches are listed.")
+    ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="ID", help="The checkpoint that it begins at; without it, the head of main.")
+        str | None, typer.Option("--at", metavar="ID", help="The checkpoint at which it begins; by default the head of main.")
     ] = None,
     data: Data = None,
     url: Url = None,
@@ -129,7 +131,7 @@ def rollback(
     to: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="The checkpoint to put the branch on, or the beginning of its id.", show_default=False
+            metavar="ID", help="The checkpoint to move the branch to, or the beginning of its id.", show_default=False
         ),
     ],
     branch: BranchName = "main",
@@ -222,7 +224,7 @@ def _print_why(found: Why) -> None:
             "had read": had_read or "(not said)",
         }
     )
-    line("built on:" if found.earlier else "built on nothing")
+    line("built on:" if found.earlier else "built on no checkpoint")
     for older in found.earlier:
         line(f"  {older.id}  {older.time:%Y-%m-%d %H:%M:%S}Z  {to_text(older.metadata) if older.metadata else ''}".rstrip())
     line("journal before it:" if found.events else "no journal before it")

@@ -29,16 +29,20 @@ def demo(
     ] = 9,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=MODULES_MIN, metavar="N", help="Survey so many modules, spread evenly; all without it."),
+        typer.Option("--limit", min=MODULES_MIN, metavar="N", help="Survey so many modules, spread evenly; by default all."),
     ] = None,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="One embedded store and no nodes; all agents are killed twice.")
+        bool, typer.Option("--embedded", help="Use one embedded store without nodes; all agents are killed twice.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the nodes running (or keep the embedded store), and say how to look at them.")
+        bool,
+        typer.Option(
+            "--keep", help="Leave the nodes running (or keep the embedded store), and print commands to inspect them."
+        ),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="DIR", help="Put the stores there, and keep them. It must be empty or new.")
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="A directory for the stores, which are kept. It must be empty or new."),
     ] = None,
 ) -> None:
     """Kill one of three nodes under nine working agents, and check that nothing was lost.

@@ -58,10 +58,12 @@ def put(
     namespace: Namespace,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)],
-    ttl: Annotated[str | None, typer.Option("--ttl", metavar="AGE", help="How long it is shown: 30d, 12h, 90m or 45s.")] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", metavar="AGE", help="Expire after this time: 30d, 12h, 90m or 45s.")
+    ] = None,
     expect: Expect = None,
     vector: Annotated[
-        str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers, by which a search can find it.")
+        str | None, typer.Option("--vector", metavar="JSON", help="A vector for searches: a list of numbers.")
     ] = None,
     data: Data = None,
     url: Url = None,
@@ -122,21 +124,24 @@ async def _delete(target: Target, space: str, namespace: str, key: str, expect: 
 @group.command()
 def search(
     namespace: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; without it, all.", show_default=False)
+        str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; by default all.", show_default=False)
     ] = "",
     filter: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields; may be repeated."),
+        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields and values; may be repeated."),
     ] = None,
     limit: Limit = 100,
     vector: Annotated[
-        str | None, typer.Option("--vector", metavar="JSON", help="A list of numbers: the items that are nearest to it, first.")
+        str | None,
+        typer.Option("--vector", metavar="JSON", help="A vector, as a list of numbers: list the nearest items first."),
     ] = None,
     suffix: Annotated[
         str,
-        typer.Option("--suffix", metavar="LABELS", help="Only where namespaces end so: labels, * is any.", show_default=False),
+        typer.Option(
+            "--suffix", metavar="LABELS", help="Only namespaces that end with these labels; * is any label.", show_default=False
+        ),
     ] = "",
-    explain: Annotated[bool, typer.Option("--explain", help="Say how they are found instead.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show how they are found instead.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -242,7 +247,7 @@ def namespaces(
     prefix: Annotated[
         str, typer.Argument(metavar="[PREFIX]", help="Labels joined by periods; * is any label.", show_default=False)
     ] = "",
-    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Cut what is deeper.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Cut namespaces to so many labels.")] = None,
     limit: Limit = 100,
     data: Data = None,
     url: Url = None,

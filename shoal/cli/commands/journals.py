@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 def events(
     thread: ThreadName,
     after: Annotated[
-        str, typer.Option("--after", metavar="CURSOR", help="Only what came after this; --json shows cursors.")
+        str, typer.Option("--after", metavar="CURSOR", help="Only events after this one; --json shows cursors.")
     ] = "",
     follow: Follow = False,
     limit: LimitOrAll = None,
@@ -119,7 +119,7 @@ async def _consumers(target: Target, space: str, name: str, *, json: bool) -> No
 @inbox.command(name="list")
 def list_messages(
     thread: ThreadName,
-    taken: Annotated[bool, typer.Option("--taken", help="List those that were taken, rather than those that wait.")] = False,
+    taken: Annotated[bool, typer.Option("--taken", help="List messages that were taken, instead of those that wait.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",

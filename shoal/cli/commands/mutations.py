@@ -40,7 +40,7 @@ def save(
     ],
     branch: Branch = "main",
     label: Label = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the branch's newest state, whatever it is.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the branch's newest state.")] = False,
     by: By = "",
     key: Key = None,
     data: Data = None,
@@ -104,7 +104,7 @@ def merge(
     thread: ThreadName,
     heads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]…", help="Checkpoints to join with the branch; without them, all its heads."),
+        typer.Argument(metavar="[ID]…", help="Checkpoints to merge into the branch; by default all its heads."),
     ] = None,
     resolve: Annotated[
         list[str] | None,
@@ -143,7 +143,7 @@ def undo(
     count: Count = 1,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="ID", help="Take back what this checkpoint changed, rather than the last."),
+        typer.Option("--checkpoint", metavar="ID", help="Undo this checkpoint, instead of the last ones."),
     ] = None,
     branch: Branch = "main",
     by: By = "",
@@ -211,7 +211,7 @@ def mutations(
     thread: ThreadName,
     branch: Branch = "main",
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Only what came after this mutation or checkpoint.")
+        str | None, typer.Option("--after", metavar="ID", help="Only changes after this mutation or checkpoint.")
     ] = None,
     limit: LimitOrAll = None,
     reveal: Reveal = False,

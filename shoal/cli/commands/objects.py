@@ -52,7 +52,8 @@ def watch(
         list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; may be repeated.")
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="BOOKMARK", help="Only what came after this; --json shows bookmarks.")
+        str | None,
+        typer.Option("--after", metavar="BOOKMARK", help="Only changes after this bookmark; --json shows bookmarks."),
     ] = None,
     limit: LimitOrAll = None,
     data: Data = None,
@@ -90,7 +91,7 @@ def _fields(change: Change | Reset) -> dict[str, Any]:
 
 def _change(change: Change | Reset) -> str:
     if isinstance(change, Reset):
-        return f"some changes are left out: {change.reason}. Read again what you follow."
+        return f"some changes were left out: {change.reason}. Read again what you follow."
     return f"{moment(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
 
 

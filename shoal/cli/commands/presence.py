@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def presence(
     document: Annotated[
-        str | None, typer.Option("--document", metavar="NAME", help="With this document, rather than in the space itself.")
+        str | None, typer.Option("--document", metavar="NAME", help="In this document, instead of the space itself.")
     ] = None,
     follow: Follow = False,
     limit: LimitOrAll = None,

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def trim(
     thread: ThreadName,
-    before: Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only what came before this event.")] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only events before this one.")] = None,
     older_than: OlderThan = None,
     keep_last: KeepLast = None,
     keep_bytes: KeepBytes = None,
@@ -76,7 +76,7 @@ def retain(
     older_than: OlderThan = None,
     keep_last: KeepLast = None,
     keep_bytes: KeepBytes = None,
-    forever: Annotated[bool, typer.Option("--forever", help="Nothing goes by itself any more.")] = False,
+    forever: Annotated[bool, typer.Option("--forever", help="Trim nothing automatically any more.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",

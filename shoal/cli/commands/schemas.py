@@ -23,7 +23,7 @@ SchemaName = Annotated[str, typer.Argument(metavar="NAME", help="The schema's na
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    group = typer.Typer(no_args_is_help=True, help="Look into and change the JSON Schemas that nodes enforce.")
+    group = typer.Typer(no_args_is_help=True, help="Read and put the JSON Schemas that nodes enforce.")
     group.command("put")(put)
     group.command("show")(show)
     group.command("list")(list_)
@@ -36,10 +36,11 @@ def put(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON Schema. - is standard input.", show_default=False)],
     version: Annotated[
         int,
-        typer.Option("--version", metavar="N", help="Its number; the schema of a version never changes.", show_default=False),
+        typer.Option("--version", metavar="N", help="The number of the version, which never changes.", show_default=False),
     ],
     threads: Annotated[
-        str, typer.Option("--threads", metavar="NAME|PREFIX*", help="Threads that must keep it, whatever they are saved under.")
+        str,
+        typer.Option("--threads", metavar="NAME|PREFIX*", help="The threads whose saves must satisfy it, under any schema."),
     ] = "",
     data: Data = None,
     url: Url = None,

@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     data: Annotated[
-        Path, typer.Option("--data", envvar="SHOAL_DATA", metavar="DIR", help="The store's directory; made if it is missing.")
+        Path,
+        typer.Option("--data", envvar="SHOAL_DATA", metavar="DIR", help="The store's directory; created if it does not exist."),
     ],
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen. \\[default: 127.0.0.1:7400]")

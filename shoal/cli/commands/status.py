@@ -73,7 +73,7 @@ def _show_cluster(cluster: ClusterView) -> None:
         if member.reason:
             line(f"{member.name}: {member.reason}")
     for progress in cluster.learning:
-        line(f"learning, so this node counts in no quorum yet: {progress}")
+        line(f"a learner, so this node counts in no quorum yet: {progress}")
     for disagreement in cluster.disagreements:
         line(f"members differ: {disagreement}")
     for difference in cluster.differing:

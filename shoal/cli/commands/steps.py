@@ -38,7 +38,7 @@ def steps(
         list[str],
         typer.Argument(metavar="THREAD | resolve THREAD KEY result|retry|abandon", show_default=False),
     ],
-    open_: Annotated[bool, typer.Option("--open", help="Only those of which nobody knows how they ended.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Only steps whose outcome is unknown.")] = False,
     result: Result = "null",
     by: By = "",
     reason: Reason = "",

@@ -46,7 +46,7 @@ def threads(
         typer.Option("--status", metavar="STATUS", help="Only: running, paused, waiting, done or failed."),
     ] = None,
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="Status, head, age and what is asked of people, in a pipe and with --json too.")
+        bool, typer.Option("--long", "-l", help="Show status, head, age and requests to people in a pipe and with --json too.")
     ] = False,
     limit: LimitOrAll = None,
     data: Data = None,
@@ -173,7 +173,7 @@ def log(
     limit: Limit = 20,
     filter: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields; may be repeated."),
+        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields and values; may be repeated."),
     ] = None,
     author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Only theirs.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show the journal's events, oldest first, instead.")] = False,
@@ -295,7 +295,7 @@ def labels(
     prefix: Prefix = "",
     remove: Annotated[
         list[str] | None,
-        typer.Option("--remove", metavar="LABEL", help="Take this label from its checkpoint; may be repeated."),
+        typer.Option("--remove", metavar="LABEL", help="Remove this label; may be repeated."),
     ] = None,
     data: Data = None,
     url: Url = None,
@@ -326,11 +326,11 @@ def show(
     thread: ThreadName,
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="A checkpoint, or the beginning of its id; without it, the branch's head."),
+        typer.Argument(metavar="[ID]", help="A checkpoint, or the beginning of its id; by default the branch's head."),
     ] = None,
     branch: Branch = "main",
     as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Where the branch was at a time: ISO 8601, with its zone.")
+        str | None, typer.Option("--as-of", metavar="TIME", help="The branch's head at a time: ISO 8601, with a time zone.")
     ] = None,
     label: Label = None,
     reveal: Reveal = False,

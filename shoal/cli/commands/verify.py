@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The store's directory, as --data; nobody may have it open.")
+        Path | None, typer.Argument(metavar="[DIR]", help="The store's directory, like --data; no process may have it open.")
     ] = None,
     data: Data = None,
     json: Json = False,

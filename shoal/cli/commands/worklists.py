@@ -17,7 +17,7 @@ from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago
 from shoal.client.thread.worklist import WorklistItem
 
-worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, say that one is done.")
+worklist = typer.Typer(no_args_is_help=True, help="A thread's worklists: list items, add some, mark one as done.")
 
 Name = Annotated[str, typer.Argument(metavar="WORKLIST", help="The worklist's name.", show_default=False)]
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def list_items(
     thread: ThreadName,
     name: Name,
-    done: Annotated[bool, typer.Option("--done", help="List what is done, rather than what is to be.")] = False,
+    done: Annotated[bool, typer.Option("--done", help="List done items, instead of pending ones.")] = False,
     data: Data = None,
     url: Url = None,
     space: SpaceName = "default",
@@ -75,7 +75,7 @@ def _described(item: WorklistItem) -> dict[str, Any]:
 def add(
     thread: ThreadName,
     name: Name,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="What is to be done.", show_default=False)],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="The keys of the items to add.", show_default=False)],
     by: By = "",
     data: Data = None,
     url: Url = None,

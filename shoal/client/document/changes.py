@@ -3,8 +3,8 @@
 Laws:
 - The changes are the mirror's own history, in order: the old value of each is what the one
   before it left. Readers receive them once they are durable; changes that come meanwhile wait behind them.
-- The bytes that wait are bounded. Beyond the bound they are dropped, and the readers are told so,
-  instead of receiving a stream with a gap.
+- The bytes that wait are bounded. Beyond the bound they are dropped, and the readers get an error
+  instead of a stream with a gap.
 """
 
 from __future__ import annotations

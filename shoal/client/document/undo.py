@@ -62,7 +62,7 @@ class Undo:
         self._manager = self._made(kept)
 
     def _made(self, kept: list[pycrdt.StackItem[Any]]) -> pycrdt.UndoManager:
-        # No two transactions are one step, so that the clock only has to go on.
+        # Transactions are never joined to one step, so that the clock only has to increase.
         return pycrdt.UndoManager(
             scopes=list(self._scopes.values()),
             capture_timeout_millis=0,

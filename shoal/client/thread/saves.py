@@ -200,7 +200,7 @@ class ThreadSaves:
             HeadMoved: another save came first at every attempt. Nothing was written.
             InvalidInput: `fn` is not a function of one argument.
             InvalidValue, SchemaViolation, Taken, KeyReused, OutcomeUnknown: as `save`.
-            Exception: whatever `fn` raises. Nothing was written.
+            Exception: an error of `fn`. Nothing was written.
         """
         if not _takes_a_state(fn):
             raise InvalidInput(f"fn must be a function of the state, not {fn!r:.100}. Nothing was written.", field="fn")

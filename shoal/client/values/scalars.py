@@ -62,7 +62,7 @@ class RegisterState:
 
 
 def set_request(space: str, name: str, value: Any, *, expect: RegisterState | str | None = None) -> requests.Assign:
-    """The request that sets a register, whatever values the node has."""
+    """The request that sets a register without a read before it, replacing all values on the serving node."""
     expected = expect.version if isinstance(expect, RegisterState) else expect
     return requests.Assign(space, name, values.encode(value, where="value"), None, expected)
 
