@@ -6,12 +6,12 @@ Laws:
 - Each peer has at most one unanswered `Want`, and a partition is fetched from one peer at a time.
 - A peer that does not answer within `answer_s` is left alone, each time for twice as long, up to
   `pause_s_max`, so that the other peers are asked.
-- Operations that already wait for others, or are quarantined, are not asked for.
+- Operations that already wait for others, or are quarantined, are not asked for; nor are those that
+  a peer has sent and that are still to be applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.cluster.delivery import Delivery
@@ -41,6 +41,7 @@ class _Source:
     pending: _Pending | None = None
     pause_until: float = 0.0
     unanswered: int = 0  # Wants in a row.
+    arriving: dict[int, VersionVector] = field(default_factory=dict)  # By partition: of its last answer, until it is delivered.
 
 
 class Fetching:
@@ -97,13 +98,8 @@ class Fetching:
 
     # ── requests and answers ──────────────────────────────────────────────────
 
-    def want(
-        self, peer: bytes, known: Knowledge, now: float, expected: Mapping[int, VersionVector] | None = None
-    ) -> Want | None:
-        """The next Want for `peer`, which is `known` to hold this; None if there is nothing to ask.
-
-        `expected` are operations that will be applied here soon, so they are not asked for.
-        """
+    def want(self, peer: bytes, known: Knowledge, now: float) -> Want | None:
+        """The next Want for `peer`, which is `known` to hold this; None if there is nothing to ask."""
         source = self._source(peer)
         if source.pending is not None or now < source.pause_until or not source.gaps:
             return None
@@ -113,12 +109,13 @@ class Fetching:
             if now - since < self._grace_s or partition in fetched:
                 continue
             vector = self._replica.applied(partition)
-            if expected is not None and partition in expected:
-                vector = vector.join(expected[partition])
+            arriving = [other.arriving[partition] for other in self._sources.values() if partition in other.arriving]
+            for brought in arriving:
+                vector = vector.join(brought)
             lacking = self._lacking(known, partition, vector, now)
             if lacking:
                 ranges += lacking
-            elif expected is None or partition not in expected:
+            elif not arriving:
                 del source.gaps[partition]
             if len(ranges) >= RANGES_MAX // 2 or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
                 break
@@ -127,11 +124,11 @@ class Fetching:
         source.pending = _Pending(self.next_id(), now, frozenset(place[0] for place in ranges))
         return Want(source.pending.id, ranges[:RANGES_MAX])
 
-    def supplied(self, peer: bytes, supply: Supply) -> dict[int, VersionVector] | None:
-        """Take the answer to a Want. Returns vectors of the operations in it, by partition; None if it answers another Want."""
+    def supplied(self, peer: bytes, supply: Supply) -> bool:
+        """Take the answer to a Want, until `delivered`. Returns False if it answers another Want."""
         source = self._source(peer)
         if source.pending is None or source.pending.id != supply.id:
-            return None
+            return False
         fetched, source.pending, source.unanswered = source.pending.partitions, None, 0
         brought: dict[int, dict[Origin, int]] = {}
         for shipment in supply.operations:
@@ -142,7 +139,12 @@ class Fetching:
             # The peer sent nothing although it is ahead there: wait for its next vectors.
             for partition in fetched:
                 source.gaps.pop(partition, None)
-        return {partition: VersionVector(vector) for partition, vector in brought.items()}
+        source.arriving = {partition: VersionVector(vector) for partition, vector in brought.items()}
+        return True
+
+    def delivered(self, peer: bytes) -> None:
+        """The operations of the peer's last answer were applied, or wait for others, or were refused."""
+        self._source(peer).arriving = {}
 
     def busy(self, peer: bytes, id: int, *, until: float) -> None:
         """`peer` does not answer that Want, and asks to be left alone until then."""

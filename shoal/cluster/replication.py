@@ -216,9 +216,12 @@ class Replication:
 
     def supplied(self, peer: bytes, supply: Supply, now: float) -> None:
         """Take the answer to a Want before its operations are delivered: the peer prepares the next answer meanwhile."""
-        expected = self._fetching.supplied(peer, supply)
-        if expected is not None:
-            self._want(peer, self._state(peer), now, expected)
+        if self._fetching.supplied(peer, supply):
+            self._want(peer, self._state(peer), now)
+
+    def delivered(self, peer: bytes) -> None:
+        """All operations of the last Supply were delivered."""
+        self._fetching.delivered(peer)
 
     def _arrival(self, peer: bytes, state: _PeerState, shipment: Shipment, now: float) -> Arrival | None:
         if self._quarantine.covers(shipment.partition, shipment.dot, now):
@@ -360,8 +363,8 @@ class Replication:
                 self._fetching.hurry(peer, partition, now)
         return question
 
-    def _want(self, peer: bytes, state: _PeerState, now: float, expected: Mapping[int, VersionVector] | None = None) -> None:
-        want = self._fetching.want(peer, state.known, now, expected) if state.linked else None
+    def _want(self, peer: bytes, state: _PeerState, now: float) -> None:
+        want = self._fetching.want(peer, state.known, now) if state.linked else None
         if want is not None:
             self._send(peer, want)
 

@@ -95,6 +95,8 @@ class ToyReplica:
                 self.machine.supplied(peer, message, now)
                 self.carry_out(now)
                 self._deliver(peer, operations, now)
+                self.carry_out(now)
+                self.machine.delivered(peer)
             case _:
                 self.machine.receive(peer, message, now)
 

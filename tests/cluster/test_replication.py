@@ -238,6 +238,30 @@ def test_the_next_answer_is_asked_for_before_the_last_one_is_applied() -> None:
     assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 5)], [(0, theirs.origin, 3, 5)]]
 
 
+def test_what_one_peer_sent_is_not_asked_of_another_while_it_is_applied() -> None:
+    random = Random(1)
+    ours, one, other = (ToyReplica(number, random) for number in (1, 2, 3))
+    shipments = [one.write(0) for _ in range(5)]
+    vector = Vectors([(0, VersionVector({one.origin: 5}).pack())], False)
+    for peer in (one, other):
+        ours.machine.linked(peer.name)
+        ours.take(peer.name, vector, 0)
+    ours.machine.tick(1)
+    [want] = wants(ours)
+    [asked] = [peer for peer, message in ours.sent if isinstance(message, Want)]
+    supplied, idle = (one, other) if asked == one.name else (other, one)
+    ours.machine.supplied(supplied.name, Supply(want.id, shipments[:3]), 1)
+    ours.machine.receive(supplied.name, Busy(wants(ours)[-1].id, "busy", 60_000), 1)
+    ours.machine.tick(1.1)
+    assert len(wants(ours)) == 3
+    assert wants(ours)[-1].ranges == [(0, one.origin, 4, 5)]
+    # What of it was not applied after all is asked for once the answer has been delivered.
+    ours.machine.receive(idle.name, Busy(wants(ours)[-1].id, "busy", 0), 1.1)
+    ours.machine.delivered(supplied.name)
+    ours.machine.tick(1.2)
+    assert wants(ours)[-1].ranges == [(0, one.origin, 1, 5)]
+
+
 def reopened(replica: ToyReplica, openings: int) -> None:
     """As many openings of its directory, each of which wrote once."""
     for number in range(openings):

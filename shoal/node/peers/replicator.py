@@ -273,7 +273,10 @@ class Replicator:
             case Supply(_, operations):
                 self._protocol.supplied(peer.node, decoded, self._environment.monotonic())
                 self._carry_out()
-                await self._deliver(peer.node, operations)
+                try:
+                    await self._deliver(peer.node, operations)
+                finally:
+                    self._protocol.delivered(peer.node)
             case Trouble():
                 self.quorum.members.note_trouble(peer.node, decoded)
             case RepairRequest():

@@ -14,7 +14,7 @@ import shoal
 from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.cluster import messages
-from shoal.cluster.messages import Supply
+from shoal.cluster.messages import Shipment, Supply
 from shoal.config import Config
 from shoal.errors import CatchingUp
 from shoal.storage.memory import MemoryStorage
@@ -69,6 +69,31 @@ async def test_it_refuses_them_from_when_a_peer_tells_of_more_until_it_has_that(
     await until(lambda: takes_sessions(wiped))
     assert await wiped.store().space("s").counter("c49").value() == 1
     assert await state(wiped) == "ready"
+
+
+async def test_each_operation_is_sent_to_it_once_though_two_peers_have_it() -> None:
+    # No answer is late, however slow the machine is: a late one is asked for again.
+    async with Fleet(quorum_timeout_s=600.0) as fleet:
+        threads = [fleet["a"].store().space("s").thread(f"t{n}") for n in range(40)]
+        for thread in threads:
+            for n in range(20):
+                await thread.append("messages", f"message {n} " + "x" * 1000, durability="memory")
+        await fleet.converged(PATIENCE_S)
+        await fleet.crash("c")
+        sent: list[tuple[int, bytes, int]] = []
+
+        def note(source: str, target: str, message: bytes) -> bytes:
+            decoded = messages.decode(message)
+            if isinstance(decoded, Supply):
+                operations = [each for each in decoded.operations if isinstance(each, Shipment)]
+                sent.extend((each.partition, each.origin, each.sequence) for each in operations)
+            return message
+
+        fleet.spoil = note
+        fleet.start("c", MemoryStorage())
+        await fleet.converged(PATIENCE_S)
+        assert len(set(sent)) >= 800
+        assert len(sent) == len(set(sent))
 
 
 async def test_peers_that_go_on_writing_do_not_keep_it_from_them(fleet: Fleet) -> None:
