@@ -106,6 +106,7 @@ class Config(Struct, frozen=True, kw_only=True):
     siblings_max: int = 32  # Concurrent values of one register.
     set_members_max: int = 1_000_000  # Of one set.
     map_keys_max: int = 100_000  # Of one map.
+    map_sums_max: int = 8192  # Counters of maps whose sums are remembered; a read of another one adds up all its adds.
     set_element_bytes_max: int = 4 * KiB  # One member of a set.
     status_origins_max: int = 1000  # Listed per member in the cluster view; the counts include all.
     listing_scan_max: int = 1000  # Threads examined for one page of a listing by status or metadata.

@@ -141,6 +141,7 @@ class Database:
         )
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(incarnation, config)
+        self._maps = Maps(config)
         retentions = Retentions(config, environment.now_ms)
         prunes = Prunes(config, environment.now_ms)
         compactions = Compactions(config, environment.now_ms, self.catalog)
@@ -168,7 +169,7 @@ class Database:
             Registers(config),
             Sets(config),
             self.budgets,
-            Maps(config),
+            self._maps,
             self._items,
             Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),
@@ -209,6 +210,7 @@ class Database:
             clock=self._clock,
             incarnation=incarnation,
             budgets=self.budgets,
+            sums=self._maps.sums,
             documents=self.documents,
             eraser=self.eraser,
             rules=rules,
@@ -311,6 +313,8 @@ class Database:
             transaction.when_written(lambda: self._rules.forget(target.space))
         elif target.kind is Kind.BUDGET:
             self.budgets.changes(transaction, target)
+        elif target.kind is Kind.MAP:
+            self._maps.sums.drop(transaction, target)
         elif target.kind is Kind.THREAD:
             transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
             self.eraser.list_status(transaction, target)

@@ -171,15 +171,23 @@ def unkeyed(rows: Rows, key: str, origin: Origin) -> list[Part]:
 
 def value(rows: Rows, key: str) -> int | None:
     """The counter of `key`; None if nothing was added to it."""
+    total, count = summed(rows, key)
+    return total if count else None
+
+
+def summed(rows: Rows, key: str) -> tuple[int, int]:
+    """The counter of `key`, and the number of its adds."""
     counted: dict[str, int] = {}  # The least dot comes first.
-    total, some = 0, False
-    for part in _all_parts(rows, key):
-        some = True
-        if part.request is None:
-            total += part.amount
-        else:
-            counted.setdefault(part.request, part.amount)
-    return total + sum(counted.values()) if some else None
+    total = count = 0
+    for kind in (_UNKEYED, _KEYED):
+        for _, stored in _adds(rows, key, kind).scan(b""):
+            amount, request = _decoder.decode(stored)
+            count += 1
+            if request is None:
+                total += amount
+            else:
+                counted.setdefault(request, amount)
+    return total + sum(counted.values()), count
 
 
 def removal(rows: Rows, key: str) -> Remove:

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
@@ -23,6 +23,7 @@ from shoal.crdt.document import compaction, document
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
+from shoal.crdt.values import ormap
 from shoal.errors import BadOperation, ShoalError
 from shoal.names import check_key, check_name
 from shoal.node import blobs
@@ -31,12 +32,14 @@ from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.document.documents import Documents
 from shoal.node.document.opening import DocumentContext
+from shoal.node.implied_keys import implied_key
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules
 from shoal.node.target import Target
 from shoal.node.transaction import Nested, Transaction
 from shoal.node.values.budgets import Budgets
+from shoal.node.values.sums import Sums
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes.erasing import Eraser
@@ -79,6 +82,7 @@ class Incoming:
         clock: HybridClock,
         incarnation: Incarnation,
         budgets: Budgets,
+        sums: Sums,
         documents: Documents,
         eraser: Eraser,
         rules: Rules,
@@ -90,6 +94,7 @@ class Incoming:
         self._clock = clock
         self._incarnation = incarnation
         self._budgets = budgets
+        self._sums = sums
         self._documents = documents
         self._eraser = eraser
         self._rules = rules
@@ -160,9 +165,10 @@ class Incoming:
         mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
+        again = body.key is not None and own.get(keys.request_key(number, body.key)) is not None
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
-            self._change(own, number, stamp, change, beside, changes)
+            self._change(own, number, stamp, change, beside, changes, fresh=None if again else body.key)
         tip = Tip(dot.sequence, body.hlc, shipment.chain)
         own.put(keys.log(number, dot), operation.LogEntry(shipment.chain, shipment.packed).pack())
         if body.key is not None:
@@ -170,7 +176,15 @@ class Incoming:
         return tip
 
     def _change(
-        self, own: Transaction, number: int, stamp: Stamp, change: Mutation, beside: Blobs, changes: list[Staged]
+        self,
+        own: Transaction,
+        number: int,
+        stamp: Stamp,
+        change: Mutation,
+        beside: Blobs,
+        changes: list[Staged],
+        *,
+        fresh: str | None,
     ) -> None:
         target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
         if not mutation.takes(target.kind, change.change):
@@ -193,6 +207,8 @@ class Incoming:
                 own.when_written(lambda: self._rules.forget(target.space))
             elif target.kind is Kind.BUDGET:
                 self._budgets.changes(own, target)
+            elif target.kind is Kind.MAP:
+                self._sums.receive(own, target, cast(ormap.Change, change.change), implied_key(fresh, stamp.nth))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0

@@ -16,6 +16,7 @@ from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
 from shoal.node.values.scalars import AMOUNT_MAX, check_expected
 from shoal.node.values.sets import check_elements, spelled
+from shoal.node.values.sums import Sums
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     AddEntry,
@@ -37,6 +38,7 @@ class Maps:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self.sums = Sums(config.map_sums_max)
         self.checks: Checks = {
             PutEntry: self._check_put,
             AddEntry: self._check_add,
@@ -106,6 +108,8 @@ class Maps:
         amount = request.amount + sum(part.amount for part in before)
         change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)
         context.apply(change)
+        # No other add has its request: the key would have been found, and answered with the first one's reply.
+        self.sums.add(context.transaction, context.target, request.key, request.amount)
         return EntryAdded()
 
     def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
@@ -139,6 +143,7 @@ class Maps:
             return EntryRemoved(removed=False)
         change = ormap.removal(context.rows, request.key)
         context.apply(change)
+        self.sums.drop(context.transaction, context.target, request.key)
         return EntryRemoved(removed=True)
 
     def _bound(self, rows: Rows, request: PutEntry | AddEntry | AlterEntry) -> None:
@@ -156,9 +161,20 @@ class Maps:
         for key in self._keys(rows, request):
             if len(found) == limit or taken >= self._config.page_bytes_max:
                 return MapEntries(found, ormap.size(rows), more=True)
-            found.append(_entry(rows, key))
+            found.append(self._entry(view, key))
             taken += sum(len(sibling.value) for sibling in found[-1].siblings) + sum(map(len, found[-1].members))
         return MapEntries(found, ormap.size(rows), more=False)
+
+    def _entry(self, view: View, key: str) -> MapEntry:
+        rows = view.rows
+        siblings = register.siblings(ormap.register_of(rows, key))
+        return MapEntry(
+            key,
+            [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings],
+            register.version_of(siblings),
+            self.sums.value(rows, view.target, key),
+            list(orset.members(ormap.set_of(rows, key))),
+        )
 
     def _keys(self, rows: Rows, request: ReadMap) -> Iterator[str]:
         if request.keys is None:
@@ -171,17 +187,6 @@ class Maps:
 
 def _after(keys: Iterable[str], after: str | None) -> list[str]:
     return sorted({key for key in keys if after is None or key > after})
-
-
-def _entry(rows: Rows, key: str) -> MapEntry:
-    siblings = register.siblings(ormap.register_of(rows, key))
-    return MapEntry(
-        key,
-        [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings],
-        register.version_of(siblings),
-        ormap.value(rows, key),
-        list(orset.members(ormap.set_of(rows, key))),
-    )
 
 
 def _check_names(request: PutEntry | AddEntry | AlterEntry | RemoveEntry) -> None:
