@@ -61,6 +61,10 @@ def a_mirror_merges_a_beginning_that_its_node_lacks(patch: pytest.MonkeyPatch) -
     patch.setattr(Beginnings, "is_lacked_by", lambda self, state: False)
 
 
+def a_deleted_item_needs_its_kind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(live, "brings", lambda parsed, root, *, keyed: True)
+
+
 def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
     sound = markup.fill
 
@@ -84,6 +88,13 @@ MUTANTS = (
         a_mirror_merges_a_beginning_that_its_node_lacks,
         "a mirror merges the beginning that died with its node with the one that the next node shows",
         ("10",),
+        composites=frozenset({"begun_apart"}),
+    ),
+    Mutant(
+        a_deleted_item_needs_its_kind,
+        "a node refuses the deleted items of a beginning that it never had, because a root has another kind there",
+        ("9",),
+        profile="composed",
         composites=frozenset({"begun_apart"}),
     ),
 )
