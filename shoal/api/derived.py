@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from functools import cache
@@ -237,7 +238,8 @@ def _struct(name: str, source: type[Struct], fields: list[_Field], **options: An
 
 
 def _made(name: str, source: type[Struct], parts: list[Any], options: dict[str, Any]) -> type[Struct]:
-    made = msgspec.defstruct(name, parts, module=__name__, **options)
+    meaning = inspect.cleandoc(source.__doc__ or "")
+    made = msgspec.defstruct(name, parts, module=__name__, namespace={"__doc__": meaning}, **options)
     SOURCES[made] = source, {field.shown: field.name for field in _fields(source)}
     return made
 

@@ -249,6 +249,7 @@ def test_every_operation_parameter_and_field_is_explained(description: dict[str,
         for media in operation.get("requestBody", {}).get("content", {}).values():
             assert "example" in media or media is operation["requestBody"]["content"].get("application/msgpack")
     for name, schema in description["components"]["schemas"].items():
+        assert schema.get("description"), name
         for field, meaning in schema.get("properties", {}).items():
             assert meaning["description"], (name, field)
 
