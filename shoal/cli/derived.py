@@ -8,21 +8,19 @@ Laws:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
-from inspect import Parameter, Signature
+from functools import cache
+from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 
 from shoal import values
 from shoal.cli.arguments import json_of
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, command_of
 from shoal.cli.ids import holder_origin
 from shoal.cli.options import Expect, Key
-from shoal.cli.output import emit, line
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
-from shoal.client.store import Space
+from shoal.client.store import Space, Store
 from shoal.names import check_name
 from shoal.protocol.fields import AtLeast, Shape
 from shoal.protocol.requests import Request
@@ -42,9 +40,6 @@ class _Option(NamedTuple):
 _OPTIONS = {"key": _Option(Key), "expect": _Option(Expect), "reclaimed": _Option(Reclaim, "", holder_origin)}
 """The options, by the fields that they fill."""
 
-_WHERE = {"data": (Data, None), "url": (Url, None), "space": (SpaceName, "default"), "json": (Json, False)}
-"""The options of every command."""
-
 
 class _Argument(NamedTuple):
     annotation: Any
@@ -63,48 +58,42 @@ def add_derived(group: typer.Typer, name: str) -> None:
 
 def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
     named = kind.__struct_fields__[1]
-    arguments = {field: _argument(_type_of(kind, field), field) for field in cli.arguments}
+    arguments = {field: _argument(_types(kind)[field], field) for field in cli.arguments}
     options = {field: _OPTIONS[field] for field in cli.options}
 
-    def command(data: Data, url: Url, space: SpaceName, json: Json, name: str, **given: Any) -> None:
-        fields = {field: argument.take(given[field]) for field, argument in arguments.items()}
-        target = chosen(data, url, environment=os.environ)
-        execute(_ask(target, space, name, fields | {field: given[field] for field in options}, json=json))
+    def begin(run: Run, name: str, **given: Any) -> Work:
+        fields = given | {field: argument.take(given[field]) for field, argument in arguments.items()}
 
-    async def _ask(target: Target, space_name: str, name: str, fields: dict[str, Any], *, json: bool) -> None:
-        async with opened(target) as store:
-            space = store.space(space_name)
+        async def work(store: Store) -> None:
+            space = store.space(run.space)
             check_name(named, name)
             for field, option in options.items():
                 if option.find is not None and fields[field]:
                     fields[field] = await option.find(space, name, fields[field])
             request: Any = kind(**{"space": space.name, named: name}, **fields)
             shown = getattr(await store.connection.write(request, key=None, durability=None), cli.shows)
-            emit({cli.shows: shown}) if json else line(str(shown))
+            run.show({cli.shows: shown}, str(shown))
 
-    taken = {
-        "name": (Annotated[str, typer.Argument(metavar="NAME", show_default=False)], Parameter.empty),
-        **{field: (argument.annotation, cli.defaults.get(field, Parameter.empty)) for field, argument in arguments.items()},
-        **{field: (option.annotation, option.default) for field, option in options.items()},
-        **_WHERE,
-    }
-    command.__signature__ = Signature(  # type: ignore[attr-defined]
-        [
-            Parameter(field, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation, default=default)
-            for field, (annotation, default) in taken.items()
-        ]
+        return work
+
+    return command_of(
+        begin,
+        {
+            "name": (Annotated[str, typer.Argument(metavar="NAME", show_default=False)], Parameter.empty),
+            **{field: (argument.annotation, cli.defaults.get(field, Parameter.empty)) for field, argument in arguments.items()},
+            **{field: (option.annotation, option.default) for field, option in options.items()},
+        },
     )
-    command.__annotations__ = {field: annotation for field, (annotation, _) in taken.items()}
-    return command
 
 
-def _type_of(kind: type[Request[Any]], field: str) -> Any:
-    return get_type_hints(kind, include_extras=True)[field]
+@cache  # As many as there are requests.
+def _types(kind: type[Request[Any]]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
 def _settings(kind: type[Request[Any]], cli: Cli) -> dict[str, Any]:
     """Settings that let a negative number be an argument, if the command takes one."""
-    types = [_type_of(kind, field) for field in cli.arguments]
+    types = [_types(kind)[field] for field in cli.arguments]
     return {"ignore_unknown_options": any(_bare(each) is int and _least(each) is None for each in types)}
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.absence import check_thread
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described
-from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT, checkpoint_id, checkpoint_or_branch
 from shoal.cli.options import Branch as BranchName
 from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
 from shoal.cli.output import emit, line, note, pairs, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing
 from shoal.client.thread.branches import Branch
 from shoal.client.thread.inspect import Why
 from shoal.values.difference import Change
 from shoal.workflows.differences import Difference
 from shoal.workflows.events import Event
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 PANEL = "Look into a store"
 
@@ -33,41 +34,38 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(why)
 
 
+@in_store
 def diff(
+    run: Run,
     thread: ThreadName,
     before: Annotated[
         str, typer.Argument(metavar="A", help="A branch, or a checkpoint's id or its beginning.", show_default=False)
     ],
     after: Annotated[str, typer.Argument(metavar="[B]", help="Another one; by default the head of main.")] = "main",
     reveal: Reveal = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Show the changes from one checkpoint to another, per channel and path.
 
     Example: shoal diff researcher-1 what-if main --data ./state --space crew
     """
-    execute(_diff(chosen(data, url, environment=os.environ), space, thread, before, after, reveal=reveal, json=json))
 
+    async def work(store: Store) -> None:
+        handle = store.space(run.space).thread(thread)
+        sides = [await checkpoint_or_branch(store, handle, side) for side in (before, after)]
+        found = await handle.diff(*sides, reveal=reveal)
+        if run.json:
+            emit({"before": found.before, "after": found.after, "channels": _described(found)})
+            return
+        line(f"--- {found.before}")
+        line(f"+++ {found.after}")
+        for channel, changes in found.channels.items():
+            line(to_text(channel)[1:-1])
+            for change in changes:
+                _print(change)
+        if not found.channels:
+            note("nothing differs.")
 
-async def _diff(target: Target, space: str, name: str, before: str, after: str, *, reveal: bool, json: bool) -> None:
-    async with opened(target) as store:
-        thread = store.space(space).thread(name)
-        sides = [await checkpoint_or_branch(store, thread, side) for side in (before, after)]
-        found = await thread.diff(*sides, reveal=reveal)
-    if json:
-        emit({"before": found.before, "after": found.after, "channels": _described(found)})
-        return
-    line(f"--- {found.before}")
-    line(f"+++ {found.after}")
-    for channel, changes in found.channels.items():
-        line(to_text(channel)[1:-1])
-        for change in changes:
-            _print(change)
-    if not found.channels:
-        note("nothing differs.")
+    return work
 
 
 def _described(found: Difference) -> dict[str, list[dict[str, Any]]]:
@@ -91,7 +89,9 @@ def _print(change: Change) -> None:
         line(f"  + {path}  {to_text(change.after)}".replace("   ", "  "))
 
 
+@in_store
 def branch(
+    run: Run,
     thread: ThreadName,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The new branch. If omitted, all branches are listed.")
@@ -99,34 +99,31 @@ def branch(
     at: Annotated[
         str | None, typer.Option("--at", metavar="ID", help="The checkpoint at which it begins; by default the head of main.")
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List a thread's branches, or create one.
 
     Example: shoal branch researcher-1 what-if --at ID --data ./state --space crew
     """
-    execute(_branch(chosen(data, url, environment=os.environ), space, thread, name, at, json=json))
 
-
-async def _branch(target: Target, space: str, thread: str, name: str | None, at: str | None, *, json: bool) -> None:
-    async with opened(target) as store:
+    async def work(store: Store) -> None:
         if name is None:
-            await check_thread(store, space, thread)
-        handle = store.space(space).thread(thread)
+            await check_thread(store, run.space, thread)
+        handle = store.space(run.space).thread(thread)
         if name is not None:
             start = None if at is None else await checkpoint_id(store, handle, at)
-            _show(await handle.branch(name, at=start), json=json)
+            _show(await handle.branch(name, at=start), json=run.json)
             return
-        with Listing("branch", "head", "others", json=json, none=f"thread {thread!r} has no branches.") as rows:
+        with Listing("branch", "head", "others", json=run.json, none=f"thread {thread!r} has no branches.") as rows:
             for found in await handle.branches():
                 heads = [head[:SHORT] for head in found.heads]
                 rows.add(_fields_of(found), _line(found), found.name, heads[0], "  ".join(heads[1:]))
 
+    return work
 
+
+@in_store
 def rollback(
+    run: Run,
     thread: ThreadName,
     to: Annotated[
         str,
@@ -137,23 +134,18 @@ def rollback(
     branch: BranchName = "main",
     reason: Reason = "",
     by: By = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Move a branch to an earlier checkpoint, or to any other of its thread. Nothing is deleted.
 
     Example: shoal rollback researcher-1 ID --reason "wrong turn" --by me --data ./state --space crew
     """
-    execute(_rollback(chosen(data, url, environment=os.environ), space, thread, to, branch, reason, by, json=json))
 
+    async def work(store: Store) -> None:
+        handle = store.space(run.space).thread(thread)
+        id = await checkpoint_id(store, handle, to)
+        _show(await handle.rollback(id, branch=branch, reason=reason, by=by), json=run.json)
 
-async def _rollback(target: Target, space: str, thread: str, to: str, branch: str, reason: str, by: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        handle = store.space(space).thread(thread)
-        to = await checkpoint_id(store, handle, to)
-        _show(await handle.rollback(to, branch=branch, reason=reason, by=by), json=json)
+    return work
 
 
 def _show(found: Branch, *, json: bool) -> None:
@@ -168,29 +160,26 @@ def _line(found: Branch) -> str:
     return f"{to_text(found.name)[1:-1]}  {'  '.join(found.heads)}"
 
 
+@in_store
 def why(
+    run: Run,
     thread: ThreadName,
     checkpoint: Annotated[
         str, typer.Argument(metavar="ID", help="The checkpoint, or the beginning of its id.", show_default=False)
     ],
     limit: Limit = 20,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Show the context of a checkpoint: its base, its author's settings and reads, and the journal before it.
 
     Example: shoal why researcher-1 ID --data ./state --space crew
     """
-    execute(_why(chosen(data, url, environment=os.environ), space, thread, checkpoint, limit, json=json))
 
-
-async def _why(target: Target, space: str, thread: str, checkpoint: str, limit: int, *, json: bool) -> None:
-    async with opened(target) as store:
-        handle = store.space(space).thread(thread)
+    async def work(store: Store) -> None:
+        handle = store.space(run.space).thread(thread)
         found = await handle.why(await checkpoint_id(store, handle, checkpoint), limit=limit)
-    (_emit_why if json else _print_why)(found)
+        (_emit_why if run.json else _print_why)(found)
+
+    return work
 
 
 def _emit_why(found: Why) -> None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from datetime import timedelta
 from json import loads
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal import values
 from shoal.cli.arguments import age_of, file_text, json_of_file
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import By, LimitOrAll, OlderThan, Yes
-from shoal.cli.output import emit, line, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value, shown_bytes
 from shoal.client.document import compaction
 from shoal.client.document.changes import DocumentChange
 from shoal.protocol import requests
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
@@ -31,61 +31,56 @@ def extend(group: typer.Typer) -> None:
         group.command()(command)
 
 
+@in_store
 def edit(
+    run: Run,
     name: Name,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is standard input.", show_default=False)],
     patch: Annotated[bool, typer.Option("--patch", help="FILE is a JSON Patch (RFC 6902).")] = False,
     by: By = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Edit a document in place until it equals FILE, with small changes, and print it. --patch only changes the named places.
 
     Example: shoal doc edit plan plan.json --url http://127.0.0.1:7400
     """
-    execute(_edit(chosen(data, url, environment=os.environ), space, name, source, by, patch=patch, json=json))
-
-
-async def _edit(target: Target, space: str, name: str, source: Path, author: str, *, patch: bool, json: bool) -> None:
     given: Any = file_text(source) if patch else json_of_file(source)
-    async with opened(target) as store:
+
+    async def work(store: Store) -> None:
         if patch:
-            request = requests.Patch(space, name, given.encode(), author)
+            request = requests.Patch(run.space, name, given.encode(), by)
             reply = await store.connection.write(request, key=None, durability=None)
             content = values.from_json(loads(reply.json))
         else:
-            async with await store.space(space).document(name, author=author) as document:
+            async with await store.space(run.space).document(name, author=by) as document:
                 document.replace(given)
                 await document.flush()
                 content = document.to_py()
-        emit(content) if json else show_value(content)
+        emit(content) if run.json else show_value(content)
+
+    return work
 
 
+@in_store
 def watch(
+    run: Run,
     name: Name,
     limit: LimitOrAll = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Print the changes of a document and their authors from now on, until Ctrl-C.
 
     Example: shoal doc watch plan --url http://127.0.0.1:7400
     """
-    execute(_watch(chosen(data, url, environment=os.environ), space, name, limit, json=json))
 
+    async def work(store: Store) -> None:
+        async with await store.space(run.space).document(name) as document:
+            shown = 0
+            async for change in document.changes():
+                run.show({**asdict(change), "path": list(change.path)}, _told(change))
+                shown += 1
+                if shown == limit:
+                    return
 
-async def _watch(target: Target, space: str, name: str, limit: int | None, *, json: bool) -> None:
-    async with opened(target) as store, await store.space(space).document(name) as document:
-        shown = 0
-        async for change in document.changes():
-            emit({**asdict(change), "path": list(change.path)}) if json else line(_told(change))
-            shown += 1
-            if shown == limit:
-                return
+    return work
 
 
 def _told(change: DocumentChange) -> str:
@@ -95,72 +90,69 @@ def _told(change: DocumentChange) -> str:
     return f"{change.kind} /{'/'.join(map(str, change.path))}  {what}  {change.author}{lost}".rstrip()
 
 
+@in_store
 def delete(
+    run: Run,
     name: Name,
     yes: Yes = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Delete a document on every node. Clients that still edit it, also offline, get an error. It can be created again.
 
     Example: shoal doc delete plan --url http://127.0.0.1:7400
     """
-    target = chosen(data, url, environment=os.environ)
     if not yes:
-        typer.confirm(f"Delete document {name!r} of space {space!r}? It cannot be taken back.", abort=True, err=True)
-    execute(_delete(target, space, name, json=json))
+        typer.confirm(f"Delete document {name!r} of space {run.space!r}? It cannot be taken back.", abort=True, err=True)
+
+    async def work(store: Store) -> None:
+        reply = await store.connection.write(requests.DeleteDocument(run.space, name), key=None, durability=None)
+        run.show({"existed": reply.existed}, "deleted" if reply.existed else "there was none")
+
+    return work
 
 
-async def _delete(target: Target, space: str, name: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        reply = await store.connection.write(requests.DeleteDocument(space, name), key=None, durability=None)
-        emit({"existed": reply.existed}) if json else line("deleted" if reply.existed else "there was none")
-
-
+@in_store
 def compact(
+    run: Run,
     name: Name,
     older_than: OlderThan = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Replace a document's updates by one, without deleted content. Its content stays; its past states are gone.
 
     Example: shoal doc compact plan --older-than 1d --url http://127.0.0.1:7400
     """
     age = None if older_than is None else age_of(older_than)
-    execute(_compact(chosen(data, url, environment=os.environ), space, name, age, json=json))
 
-
-async def _compact(target: Target, space: str, name: str, age: timedelta | None, *, json: bool) -> None:
-    async with opened(target) as store:
+    async def work(store: Store) -> None:
         done = await compaction.compact(
-            lambda request: store.connection.write(request, key=None, durability=None), space, name, age
+            lambda request: store.connection.write(request, key=None, durability=None), run.space, name, age
         )
-        emit(asdict(done)) if json else line(f"{done.updates} updates are one of {shown_bytes(done.bytes)}")
+        run.show(asdict(done), f"{done.updates} updates are one of {shown_bytes(done.bytes)}")
+
+    return work
 
 
-def conflicts(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+@in_store
+def conflicts(
+    run: Run,
+    name: Name,
+) -> Work:
     """Print values that concurrent assignments of one key overwrote, the latest first, with both authors.
 
     Example: shoal doc conflicts plan --data ./state
     """
-    execute(_conflicts(chosen(data, url, environment=os.environ), space, name, json=json))
 
+    async def work(store: Store) -> None:
+        async with await store.space(run.space).document(name) as document:
+            headings = ("age", "place", "lost", "of", "stands", "by")
+            with Listing(*headings, json=run.json, none=f"no conflicts in document {name!r}.") as rows:
+                for lost in await document.conflicts():
+                    was, now = to_text(lost.lost), to_text(lost.stands)
+                    when, by, over = f"{lost.time:%Y-%m-%d %H:%M:%S}Z", lost.lost_by or "?", lost.stands_by or "?"
+                    place = f"/{'/'.join(lost.path)}"
+                    rows.add(
+                        {**asdict(lost), "path": list(lost.path), "time": lost.time.isoformat()},
+                        f"{when}  {place}  {was} of {by}, now {now} of {over}",
+                        *(ago(lost.time), place, was, lost.lost_by, now, lost.stands_by),
+                    )
 
-async def _conflicts(target: Target, space: str, name: str, *, json: bool) -> None:
-    async with opened(target) as store, await store.space(space).document(name) as document:
-        headings = ("age", "place", "lost", "of", "stands", "by")
-        with Listing(*headings, json=json, none=f"no conflicts in document {name!r}.") as rows:
-            for lost in await document.conflicts():
-                was, now = to_text(lost.lost), to_text(lost.stands)
-                when, by, over = f"{lost.time:%Y-%m-%d %H:%M:%S}Z", lost.lost_by or "?", lost.stands_by or "?"
-                place = f"/{'/'.join(lost.path)}"
-                rows.add(
-                    {**asdict(lost), "path": list(lost.path), "time": lost.time.isoformat()},
-                    f"{when}  {place}  {was} of {by}, now {now} of {over}",
-                    *(ago(lost.time), place, was, lost.lost_by, now, lost.stands_by),
-                )
+    return work

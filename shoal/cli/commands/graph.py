@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
 from shoal.cli.absence import check_thread
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, shown_metadata
 from shoal.cli.drawing import ASCII, BOXES, drawn, newest_first
-from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import emit, line, note, plain, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 
 def register(app: typer.Typer) -> None:
@@ -27,40 +29,37 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(graph)
 
 
+@in_store
 def graph(
+    run: Run,
     thread: ThreadName,
     limit: Limit = 50,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Draw a thread's checkpoints, newest first: its branches, and where they part and are merged.
 
     Example: shoal graph researcher-1 --data ./state --space crew
     """
-    execute(_graph(chosen(data, url, environment=os.environ), space, thread, limit, json=json))
 
-
-async def _graph(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
-        checkpoints = ThreadCheckpoints(store.connection, space, name)
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
+        checkpoints = ThreadCheckpoints(store.connection, run.space, thread)
         heads = await checkpoints.heads()
         # Read one more of each line than is shown, to know whether there are older ones.
         found = {each.id: each async for each in checkpoints.reachable(line_max=limit + 1)}
-    order = newest_first({id: each.parents for id, each in found.items()}, lambda id: found[id].wall_ms)
-    shown = [found[id] for id in order[:limit]]
-    marks = _marks(heads)
-    if json:
-        for each in shown:
-            emit(described(each) | {"head_of": marks[each.id]})
-        return
-    _print(shown, marks)
-    if not shown:
-        note(f"thread {name!r} has no checkpoints.")
-    elif len(order) > limit:
-        note(f"older checkpoints are left out; --limit {limit * 10} shows more.")
+        order = newest_first({id: each.parents for id, each in found.items()}, lambda id: found[id].wall_ms)
+        shown = [found[id] for id in order[:limit]]
+        marks = _marks(heads)
+        if run.json:
+            for each in shown:
+                emit(described(each) | {"head_of": marks[each.id]})
+            return
+        _print(shown, marks)
+        if not shown:
+            note(f"thread {thread!r} has no checkpoints.")
+        elif len(order) > limit:
+            note(f"older checkpoints are left out; --limit {limit * 10} shows more.")
+
+    return work
 
 
 def _marks(heads: Mapping[str, Sequence[str]]) -> defaultdict[str, list[str]]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.arguments import age_of, fields_of, json_of
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Expect, Limit
-from shoal.cli.output import emit, line, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.client.items.item import Item
 from shoal.errors import NotFound
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 Namespace = Annotated[
     str, typer.Argument(metavar="NAMESPACE", help="Its labels, joined by periods: memory.user-1", show_default=False)
@@ -35,26 +35,30 @@ def register(app: typer.Typer) -> None:
 
 
 @group.command()
+@in_store
 def get(
-    namespace: Namespace, key: Key, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False
-) -> None:
+    run: Run,
+    namespace: Namespace,
+    key: Key,
+) -> Work:
     """Print an item's value as JSON; with --json also its version and times.
 
     Example: shoal items get memory.user-1 likes --data ./state
     """
-    execute(_get(chosen(data, url, environment=os.environ), space, namespace, key, json=json))
 
-
-async def _get(target: Target, space: str, namespace: str, key: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        item = await store.space(space).items.get(_labels(namespace), key)
+    async def work(store: Store) -> None:
+        item = await store.space(run.space).items.get(_labels(namespace), key)
         if item is None:
-            raise NotFound(f"there is no item {key!r} in {namespace!r} of space {space!r}, or it has expired.")
-        emit(_described(item)) if json else show_value(item.value)
+            raise NotFound(f"there is no item {key!r} in {namespace!r} of space {run.space!r}, or it has expired.")
+        emit(_described(item)) if run.json else show_value(item.value)
+
+    return work
 
 
 @group.command()
+@in_store
 def put(
+    run: Run,
     namespace: Namespace,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)],
@@ -65,64 +69,47 @@ def put(
     vector: Annotated[
         str | None, typer.Option("--vector", metavar="JSON", help="A vector for searches: a list of numbers.")
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Put an item, and print its version.
 
     Example: shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400
     """
-    target = chosen(data, url, environment=os.environ)
     vectors = [] if vector is None else [json_of(vector, "--vector")]
     lives = None if ttl is None else age_of(ttl)
-    execute(_put(target, space, namespace, key, json_of(value, "the value"), lives, expect, vectors, json=json))
+    value = json_of(value, "the value")
 
+    async def work(store: Store) -> None:
+        items = store.space(run.space).items
+        version = await items.put(_labels(namespace), key, value, ttl=lives, expect=expect, vectors=vectors)
+        run.show({"version": version}, version)
 
-async def _put(
-    target: Target,
-    space: str,
-    namespace: str,
-    key: str,
-    value: Any,
-    ttl: timedelta | None,
-    expect: str | None,
-    vectors: list[Any],
-    *,
-    json: bool,
-) -> None:
-    async with opened(target) as store:
-        items = store.space(space).items
-        version = await items.put(_labels(namespace), key, value, ttl=ttl, expect=expect, vectors=vectors)
-        emit({"version": version}) if json else line(version)
+    return work
 
 
 @group.command()
+@in_store
 def delete(
+    run: Run,
     namespace: Namespace,
     key: Key,
     expect: Expect = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Delete an item.
 
     Example: shoal items delete memory.user-1 likes --data ./state
     """
-    execute(_delete(chosen(data, url, environment=os.environ), space, namespace, key, expect, json=json))
 
+    async def work(store: Store) -> None:
+        deleted = await store.space(run.space).items.delete(_labels(namespace), key, expect=expect)
+        run.show({"deleted": deleted}, "deleted" if deleted else "there was none")
 
-async def _delete(target: Target, space: str, namespace: str, key: str, expect: str | None, *, json: bool) -> None:
-    async with opened(target) as store:
-        deleted = await store.space(space).items.delete(_labels(namespace), key, expect=expect)
-        emit({"deleted": deleted}) if json else line("deleted" if deleted else "there was none")
+    return work
 
 
 @group.command()
+@in_store
 def search(
+    run: Run,
     namespace: Annotated[
         str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; by default all.", show_default=False)
     ] = "",
@@ -142,131 +129,115 @@ def search(
         ),
     ] = "",
     explain: Annotated[bool, typer.Option("--explain", help="Show how they are found instead.")] = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List items of a namespace and those below it.
 
     Example: shoal items search memory --filter colour=blue --filter '{"age": {"$gte": 18}}' --data ./state
     """
     wanted = fields_of(filter) if filter else None
-    target = chosen(data, url, environment=os.environ)
-    if explain:
-        execute(_explain(target, space, namespace, wanted, limit, json=json))
-    else:
-        nearest = None if vector is None else json_of(vector, "--vector")
-        execute(_search(target, space, namespace, wanted, nearest, suffix, limit, json=json))
+    nearest = None if vector is None or explain else json_of(vector, "--vector")
 
-
-async def _explain(target: Target, space: str, namespace: str, filter: Any, limit: int, *, json: bool) -> None:
-    async with opened(target) as store:
-        found = await store.space(space).items.explain(_labels(namespace), filter=filter, limit=limit)
-        how = found.how if found.field is None else f"{found.how} of the index of {found.field}"
-        emit(asdict(found)) if json else line(f"{how}: {found.index_rows} index rows, {found.item_rows} items")
-
-
-async def _search(
-    target: Target, space: str, namespace: str, filter: Any, vector: Any, suffix: str, limit: int, *, json: bool
-) -> None:
-    async with opened(target) as store:
-        items = store.space(space).items
+    async def work(store: Store) -> None:
+        items = store.space(run.space).items
+        if explain:
+            plan = await items.explain(_labels(namespace), filter=wanted, limit=limit)
+            how = plan.how if plan.field is None else f"{plan.how} of the index of {plan.field}"
+            run.show(asdict(plan), f"{how}: {plan.index_rows} index rows, {plan.item_rows} items")
+            return
         ending = _labels(suffix)
-        found = await items.search(_labels(namespace), filter=filter, vector=vector, suffix=ending, limit=limit)
-    with Listing("namespace", "key", "value", "updated", json=json, none=f"no such items in space {space!r}.") as rows:
-        for item in found:
-            place, value = ".".join(item.namespace), to_text(item.value)
-            rows.add(_described(item), f"{place}  {item.key}  {value}", place, item.key, value, ago(item.updated))
+        found = await items.search(_labels(namespace), filter=wanted, vector=nearest, suffix=ending, limit=limit)
+        none = f"no such items in space {run.space!r}."
+        with Listing("namespace", "key", "value", "updated", json=run.json, none=none) as rows:
+            for item in found:
+                place, value = ".".join(item.namespace), to_text(item.value)
+                rows.add(_described(item), f"{place}  {item.key}  {value}", place, item.key, value, ago(item.updated))
+
+    return work
 
 
 @group.command()
+@in_store
 def index(
+    run: Run,
     label: Label,
     fields: Fields,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Index fields of all items below a first label.
 
     Example: shoal items index memory kind user.age --data ./state
     """
-    execute(_index(chosen(data, url, environment=os.environ), space, label, fields, json=json))
 
+    async def work(store: Store) -> None:
+        changed = await store.space(run.space).items.index((label,), *fields)
+        run.show({"changed": changed}, ", ".join(changed) or "they were indexed already")
 
-async def _index(target: Target, space: str, label: str, fields: list[str], *, json: bool) -> None:
-    async with opened(target) as store:
-        changed = await store.space(space).items.index((label,), *fields)
-        emit({"changed": changed}) if json else line(", ".join(changed) or "they were indexed already")
+    return work
 
 
 @group.command()
+@in_store
 def unindex(
+    run: Run,
     label: Label,
     fields: Fields,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Drop the indexes of fields.
 
     Example: shoal items unindex memory kind --data ./state
     """
-    execute(_unindex(chosen(data, url, environment=os.environ), space, label, fields, json=json))
 
+    async def work(store: Store) -> None:
+        changed = await store.space(run.space).items.unindex((label,), *fields)
+        run.show({"changed": changed}, ", ".join(changed) or "they were not indexed")
 
-async def _unindex(target: Target, space: str, label: str, fields: list[str], *, json: bool) -> None:
-    async with opened(target) as store:
-        changed = await store.space(space).items.unindex((label,), *fields)
-        emit({"changed": changed}) if json else line(", ".join(changed) or "they were not indexed")
+    return work
 
 
 @group.command()
-def indexes(label: Label, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+@in_store
+def indexes(
+    run: Run,
+    label: Label,
+) -> Work:
     """List the indexed fields.
 
     Example: shoal items indexes memory --data ./state
     """
-    execute(_indexes(chosen(data, url, environment=os.environ), space, label, json=json))
 
+    async def work(store: Store) -> None:
+        found = await store.space(run.space).items.indexes((label,))
+        with Listing(
+            "field", "state", json=run.json, none=f"no fields below {label!r} are indexed in space {run.space!r}."
+        ) as rows:
+            for field, built in found.items():
+                state = "built" if built else "being built"
+                rows.add({"field": field, "built": built}, f"{field}  {state}", field, state)
 
-async def _indexes(target: Target, space: str, label: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        found = await store.space(space).items.indexes((label,))
-    with Listing("field", "state", json=json, none=f"no fields below {label!r} are indexed in space {space!r}.") as rows:
-        for field, built in found.items():
-            state = "built" if built else "being built"
-            rows.add({"field": field, "built": built}, f"{field}  {state}", field, state)
+    return work
 
 
 @group.command()
+@in_store
 def namespaces(
+    run: Run,
     prefix: Annotated[
         str, typer.Argument(metavar="[PREFIX]", help="Labels joined by periods; * is any label.", show_default=False)
     ] = "",
     depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Cut namespaces to so many labels.")] = None,
     limit: Limit = 100,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List namespaces that hold items.
 
     Example: shoal items namespaces memory --depth 2 --data ./state
     """
-    execute(_namespaces(chosen(data, url, environment=os.environ), space, prefix, depth, limit, json=json))
 
+    async def work(store: Store) -> None:
+        found = await store.space(run.space).items.namespaces(prefix=_labels(prefix), max_depth=depth, limit=limit)
+        with Listing("namespace", json=run.json, none=f"no such namespaces in space {run.space!r}.") as rows:
+            for labels in found:
+                rows.add(list(labels), ".".join(labels), ".".join(labels))
 
-async def _namespaces(target: Target, space: str, prefix: str, depth: int | None, limit: int, *, json: bool) -> None:
-    async with opened(target) as store:
-        found = await store.space(space).items.namespaces(prefix=_labels(prefix), max_depth=depth, limit=limit)
-    with Listing("namespace", json=json, none=f"no such namespaces in space {space!r}.") as rows:
-        for labels in found:
-            rows.add(list(labels), ".".join(labels), ".".join(labels))
+    return work
 
 
 def _labels(namespace: str) -> Sequence[str]:

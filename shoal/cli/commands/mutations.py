@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -10,12 +9,11 @@ import typer
 
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described
-from shoal.cli.execution import execute
 from shoal.cli.ids import checkpoint_id, mutation_id
 from shoal.cli.options import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
-from shoal.cli.output import emit, line, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing, ago
 from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
@@ -32,7 +30,9 @@ def register(app: typer.Typer) -> None:
         app.command(rich_help_panel=PANEL)(command)
 
 
+@in_store
 def save(
+    run: Run,
     thread: ThreadName,
     state: Annotated[
         str,
@@ -43,11 +43,7 @@ def save(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the branch's newest state.")] = False,
     by: By = "",
     key: Key = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Save a whole state on a new branch, or with --overwrite on an existing one. Use `shoal edit` to change parts of a state.
 
     Example: shoal save researcher-1 '{"plan": {"step": 1}}' --by me --data ./state --space crew
@@ -62,7 +58,7 @@ def save(
         except HeadMoved as moved:
             raise _unseen(moved, thread, branch) from None
 
-    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, saved, json=json))
+    return _made(run, thread, by, saved)
 
 
 def _unseen(moved: HeadMoved, thread: str, branch: str) -> HeadMoved:
@@ -73,7 +69,9 @@ def _unseen(moved: HeadMoved, thread: str, branch: str) -> HeadMoved:
     )
 
 
+@in_store
 def edit(
+    run: Run,
     thread: ThreadName,
     patch: Annotated[
         str,
@@ -84,11 +82,7 @@ def edit(
     branch: Branch = "main",
     by: By = "",
     key: Key = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Change parts of the newest state; everything else stays as it is.
 
     Example: shoal edit researcher-1 '[{"op": "replace", "path": "/plan/step", "value": 2}]' --by me --data ./state --space crew
@@ -97,10 +91,12 @@ def edit(
     async def edited(_: Store, handle: Thread) -> Checkpoint:
         return await handle.edit(json_of(patch, "the patch"), by=by, branch=branch, key=key)
 
-    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, edited, json=json, exists=True))
+    return _made(run, thread, by, edited, exists=True)
 
 
+@in_store
 def merge(
+    run: Run,
     thread: ThreadName,
     heads: Annotated[
         list[str] | None,
@@ -113,11 +109,7 @@ def merge(
     branch: Branch = "main",
     by: By = "",
     key: Key = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Merge a branch's heads into one checkpoint. If channels are in conflict, they are listed, and nothing is written.
 
     Example: shoal merge researcher-1 --resolve 'plan={"step": 2}' --data ./state --space crew
@@ -135,10 +127,12 @@ def merge(
             ids or None, lambda channel, _base, _sides: resolved.get(channel, UNRESOLVED), branch=branch, key=key
         )
 
-    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, joined, json=json, exists=True))
+    return _made(run, thread, by, joined, exists=True)
 
 
+@in_store
 def undo(
+    run: Run,
     thread: ThreadName,
     count: Count = 1,
     checkpoint: Annotated[
@@ -148,11 +142,7 @@ def undo(
     branch: Branch = "main",
     by: By = "",
     key: Key = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Undo the changes of the last checkpoints of a branch, in a new checkpoint.
 
     Example: shoal undo researcher-1 --count 2 --by me --data ./state --space crew
@@ -162,20 +152,18 @@ def undo(
         id = None if checkpoint is None else await checkpoint_id(store, handle, checkpoint)
         return await handle.undo(count, branch=branch, checkpoint=id, key=key)
 
-    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, undone, json=json, exists=True))
+    return _made(run, thread, by, undone, exists=True)
 
 
+@in_store
 def redo(
+    run: Run,
     thread: ThreadName,
     count: Count = 1,
     branch: Branch = "main",
     by: By = "",
     key: Key = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Redo the last undos.
 
     Example: shoal redo researcher-1 --by me --data ./state --space crew
@@ -184,30 +172,25 @@ def redo(
     async def redone(_: Store, handle: Thread) -> Checkpoint:
         return await handle.redo(count, branch=branch, key=key)
 
-    execute(_made(chosen(data, url, environment=os.environ), space, thread, by, redone, json=json, exists=True))
+    return _made(run, thread, by, redone, exists=True)
 
 
-async def _made(
-    target: Target,
-    space: str,
-    name: str,
-    author: str,
-    make: Callable[[Store, Thread], Awaitable[Checkpoint]],
-    *,
-    json: bool,
-    exists: bool = False,
-) -> None:
-    async with opened(target) as store:
+def _made(
+    run: Run, name: str, author: str, make: Callable[[Store, Thread], Awaitable[Checkpoint]], *, exists: bool = False
+) -> Work:
+    async def work(store: Store) -> None:
         if exists:
-            await check_thread(store, space, name)
-        made = await make(store, store.space(space).thread(name, author=author))
-    if json:
-        emit(described(made))
-    else:
-        line(f"{made.id}  on {to_text(made.branch)[1:-1]}" + (f"  {len(made.heads)} heads" if made.forked else ""))
+            await check_thread(store, run.space, name)
+        made = await make(store, store.space(run.space).thread(name, author=author))
+        forked = f"  {len(made.heads)} heads" if made.forked else ""
+        run.show(described(made), f"{made.id}  on {to_text(made.branch)[1:-1]}{forked}")
+
+    return work
 
 
+@in_store
 def mutations(
+    run: Run,
     thread: ThreadName,
     branch: Branch = "main",
     after: Annotated[
@@ -215,30 +198,19 @@ def mutations(
     ] = None,
     limit: LimitOrAll = None,
     reveal: Reveal = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Print the changes of a thread's state, oldest first: each place with its author and time.
 
     Example: shoal mutations researcher-1 --data ./state --space crew
     """
-    execute(
-        _mutations(chosen(data, url, environment=os.environ), space, thread, branch, after, limit, reveal=reveal, json=json)
-    )
 
-
-async def _mutations(
-    target: Target, space: str, name: str, branch: str, after: str | None, limit: int | None, *, reveal: bool, json: bool
-) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
-        thread = store.space(space).thread(name)
-        since = None if after is None else await mutation_id(store, thread, after)
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
+        handle = store.space(run.space).thread(thread)
+        since = None if after is None else await mutation_id(store, handle, after)
         headings = ("age", "change", "place", "by", "value")
-        with Listing(*headings, json=json, none=f"nothing changed in thread {name!r}.") as rows:
-            async for found in thread.mutations(branch=branch, after=since, limit=limit, reveal=reveal):
+        with Listing(*headings, json=run.json, none=f"nothing changed in thread {thread!r}.") as rows:
+            async for found in handle.mutations(branch=branch, after=since, limit=limit, reveal=reveal):
                 fields = {field: getattr(found, field) for field in found.__struct_fields__}
                 place = to_text(found.channel + found.path)[1:-1]
                 by = f"  by {found.author}" if found.author else ""
@@ -248,3 +220,5 @@ async def _mutations(
                     f"{found.time:%Y-%m-%d %H:%M:%S}Z  {found.op:<7}  {place}{by}{f'  {value}' if value else ''}",
                     *(ago(found.time), found.op, place, found.author, value),
                 )
+
+    return work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
@@ -12,14 +11,13 @@ import msgspec
 import typer
 
 from shoal.cli.absence import other_spaces, print_names, similar
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands import documents
 from shoal.cli.derived import add_derived
-from shoal.cli.execution import execute
 from shoal.cli.options import PANEL, LimitOrAll, Prefix
-from shoal.cli.output import emit, line, moment
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.cli.output import emit, moment
 from shoal.cli.terminal import show_value
-from shoal.client.store import Space
+from shoal.client.store import Space, Store
 from shoal.client.watching import Change, Reset
 from shoal.errors import NotFound
 
@@ -46,7 +44,9 @@ def register(app: typer.Typer) -> None:
         app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
 
 
+@in_store
 def watch(
+    run: Run,
     prefix: Prefix = "",
     kind: Annotated[
         list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; may be repeated.")
@@ -56,30 +56,24 @@ def watch(
         typer.Option("--after", metavar="BOOKMARK", help="Only changes after this bookmark; --json shows bookmarks."),
     ] = None,
     limit: LimitOrAll = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Print every change in a space, from now on or after a bookmark, until Ctrl-C.
 
     Example: shoal watch --url http://127.0.0.1:7400 --space crew
     """
-    execute(_watch(chosen(data, url, environment=os.environ), space, prefix, kind or [], after, limit, json=json))
+    kinds = kind or []
 
-
-async def _watch(
-    target: Target, space: str, prefix: str, kinds: list[str], after: str | None, limit: int | None, *, json: bool
-) -> None:
-    async with opened(target) as store:
+    async def work(store: Store) -> None:
         shown = 0
-        watching = store.space(space).watch(prefix=prefix, kinds=cast("Any", kinds), after=after)
+        watching = store.space(run.space).watch(prefix=prefix, kinds=cast("Any", kinds), after=after)
         async with aclosing(watching) as changes:
             async for change in changes:
-                emit(_fields(change)) if json else line(_change(change))
+                run.show(_fields(change), _change(change))
                 shown += 1
                 if shown == limit:
                     return
+
+    return work
 
 
 def _fields(change: Change | Reset) -> dict[str, Any]:
@@ -103,47 +97,48 @@ def _group(kind: _Kind) -> typer.Typer:
         group.command()(command)
 
     @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
-    def get(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-        execute(_get(chosen(data, url, environment=os.environ), space, name, kind, json=json))
+    @in_store
+    def get(run: Run, name: Name) -> Work:
+        return lambda store: _get(store, run, name, kind)
 
     @group.command(name="list", help=f"List a space's {kind.noun}s, one name a line.")
-    def list_names(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
-        execute(_list(chosen(data, url, environment=os.environ), space, kind, json=json))
+    @in_store
+    def list_names(run: Run) -> Work:
+        return lambda store: print_names(
+            kind.names(store.space(run.space), ""), store, run.space, what=f"{kind.noun}s", json=run.json
+        )
 
     return group
 
 
-async def _get(target: Target, space_name: str, name: str, kind: _Kind, *, json: bool) -> None:
-    async with opened(target) as store:
-        space = store.space(space_name)
-        # An object that was never written reads as empty, or as 0. That is
-        # right for agents, but for a person it would hide a misspelt name.
-        if not await _exists(kind.names(space, name), name):
-            raise NotFound(
-                f"there is no {kind.noun} {name!r} in space {space_name!r}. `shoal {kind.command} list` lists the "
-                "existing ones." + (await other_spaces(store, space_name) or await similar(name, kind.names(space, "")))
-            )
-        value = await kind.read(space, name)
-        emit(value) if json else show_value(value)
+async def _get(store: Store, run: Run, name: str, kind: _Kind) -> None:
+    space = store.space(run.space)
+    # An object that was never written reads as empty, or as 0. That is
+    # right for agents, but for a person it would hide a misspelt name.
+    if not await _exists(kind.names(space, name), name):
+        raise NotFound(
+            f"there is no {kind.noun} {name!r} in space {run.space!r}. `shoal {kind.command} list` lists the "
+            "existing ones." + (await other_spaces(store, run.space) or await similar(name, kind.names(space, "")))
+        )
+    value = await kind.read(space, name)
+    emit(value) if run.json else show_value(value)
 
 
-async def _list(target: Target, space: str, kind: _Kind, *, json: bool) -> None:
-    async with opened(target) as store:
-        await print_names(kind.names(store.space(space), ""), store, space, what=f"{kind.noun}s", json=json)
-
-
-def clear(name: Name, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+@in_store
+def clear(
+    run: Run,
+    name: Name,
+) -> Work:
     """Remove all elements of a set, and print their number.
 
     Example: shoal set clear urls --data ./state
     """
-    execute(_clear(chosen(data, url, environment=os.environ), space, name, json=json))
 
+    async def work(store: Store) -> None:
+        removed = await store.space(run.space).set(name).clear()
+        run.show({"removed": removed}, str(removed))
 
-async def _clear(target: Target, space: str, name: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        removed = await store.space(space).set(name).clear()
-        emit({"removed": removed}) if json else line(str(removed))
+    return work
 
 
 async def _exists(names: AsyncIterator[str], name: str) -> bool:

@@ -5,16 +5,14 @@ The command itself is not present. Presence belongs to connections, so a store's
 
 from __future__ import annotations
 
-import os
 from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Follow, LimitOrAll
 from shoal.cli.output import emit, line, note, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.store import Store
 from shoal.errors import InvalidInput
@@ -28,38 +26,34 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(presence)
 
 
+@in_store
 def presence(
+    run: Run,
     document: Annotated[
         str | None, typer.Option("--document", metavar="NAME", help="In this document, instead of the space itself.")
     ] = None,
     follow: Follow = False,
     limit: LimitOrAll = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List the clients that are present in a space or a document, editors included; --follow prints who joins and leaves.
 
     Example: shoal presence --url http://127.0.0.1:7400 --space crew --document plan
     """
-    target = chosen(data, url, environment=os.environ)
-    execute(_presence(target, space, document, follow=follow, limit=limit, json=json))
-
-
-async def _presence(target: Target, space: str, document: str | None, *, follow: bool, limit: int | None, json: bool) -> None:
-    if target.url is None:
+    if run.target.url is None:
         raise InvalidInput("presence is known only to a running node, not to a directory. Nothing was read. Give --url URL.")
-    async with opened(target) as store:
-        looking = _looking(store, space, document)
+
+    async def work(store: Store) -> None:
+        looking = _looking(store, run.space, document)
         if follow:
-            await _watch(looking, limit, json=json)
+            await _watch(looking, limit, json=run.json)
             return
         members = (await looking.members())[:limit]
         for member in members:
-            emit(_fields(member)) if json else line(_told(member))
-        if not members and not json:
-            note(f"nobody is here: {_place(space, document)}.")
+            run.show(_fields(member), _told(member))
+        if not members and not run.json:
+            note(f"nobody is here: {_place(run.space, document)}.")
+
+    return work
 
 
 def _looking(store: Store, space: str, document: str | None) -> Presence:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shoal.cli.absence import check_thread, print_names
 from shoal.cli.arguments import json_of_file
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, ThreadName
 from shoal.cli.output import emit, line
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, show_value
 from shoal.client.schemas import SchemaVersion
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 SchemaName = Annotated[str, typer.Argument(metavar="NAME", help="The schema's name.", show_default=False)]
 
@@ -31,7 +32,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="schema", rich_help_panel=PANEL)
 
 
+@in_store
 def put(
+    run: Run,
     name: SchemaName,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A JSON Schema. - is standard input.", show_default=False)],
     version: Annotated[
@@ -42,77 +45,77 @@ def put(
         str,
         typer.Option("--threads", metavar="NAME|PREFIX*", help="The threads whose saves must satisfy it, under any schema."),
     ] = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Put a version of a schema: from now on nodes reject states that violate it.
 
     Example: shoal schema put plan plan.json --version 1 --threads 'planner-*' --url http://n1:7400 --space crew
     """
-    target = chosen(data, url, environment=os.environ)
-    execute(_put(target, space, name, json_of_file(file, tagged=False), version, threads, json=json))
+    schema = json_of_file(file, tagged=False)
+
+    async def work(store: Store) -> None:
+        found = await store.space(run.space).schemas.put(name, version, schema, threads=threads)
+        emit(_described(found)) if run.json else _print(found)
+
+    return work
 
 
-async def _put(target: Target, space: str, name: str, schema: Any, version: int, threads: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        found = await store.space(space).schemas.put(name, version, schema, threads=threads)
-    emit(_described(found)) if json else _print(found)
-
-
-def show(name: SchemaName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+@in_store
+def show(
+    run: Run,
+    name: SchemaName,
+) -> Work:
     """Print all versions of a schema, oldest first.
 
     Example: shoal schema show plan --data ./state --space crew
     """
-    execute(_show(chosen(data, url, environment=os.environ), space, name, json=json))
 
-
-async def _show(target: Target, space: str, name: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        for found in await store.space(space).schemas.versions(name):
-            if json:
+    async def work(store: Store) -> None:
+        for found in await store.space(run.space).schemas.versions(name):
+            if run.json:
                 emit(_described(found))
             else:
                 _print(found)
                 show_value(found.json)
 
+    return work
 
-def list_(data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+
+@in_store
+def list_(
+    run: Run,
+) -> Work:
     """List a space's schemas, one name per line.
 
     Example: shoal schema list --data ./state --space crew
     """
-    execute(_list(chosen(data, url, environment=os.environ), space, json=json))
+
+    async def work(store: Store) -> None:
+        await print_names(store.space(run.space).schemas.list(), store, run.space, what="schemas", json=run.json)
+
+    return work
 
 
-async def _list(target: Target, space: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        await print_names(store.space(space).schemas.list(), store, space, what="schemas", json=json)
-
-
-def check(thread: ThreadName, data: Data = None, url: Url = None, space: SpaceName = "default", json: Json = False) -> None:
+@in_store
+def check(run: Run, thread: ThreadName) -> Work:
     """List violations of schemas by the heads of a thread; if there are any, the exit code is 1.
 
     Example: shoal schema check planner-1 --data ./state --space crew
     """
-    if execute(_check(chosen(data, url, environment=os.environ), space, thread, json=json)):
-        raise typer.Exit(1)
 
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
+        found = await store.space(run.space).thread(thread).violations()
+        headings = ("branch", "checkpoint", "schema", "path", "why")
+        with Listing(*headings, json=run.json, none=f"the heads of thread {thread!r} break no schema.") as rows:
+            for broken in found:
+                fields = {field: getattr(broken, field) for field in broken.__struct_fields__}
+                schema, path = f"{broken.schema} version {broken.version}", broken.path or "/"
+                text = f"{broken.branch} {broken.checkpoint}  {schema}  {path}: {broken.why}"
+                rows.add(fields, text, broken.branch, broken.checkpoint[:SHORT], schema, path, broken.why)
+        if found:
+            raise typer.Exit(1)
 
-async def _check(target: Target, space: str, name: str, *, json: bool) -> int:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
-        found = await store.space(space).thread(name).violations()
-    headings = ("branch", "checkpoint", "schema", "path", "why")
-    with Listing(*headings, json=json, none=f"the heads of thread {name!r} break no schema.") as rows:
-        for broken in found:
-            fields = {field: getattr(broken, field) for field in broken.__struct_fields__}
-            schema, path = f"{broken.schema} version {broken.version}", broken.path or "/"
-            text = f"{broken.branch} {broken.checkpoint}  {schema}  {path}: {broken.why}"
-            rows.add(fields, text, broken.branch, broken.checkpoint[:SHORT], schema, path, broken.why)
-    return len(found)
+    return work
 
 
 def _print(found: SchemaVersion) -> None:

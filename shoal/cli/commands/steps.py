@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from typing import Annotated, Any, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from msgspec import structs
 
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
 from shoal.workflows.export import step_record
 from shoal.workflows.steps import StepRecord
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
 
 _HOW = ("result", "retry", "abandon")
 
@@ -33,7 +35,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(approve)
 
 
+@in_store
 def steps(
+    run: Run,
     words: Annotated[
         list[str],
         typer.Argument(metavar="THREAD | resolve THREAD KEY result|retry|abandon", show_default=False),
@@ -42,48 +46,41 @@ def steps(
     result: Result = "null",
     by: By = "",
     reason: Reason = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List a thread's steps in order, or settle an open one: `steps resolve THREAD KEY retry`.
 
     Example: shoal steps resolve support-1 call-42 result --result '{"paid": true}' --by ana --url http://n1:7400
     """
-    target = chosen(data, url, environment=os.environ)
     match words:
         case [thread]:
-            execute(_steps(target, space, thread, only_open=open_, json=json))
+            return _list(run, thread, only_open=open_)
         case ["resolve", thread, key, how] if how in _HOW:
-            execute(
-                _resolve(target, space, thread, [key, how], value=json_of(result, "--result"), by=by, reason=reason, json=json)
+            value = json_of(result, "--result")
+            return _resolve(
+                run, thread, lambda handle: handle.resolve(key, cast("Any", how), value=value, by=by, reason=reason)
             )
         case _:
             raise typer.BadParameter("give THREAD, or: resolve THREAD KEY result|retry|abandon")
 
 
-async def _steps(target: Target, space: str, name: str, *, only_open: bool, json: bool) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
+def _list(run: Run, name: str, *, only_open: bool) -> Work:
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, name)
         none = f"thread {name!r} has no {'open ' if only_open else ''}steps."
-        with Listing("begun", "state", "name", "key", "notes", json=json, none=none) as rows:
-            async for record in store.space(space).thread(name).steps(open=only_open):
+        with Listing("begun", "state", "name", "key", "notes", json=run.json, none=none) as rows:
+            async for record in store.space(run.space).thread(name).steps(open=only_open):
                 cells = (ago(record.begun), record.state, record.name, record.key, "  ".join(_notes(record)))
                 rows.add(step_record(record), _line(record), *cells)
 
-
-async def _resolve(
-    target: Target, space: str, name: str, said: list[str], *, value: Any, by: str, reason: str, json: bool
-) -> None:
-    key, how = said
-    async with opened(target) as store:
-        thread: Thread = store.space(space).thread(name)
-        _print(await thread.resolve(key, cast("Any", how), value=value, by=by, reason=reason), json=json)
+    return work
 
 
-def _print(record: StepRecord, *, json: bool) -> None:
-    emit(step_record(record)) if json else line(_line(record))
+def _resolve(run: Run, name: str, resolve: Callable[[Thread], Awaitable[StepRecord]]) -> Work:
+    async def work(store: Store) -> None:
+        record = await resolve(store.space(run.space).thread(name))
+        run.show(step_record(record), _line(record))
+
+    return work
 
 
 def _notes(record: StepRecord) -> list[str]:
@@ -102,46 +99,40 @@ def _line(record: StepRecord) -> str:
     return f"{record.begun:%Y-%m-%d %H:%M:%S}Z  {record.state:<9}  {record.name}  [{record.key}]  {notes}".rstrip()
 
 
+@in_store
 def pause(
+    run: Run,
     thread: ThreadName,
     reason: Reason = "",
     by: By = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Pause a thread's steps until a person approves.
 
     Example: shoal pause support-1 --reason "too dear" --by ana --url http://n1:7400
     """
-    execute(_hold(chosen(data, url, environment=os.environ), space, thread, reason, by=by, json=json))
+
+    async def work(store: Store) -> None:
+        _print_standing(await store.space(run.space).thread(thread).pause(reason, by=by), json=run.json)
+
+    return work
 
 
-async def _hold(target: Target, space: str, name: str, reason: str, *, by: str, json: bool) -> None:
-    async with opened(target) as store:
-        _print_standing(await store.space(space).thread(name).pause(reason, by=by), json=json)
-
-
+@in_store
 def approve(
+    run: Run,
     thread: ThreadName,
     reason: Reason = "",
     by: By = "",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Let a thread continue that is paused or waits for a person.
 
     Example: shoal approve support-1 --by ana --url http://n1:7400
     """
-    execute(_free(chosen(data, url, environment=os.environ), space, thread, reason, by=by, json=json))
 
+    async def work(store: Store) -> None:
+        _print_standing(await store.space(run.space).thread(thread).approve(reason=reason, by=by), json=run.json)
 
-async def _free(target: Target, space: str, name: str, reason: str, *, by: str, json: bool) -> None:
-    async with opened(target) as store:
-        _print_standing(await store.space(space).thread(name).approve(reason=reason, by=by), json=json)
+    return work
 
 
 def _print_standing(standing: Standing, *, json: bool) -> None:
@@ -151,71 +142,63 @@ def _print_standing(standing: Standing, *, json: bool) -> None:
         line(standing.status)
 
 
+@in_store
 def resume(
+    run: Run,
     thread: ThreadName,
     branch: Branch = "main",
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Show the state from which an agent would resume: the newest state by quorum, and the reason.
 
     Example: shoal resume support-1 --url http://n1:7400
     """
-    execute(_resume(chosen(data, url, environment=os.environ), space, thread, branch, json=json))
+
+    async def work(store: Store) -> None:
+        found = await store.space(run.space).thread(thread).resume(branch=branch)
+        shown = {} if found.checkpoint is None else found.checkpoint.redacted
+        if not run.json:
+            line(found.reason.text)
+            for record in found.open:
+                line(_line(record))
+            show_value(shown)
+            return
+        emit(
+            {
+                "checkpoint": found.reason.head,
+                "state": shown,
+                "at": found.at,
+                "stack": found.stack,
+                "open": [step_record(record) for record in found.open],
+                "events": [{"id": event.id, "key": event.key, "event": event.event} for event in found.events],
+                "reason": {
+                    "text": found.reason.text,
+                    "other_heads": list(found.reason.other_heads),
+                    "skipped": list(found.reason.skipped),
+                    "unresolved": list(found.reason.unresolved),
+                    "quorum": found.reason.quorum,
+                    "staleness": found.reason.staleness,
+                },
+            }
+        )
+
+    return work
 
 
-async def _resume(target: Target, space: str, name: str, branch: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        found = await store.space(space).thread(name).resume(branch=branch)
-    shown = {} if found.checkpoint is None else found.checkpoint.redacted
-    if not json:
-        line(found.reason.text)
-        for record in found.open:
-            _print(record, json=False)
-        show_value(shown)
-        return
-    emit(
-        {
-            "checkpoint": found.reason.head,
-            "state": shown,
-            "at": found.at,
-            "stack": found.stack,
-            "open": [step_record(record) for record in found.open],
-            "events": [{"id": event.id, "key": event.key, "event": event.event} for event in found.events],
-            "reason": {
-                "text": found.reason.text,
-                "other_heads": list(found.reason.other_heads),
-                "skipped": list(found.reason.skipped),
-                "unresolved": list(found.reason.unresolved),
-                "quorum": found.reason.quorum,
-                "staleness": found.reason.staleness,
-            },
-        }
-    )
-
-
+@in_store
 def audit(
+    run: Run,
     thread: ThreadName,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Show checkpoints, steps, events and moves in one time line, with the newest checkpoint at each.
 
     Example: shoal audit support-1 --url http://n1:7400
     """
-    execute(_audit(chosen(data, url, environment=os.environ), space, thread, json=json))
 
-
-async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
         headings = ("age", "what", "by", "knowing", "data")
-        with Listing(*headings, json=json, none=f"nothing happened to thread {name!r}.") as rows:
-            for entry in await store.space(space).thread(name).audit():
+        with Listing(*headings, json=run.json, none=f"nothing happened to thread {thread!r}.") as rows:
+            for entry in await store.space(run.space).thread(thread).audit():
                 by = f"  by {entry.by}" if entry.by else ""
                 known = f"  knowing {entry.known[:SHORT]}" if entry.known else ""
                 shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
@@ -227,3 +210,5 @@ async def _audit(target: Target, space: str, name: str, *, json: bool) -> None:
                     f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {told}".rstrip(),
                     *(ago(entry.time), what, entry.by, entry.known[:SHORT] if entry.known else "", data),
                 )
+
+    return work

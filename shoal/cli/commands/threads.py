@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
 from shoal.cli.absence import check_thread, note_absence, other_spaces, print_names, similar
 from shoal.cli.arguments import fields_of, moment_of
-from shoal.cli.execution import execute
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.ids import SHORT, checkpoint_id
 from shoal.cli.options import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
 from shoal.cli.output import emit, line, plain, to_text
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, show_value
 from shoal.client.store import Space, Store
 from shoal.client.thread.status import Standing
@@ -39,7 +36,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(labels)
 
 
+@in_store
 def threads(
+    run: Run,
     prefix: Prefix = "",
     status: Annotated[
         str | None,
@@ -49,38 +48,33 @@ def threads(
         bool, typer.Option("--long", "-l", help="Show status, head, age and requests to people in a pipe and with --json too.")
     ] = False,
     limit: LimitOrAll = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List a space's threads: on a terminal with status, head and requests to people, in a pipe one name per line.
 
     Example: shoal threads --data ./state --space crew --prefix researcher-
     """
-    detailed = long or (is_terminal() and not json)
+    detailed = long or (is_terminal() and not run.json)
     wanted = _Wanted(prefix, status, limit)
-    execute(_threads(chosen(data, url, environment=os.environ), space, wanted, detailed=detailed, json=json))
+
+    async def work(store: Store) -> None:
+        names = _first(store.space(run.space).threads(wanted.prefix, status=cast("Any", wanted.status)), wanted.limit)
+        what = "such threads" if wanted.prefix or wanted.status else "threads"
+        if not detailed:
+            await print_names(names, store, run.space, what=what, json=run.json)
+            return
+        with Listing("thread", "status", "head", "saved", "asks", json=run.json) as rows:
+            async for thread in _looked_at(store.space(run.space), names):
+                rows.add(thread.document, thread.text, *thread.cells)
+        if rows.is_empty and not run.json:
+            await note_absence(store, run.space, what=what)
+
+    return work
 
 
 class _Wanted(NamedTuple):
     prefix: str
     status: str | None
     limit: int | None
-
-
-async def _threads(target: Target, space: str, wanted: _Wanted, *, detailed: bool, json: bool) -> None:
-    async with opened(target) as store:
-        names = _first(store.space(space).threads(wanted.prefix, status=cast("Any", wanted.status)), wanted.limit)
-        what = "such threads" if wanted.prefix or wanted.status else "threads"
-        if not detailed:
-            await print_names(names, store, space, what=what, json=json)
-            return
-        with Listing("thread", "status", "head", "saved", "asks", json=json) as rows:
-            async for thread in _looked_at(store.space(space), names):
-                rows.add(thread.document, thread.text, *thread.cells)
-        if rows.is_empty and not json:
-            await note_absence(store, space, what=what)
 
 
 async def _first(names: AsyncIterator[str], limit: int | None) -> AsyncIterator[str]:
@@ -167,7 +161,9 @@ async def _head(thread: Thread) -> Checkpoint | None:
         return None
 
 
+@in_store
 def log(
+    run: Run,
     thread: ThreadName,
     branch: Branch = "main",
     limit: Limit = 20,
@@ -177,37 +173,29 @@ def log(
     ] = None,
     author: Annotated[str | None, typer.Option("--author", metavar="NAME", help="Only theirs.")] = None,
     journal: Annotated[bool, typer.Option("--journal", help="Show the journal's events, oldest first, instead.")] = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List a thread's checkpoints, newest first; heads are marked *, and forks are named.
 
     Example: shoal log researcher-1 --data ./state --space crew -n 5
     """
-    target = chosen(data, url, environment=os.environ)
     if journal:
-        execute(_journal(target, space, thread, limit, json=json))
-    else:
-        execute(_log(target, space, thread, branch, limit, fields_of(filter or []), author, json=json))
+        return _journal(run, thread, limit)
+    wanted = fields_of(filter or [])
 
-
-async def _log(
-    target: Target, space: str, name: str, branch: str, limit: int, wanted: dict[str, Any], author: str | None, *, json: bool
-) -> None:
-    async with opened(target) as store:
-        thread = store.space(space).thread(name)
-        heads = await thread.heads()
+    async def work(store: Store) -> None:
+        handle = store.space(run.space).thread(thread)
+        heads = await handle.heads()
         if branch not in heads:
-            raise await _no_branch(store, space, name, branch, heads)
-        if not json:
+            raise await _no_branch(store, run.space, thread, branch, heads)
+        if not run.json:
             _print_heads(heads)
         headings = ("", "checkpoint", "saved", "of", "by", "metadata")
-        with Listing(*headings, json=json, none="no checkpoint has these fields and this author.") as rows:
-            async for checkpoint in thread.history(branch=branch, limit=limit, filter=wanted, author=author):
+        with Listing(*headings, json=run.json, none="no checkpoint has these fields and this author.") as rows:
+            async for checkpoint in handle.history(branch=branch, limit=limit, filter=wanted, author=author):
                 marks = [head for head, ids in heads.items() if checkpoint.id in ids]
                 rows.add(described(checkpoint) | {"head_of": marks}, _line(checkpoint, marks), *_cells(checkpoint, marks))
+
+    return work
 
 
 async def _no_branch(store: Store, space: str, name: str, branch: str, heads: Mapping[str, Sequence[str]]) -> NotFound:
@@ -270,13 +258,15 @@ def described(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-async def _journal(target: Target, space: str, name: str, limit: int, *, json: bool) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
-        with Listing("age", "key", "event", json=json, none=f"the journal of {name!r} is empty.") as rows:
-            async for event in store.space(space).thread(name).journal.read(limit=limit):
+def _journal(run: Run, name: str, limit: int) -> Work:
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, name)
+        with Listing("age", "key", "event", json=run.json, none=f"the journal of {name!r} is empty.") as rows:
+            async for event in store.space(run.space).thread(name).journal.read(limit=limit):
                 fields = {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late}
                 rows.add(fields | {"event": event.event}, event_line(event), *event_cells(event))
+
+    return work
 
 
 def event_line(event: Event) -> str:
@@ -290,39 +280,38 @@ def event_cells(event: Event) -> tuple[str, str, str]:
     return (ago(event.time), event.key or "", to_text(event.event))
 
 
+@in_store
 def labels(
+    run: Run,
     thread: ThreadName,
     prefix: Prefix = "",
     remove: Annotated[
         list[str] | None,
         typer.Option("--remove", metavar="LABEL", help="Remove this label; may be repeated."),
     ] = None,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """List a thread's labels and their checkpoints, or remove labels.
 
     Example: shoal labels researcher-1 --data ./state --space crew
     """
-    execute(_labels(chosen(data, url, environment=os.environ), space, thread, prefix, remove or [], json=json))
 
-
-async def _labels(target: Target, space: str, name: str, prefix: str, remove: list[str], *, json: bool) -> None:
-    async with opened(target) as store:
-        await check_thread(store, space, name)
-        thread = store.space(space).thread(name)
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
+        handle = store.space(run.space).thread(thread)
         if remove:
-            removed = await thread.unlabel(*remove)
-            emit({"removed": removed}) if json else line(f"{removed} removed")
+            removed = await handle.unlabel(*remove)
+            run.show({"removed": removed}, f"{removed} removed")
             return
-        with Listing("label", "checkpoint", json=json, none=f"thread {name!r} has no such labels.") as rows:
-            async for label, id in thread.labels(prefix):
+        with Listing("label", "checkpoint", json=run.json, none=f"thread {thread!r} has no such labels.") as rows:
+            async for label, id in handle.labels(prefix):
                 rows.add({"label": label, "checkpoint": id}, f"{id}  {to_text(label)[1:-1]}", label, id[:SHORT])
 
+    return work
 
+
+@in_store
 def show(
+    run: Run,
     thread: ThreadName,
     checkpoint: Annotated[
         str | None,
@@ -334,51 +323,23 @@ def show(
     ] = None,
     label: Label = None,
     reveal: Reveal = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Json = False,
-) -> None:
+) -> Work:
     """Print a checkpoint's state as JSON; with --json also its id, parents, heads and metadata. Secret fields are hidden.
 
     Example: shoal show researcher-1 --data ./state --space crew
     """
-    target = chosen(data, url, environment=os.environ)
-    execute(
-        _show(
-            target,
-            space,
-            thread,
-            checkpoint,
-            branch,
-            None if as_of is None else moment_of(as_of, "--as-of"),
-            label,
-            reveal=reveal,
-            json=json,
-        )
-    )
+    moment = None if as_of is None else moment_of(as_of, "--as-of")
 
-
-async def _show(
-    target: Target,
-    space: str,
-    name: str,
-    checkpoint: str | None,
-    branch: str,
-    as_of: datetime | None,
-    label: str | None,
-    *,
-    reveal: bool,
-    json: bool,
-) -> None:
-    async with opened(target) as store:
-        thread: Thread = store.space(space).thread(name)
-        id = None if checkpoint is None else await checkpoint_id(store, thread, checkpoint)
+    async def work(store: Store) -> None:
+        handle: Thread = store.space(run.space).thread(thread)
+        id = None if checkpoint is None else await checkpoint_id(store, handle, checkpoint)
         try:
-            found = await thread.load(id, branch=branch, as_of=as_of, label=label)
+            found = await handle.load(id, branch=branch, as_of=moment, label=label)
         except NotFound:
             # If the thread does not exist at all, the error says so, with similar names.
-            await check_thread(store, space, name)
+            await check_thread(store, run.space, thread)
             raise
         state = found.state if reveal else found.redacted
-        emit(described(found) | {"state": state}) if json else show_value(state)
+        emit(described(found) | {"state": state}) if run.json else show_value(state)
+
+    return work
