@@ -28,6 +28,7 @@ class DocumentContext(NamedTuple):
 
     @property
     def snapshot_key(self) -> bytes:
+        """The key in storage of the document's snapshot."""
         return self.target.snapshot_key
 
 
