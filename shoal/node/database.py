@@ -188,6 +188,8 @@ class Database:
         self._scans: Scans = {**self._rankings.scans, **verifying.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance}
         self._preparations: Preparations = {**self.documents.preparations, **compactions.preparations}
+        self.prepared = frozenset(self._preparations)
+        """The requests that may need preparations: most writes are none of these, and need not ask."""
         self._contests: Contests = steps.contests
         self._shapes = shapes
         self._rules = rules

@@ -176,7 +176,8 @@ class Service:
             if contest is not None:
                 # A quorum may have acknowledged another caller's write that has not arrived here.
                 await self._replicas.catch_up(partition)
-        await self._database.prepare(zip(located.writes, located.targets, strict=True))
+        if not self._database.prepared.isdisjoint(map(type, located.writes)):
+            await self._database.prepare(zip(located.writes, located.targets, strict=True))
         if self._stopping:  # It may have begun to stop meanwhile.
             self._refuse_if_stopping()
         try:
@@ -225,8 +226,10 @@ class Service:
         partition = located.partition
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             return False
-        if self._database.preparations(zip(located.writes, located.targets, strict=True)):
-            return False
+        if not self._database.prepared.isdisjoint(map(type, located.writes)):
+            wanted = zip(located.writes, located.targets, strict=True)
+            if self._database.preparations(wanted):
+                return False
         try:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt):
