@@ -8,7 +8,7 @@ from __future__ import annotations
 from shoal.api.http.exchange import ReadQuery, WriteQuery
 from shoal.api.route import THREAD, Route
 from shoal.api.thread import resume, steps
-from shoal.errors import DriftRefused, NoQuorum, NotFound, StepAbandoned, StepFailed, StepSettled, StepUnresolved, ThreadHeld
+from shoal.errors import DriftRefused, NoQuorum, NotFound, StepSettled, ThreadHeld
 
 STEP_ROUTES: tuple[Route, ...] = (
     Route(
@@ -20,7 +20,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         201,
         steps.BeginBody,
         steps.BeginQuery,
-        errors=(StepUnresolved, StepFailed, StepAbandoned, ThreadHeld),
+        errors=(ThreadHeld,),
     ),
     Route(
         "PUT",
