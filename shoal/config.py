@@ -122,6 +122,7 @@ class Config(Struct, frozen=True, kw_only=True):
     document_compact_updates_max: int = 65_536  # Merged by one compaction.
     document_step_updates_max: int = 256  # Read or merged in one step, so that large documents do not delay other work.
     document_step_bytes_max: int = 64 * KiB  # The same in bytes; the first update may exceed it.
+    document_whole_bytes_max: int = MiB  # Larger merged updates and snapshots are opened in pieces: ten times as much work.
     update_authors_max: int = 1024  # Named by one update of a document.
     item_labels_max: int = 32  # In one namespace.
     item_scan_rows_max: int = 2000  # Examined for one page of a search, so that it does not delay other work.

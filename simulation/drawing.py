@@ -389,6 +389,8 @@ _SETTINGS: dict[str, tuple[int | float, ...]] = {
     "checkpoint_cache_bytes": (1, 1024),
     "document_compact_updates": (2, 5),
     "document_step_updates_max": (1, 3),
+    "document_step_bytes_max": (32, 256),
+    "document_whole_bytes_max": (32, 256),
 }
 """Bounds that are met at their usual values by no plan of this size."""
 

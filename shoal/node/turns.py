@@ -11,9 +11,17 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
 
+from shoal.config import Config
+from shoal.crdt.document.document import Pace
+
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
+
+
+def document_pace(config: Config) -> Pace:
+    """What one step of work on a document may take."""
+    return Pace(config.document_step_updates_max, config.document_step_bytes_max, config.document_whole_bytes_max)
 
 
 async def in_turns(steps: Steps[T]) -> T:

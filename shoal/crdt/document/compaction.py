@@ -28,11 +28,16 @@ import pycrdt
 from shoal.crdt.document import document, readiness, yjs
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.document.live import engine
+from shoal.crdt.document.pieces import parts, pieces
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
+_VETTED_MAX = 256
+_VETTED: dict[
+    bytes, None
+] = {}  # SHA-256 of the merged updates that passed the check last. Whether one does depends on it alone.
 
 
 class Compact(msgspec.Struct, array_like=True, frozen=True, tag="compact"):
@@ -89,7 +94,23 @@ def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
         raise ValueError("it names no operations")
     if not applied.dominates(ends):
         raise ValueError("it covers operations that its origin had not applied")
-    readiness.advance(yjs.parse(merged), {})
+    if compact.digest not in _VETTED:
+        readiness.advance(yjs.parse(merged), {})
+
+
+def vet(merged: bytes, *, structs_max: int) -> Iterator[None]:
+    """Check a merged update, some structs at a time; `check` does not check it again.
+
+    Raises:
+        InvalidValue, NotReady: as `check`.
+    """
+    state: yjs.StateVector = {}
+    for piece in pieces(merged, structs_max=structs_max):
+        state = readiness.advance(yjs.parse(piece), state).state
+        yield
+    _VETTED[hashlib.sha256(merged).digest()] = None
+    while len(_VETTED) > _VETTED_MAX:
+        _VETTED.pop(next(iter(_VETTED)))
 
 
 def has_gap(rows: Rows) -> bool:
@@ -201,7 +222,8 @@ def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pac
     merged = VersionVector()
     for each in standing(rows()):
         merged = merged.join(each.ends)
-        yield [each.merged]
+        for part in parts(each.merged, pace, whole_max=pace.bytes):
+            yield [part]
     for page in document.pages(rows, pace):
         yield [update for position, update in page if ends.covers(dot := dot_of(position)) and not merged.covers(dot)]
     yield [document.withdrawn(rows(), known=lambda position: ends.covers(dot_of(position)))]
@@ -225,12 +247,16 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pa
     position, _, merged = found
     if hashlib.sha256(merged).digest() != digest:
         raise _unproved(position, "is damaged")
-    proof = _Proof(merged)
-    yield
+    proof = _Proof()
+    for part in parts(merged, pace, whole_max=pace.bytes):
+        proof.add([part])
+        yield
+    proof.begin()
     for at in superseded_by(rows(), found):
         if (other := find(rows(), at)) is not None:
-            proof.add([other.merged])
-        yield
+            for part in parts(other.merged, pace, whole_max=pace.bytes):
+                proof.add([part])
+                yield
     for page in swept(rows, found, pace):
         proof.add(update for _, update in page)
         yield
@@ -266,14 +292,12 @@ def rows_of(position: bytes) -> tuple[bytes, bytes]:
 class _Proof:
     """Whether a merged update contains others: applying them must not change it."""
 
-    def __init__(self, merged: bytes) -> None:
-        """Start from a merged update.
-
-        Raises:
-            InvalidValue: the engine refuses it.
-        """
+    def __init__(self) -> None:
         self._doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
-        self._add(merged)
+        self._before = b"", b""
+
+    def begin(self) -> None:
+        """From now on, what is added must change nothing."""
         self._before = self._packed()
 
     def add(self, updates: Iterable[bytes]) -> None:

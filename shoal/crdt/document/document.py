@@ -61,6 +61,7 @@ class Pace(NamedTuple):
 
     updates: int
     bytes: int  # The first one may have more.
+    whole: int  # Bytes of a merged update or a snapshot that is read in one step where somebody waits for the document.
 
     def is_full(self, page: Page) -> bool:
         """Whether a page of positions and updates takes no more."""

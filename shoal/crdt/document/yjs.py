@@ -146,8 +146,8 @@ def parse_state(packed: bytes) -> StateVector:
 
 def pack_state(state: StateVector) -> bytes:
     """A state vector as bytes, clients in order: equal vectors give equal bytes."""
-    entries = b"".join(_varuint(client) + _varuint(clock) for client, clock in sorted(state.items()) if clock)
-    return _varuint(sum(1 for clock in state.values() if clock)) + entries
+    entries = b"".join(pack_varuint(client) + pack_varuint(clock) for client, clock in sorted(state.items()) if clock)
+    return pack_varuint(sum(1 for clock in state.values() if clock)) + entries
 
 
 def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
@@ -159,16 +159,16 @@ def pack_deletes(deletes: list[tuple[int, int, int]]) -> bytes:
             joined[-1] = (client, start, max(joined[-1][2], clock + length - start))
         else:
             joined.append((client, clock, length))
-    return _varuint(len(joined)) + b"".join(_varuint(number) for entry in joined for number in entry)
+    return pack_varuint(len(joined)) + b"".join(pack_varuint(number) for entry in joined for number in entry)
 
 
 def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
     """Deletions in the form that an update has after its structs."""
     ranges: dict[int, list[bytes]] = {}
     for client, clock, length in sorted(deletes):
-        ranges.setdefault(client, []).append(_varuint(clock) + _varuint(length))
-    return _varuint(len(ranges)) + b"".join(
-        _varuint(client) + _varuint(len(found)) + b"".join(found) for client, found in ranges.items()
+        ranges.setdefault(client, []).append(pack_varuint(clock) + pack_varuint(length))
+    return pack_varuint(len(ranges)) + b"".join(
+        pack_varuint(client) + pack_varuint(len(found)) + b"".join(found) for client, found in ranges.items()
     )
 
 
@@ -177,9 +177,14 @@ class Reader:
 
     __slots__ = ("_data", "_position")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, at: int = 0) -> None:
         self._data = data
-        self._position = 0
+        self._position = at
+
+    @property
+    def position(self) -> int:
+        """Where the cursor is."""
+        return self._position
 
     def taken(self) -> bytes:
         """The bytes that were read so far."""
@@ -366,7 +371,8 @@ class Reader:
         return taken
 
 
-def _varuint(value: int) -> bytes:
+def pack_varuint(value: int) -> bytes:
+    """A number as lib0 encodes it."""
     packed = bytearray()
     while value > 0x7F:
         packed.append(value & 0x7F | 0x80)

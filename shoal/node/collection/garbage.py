@@ -37,6 +37,7 @@ from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.node.turns import document_pace
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
@@ -106,7 +107,7 @@ class Collector:
         self._commit = commit
         self._partitions = partitions
         self._config = config
-        self._pace = document.Pace(config.document_step_updates_max, config.document_step_bytes_max)
+        self._pace = document_pace(config)
         self._now = now
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None

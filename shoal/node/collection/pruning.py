@@ -27,8 +27,8 @@ from shoal.node.thread.presence import head_ids
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
 
-_SLICE = 512  # Records that are read before others get a turn.
-_COMPARED_AT_ONCE = 4096  # Checkpoints in memory that are looked at before others get a turn.
+_SLICE = 256  # Records that are read before others get a turn.
+_COMPARED_AT_ONCE = 1024  # Checkpoints in memory that are looked at before others get a turn.
 _LISTED_MAX = 10_000
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.document import compaction, document
+from shoal.crdt.document import compaction
 from shoal.crdt.document.compaction import Cut
 from shoal.crdt.document.live import Building
 from shoal.crdt.dot import VersionVector
@@ -33,7 +33,7 @@ from shoal.node.handler import Checks, Preparation, Preparations, Readers, View,
 from shoal.node.replicas import named
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows
-from shoal.node.turns import Steps, at_once
+from shoal.node.turns import Steps, at_once, document_pace
 from shoal.protocol.requests import Compact, Compacted
 
 # A large document is not written again for a few small edits: n bytes take at least n / 256 updates.
@@ -58,7 +58,7 @@ class Compactions:
         self._config = config
         self._now_ms = now_ms
         self._catalog = catalog
-        self._pace = document.Pace(config.document_step_updates_max, config.document_step_bytes_max)
+        self._pace = document_pace(config)
         self.preparations: Preparations = {Compact: self.prepare}
         self._folded: dict[Compact, Folded] = {}  # For requests that are about to be issued.
         self.checks: Checks = {Compact: self._check}

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from shoal.config import Config
 from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
+from shoal.crdt.document.pieces import parts
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.node.document.compacting import check_whole
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.turns import Steps
+from shoal.node.turns import Steps, document_pace
 
 
 class DocumentContext(NamedTuple):
@@ -51,7 +52,7 @@ class Opening:
         self.is_void = False
         self._place = place
         self._config = config
-        self._pace = document.Pace(config.document_step_updates_max, config.document_step_bytes_max)
+        self._pace = document_pace(config)
         self._read_to = b""  # A position: what comes at or below it is missed.
 
     def meet(self, position: bytes) -> None:
@@ -70,14 +71,20 @@ class Opening:
         stored = begun.transaction.get(begun.snapshot_key)
         covered = compaction.covered(begun.rows)
         snapshot = EMPTY if stored is None else stored[POSITION_BYTES:]
-        building, count = Building(snapshot), 0
+        building, count = Building(), 0
+        step_bytes = min(self._pace.bytes, self._pace.whole)
         if stored is None:
             for each in compaction.standing(begun.rows):
-                building.add([each.merged])
                 count += 1
-                if len(each.merged) >= self._pace.bytes:
-                    yield
+                for part in parts(each.merged, self._pace, whole_max=self._pace.whole):
+                    building.add([part])
+                    if len(each.merged) > step_bytes:
+                        yield
         else:
+            for part in parts(snapshot, self._pace, whole_max=self._pace.whole):
+                building.add([part])
+                if len(snapshot) > step_bytes:
+                    yield
             self._read_to = stored[:POSITION_BYTES]
         for page in document.pages(lambda: self._place().rows, self._pace, after=self._read_to or None):
             building.add([update for _, update in page])

@@ -54,11 +54,13 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
+from shoal.node.peers import vetting
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.rights_requests import RightsRequests
+from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
@@ -108,6 +110,7 @@ class Replicator:
         self._run = environment.entropy(OPENING_BYTES)
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
+        self._pace = document_pace(config)
         self._admission: int | None = None  # The write that makes this learner an owner.
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
@@ -304,6 +307,9 @@ class Replicator:
     async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
         shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
         for some in messages.slices(shipments, SLICE):
+            for shipment in some:
+                if vetting.is_large(shipment, self._pace):
+                    await in_turns(vetting.vet(shipment, self._pace))
             while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
                 await self._commit.wait_durable(self._commit.written)
             self._protocol.deliver(peer, some, self._environment.monotonic())

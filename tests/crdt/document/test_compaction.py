@@ -26,7 +26,7 @@ from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
 Change = tuple[Update, bytes] | tuple[Compact, bytes]
-PACE = Pace(2, 64)
+PACE = Pace(2, 64, 64)
 CONTENTS = ({"m": {"x": 1}}, {"m": {"y": [2]}, "t": "hé"}, {"a": [1, 2]})
 
 

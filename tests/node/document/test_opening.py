@@ -9,7 +9,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt.document import compaction
+from shoal.crdt.document import compaction, yjs
 from shoal.crdt.document.live import Building
 from shoal.node.target import Target
 from shoal.protocol import requests
@@ -57,6 +57,32 @@ async def test_an_opening_reads_a_bounded_number_of_updates_at_a_time(
     assert text == '{"t":"' + "x" * count + '"}'
     assert turns.most <= STEP + 1  # The last step adds what was withdrawn.
     assert turns.all == count + 1
+
+
+async def test_a_large_snapshot_and_a_large_merged_update_are_read_in_pieces(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = SMALL | {"document_whole_bytes_max": 64, "document_snapshot_updates": 25}
+    bench = open_bench(**tiny)
+    session = bench.node.session()
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    entries = doc.get("m", type=pycrdt.Map)
+    for number in range(30):
+        before = doc.get_state()
+        entries[f"k{number}"] = number
+        await session.call(requests.Update("crew", "plan", doc.get_update(before), {"m": "map"}))
+    text = await shown(bench)
+    for _ in range(2):
+        again = open_bench(bench.storage.left_by_crash(None), **tiny)
+        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
+            assert await shown(again) == text
+        assert turns.all >= 50
+        assert turns.most <= 2 * STEP
+        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
+            await compacted(bench)
+            await swept(bench.storage)
+        assert turns.most <= 2 * STEP
+        check_sound(bench.storage)
 
 
 @pytest.mark.parametrize("how", ["follow", "edit", "read together"])
@@ -217,3 +243,23 @@ async def test_a_document_is_opened_though_the_first_that_did_so_was_cancelled(o
     await asyncio.sleep(0)
     first.cancel()
     assert await shown(again) == '{"t":"' + "x" * 40 + '"}'
+
+
+# ── at a peer ─────────────────────────────────────────────────────────────────
+
+
+async def test_a_peer_checks_a_merged_update_a_bounded_number_of_structs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet("ab", **SMALL, document_step_bytes_max=64) as fleet:
+        session = fleet["a"].node.session()
+        doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+        entries = doc.get("m", type=pycrdt.Map)
+        for number in range(60):
+            before = doc.get_state()
+            entries[f"k{number}"] = number
+            await session.call(requests.Update("crew", "plan", doc.get_update(before), {"m": "map"}))
+        await fleet.converged()
+        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
+            await compacted(fleet["a"])
+            await fleet.converged()
+        assert turns.all >= 60
+        assert turns.most <= 3 * STEP

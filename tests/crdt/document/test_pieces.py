@@ -1,0 +1,60 @@
+"""Updates in pieces: together they make what the whole makes, and none waits for another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pycrdt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.crdt.document import compaction, readiness, yjs
+from shoal.crdt.document.live import Building
+from shoal.crdt.document.pieces import pieces
+from shoal.errors import InvalidValue, NotReady
+from tests.crdt.document.edits import STEPS, map_update
+from tests.support.edits import Step, play
+
+
+def whole_of(steps: list[Step]) -> bytes:
+    building = Building()
+    for step in play(steps):
+        building.add([step.update])
+    return building.snapshot()
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.integers(1, 5))
+def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps: list[Step], structs_max: int) -> None:
+    whole = whole_of(steps)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+    state: yjs.StateVector = {}
+    for piece in pieces(whole, structs_max=structs_max):
+        parsed = yjs.parse(piece)
+        assert sum(map(len, parsed.structs.values())) <= structs_max
+        state = readiness.advance(parsed, state).state
+        doc.apply_update(piece)
+    assert doc.get_update() == whole or doc.get_update(doc.get_state()) == Building(whole).doc.get_update(doc.get_state())
+    assert state == readiness.advance(yjs.parse(whole), {}).state
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"\x01", b"\x00\x00\x00", map_update(1)[:-3], b"\x02" + map_update(1)[1:-1] * 2 + b"\x00"]
+)
+def test_a_damaged_update_has_no_pieces_that_pass(damaged: bytes) -> None:
+    with pytest.raises((InvalidValue, NotReady)):
+        for _ in compaction.vet(damaged, structs_max=2):
+            pass
+
+
+def test_a_merged_update_with_a_gap_is_not_vetted() -> None:
+    doc: pycrdt.Doc[pycrdt.Text] = pycrdt.Doc(client_id=3)
+    text = doc.get("t", type=pycrdt.Text)
+    text += "a"
+    state = doc.get_state()
+    text += "b"
+    late = doc.get_update(state)
+    with pytest.raises(NotReady):
+        for _ in compaction.vet(late, structs_max=2):
+            pass
