@@ -86,7 +86,7 @@ class CheckpointChanges(NamedTuple):
 async def changes_of(
     checkpoints: ThreadCheckpoints, id: str, *, parent: requests.Checkpoint | None = None
 ) -> CheckpointChanges:
-    """The changes of a checkpoint. `parent`: its first parent, if it is at hand."""
+    """The changes of a checkpoint. `parent`: its first parent, with any of its channels, if it is at hand."""
     delta = await checkpoints.connection.read(requests.ReadDelta(checkpoints.space, checkpoints.thread, id))
     found = delta.checkpoint
     if not found.parents:
@@ -95,8 +95,12 @@ async def changes_of(
         parent = await checkpoints.read(found.parents[0], [])
     before = {} if parent is None else parent.hashes
     names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]
-    whole = [name for name in names if name in before and name not in delta.appended]
-    old = {} if parent is None else await checkpoints.states(parent.id, whole)
+    old: dict[str, Any] = {}
+    if parent is not None:
+        whole = [name for name in names if name in before and name not in delta.appended]
+        held = {name: parent.channels[name] for name in whole if name in parent.channels}
+        old = {name: values.decode_channel(packed, parent.schema) for name, packed in held.items()}
+        old |= await checkpoints.states(parent.id, [name for name in whole if name not in held])
     differing = channel_differences(old, decoded(found))
     for name, more in delta.appended.items():
         elements = values.decode_channel(more.elements, found.schema)
