@@ -119,7 +119,7 @@ class Database:
         self._clock = HybridClock()
         self.partitions = Partitions(storage, self._clock)
         self.catalog = Catalog(storage, known_max=config.objects_known_max)
-        self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, now=environment.monotonic)
+        self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, environment=environment)
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
@@ -257,7 +257,7 @@ class Database:
     async def prepare(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> None:
         """Do what `preparations` says; others get a turn meanwhile."""
         for steps in self.preparations(wanted):
-            await in_turns(steps)
+            await in_turns(steps, self._environment.pause)
 
     def maintained(self, request: requests.Maintenance[Any]) -> Upkeep:
         """Carry out a maintenance, step by step.

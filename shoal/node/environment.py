@@ -19,6 +19,16 @@ from shoal.storage.commit import RunBlocking
 T = TypeVar("T")
 
 
+# The thread that syncs needs the interpreter's lock between its calls. A loop that never waits leaves it to the thread
+# only every few milliseconds (`sys.getswitchinterval`), so that a sync takes several times as long.
+STEP_PAUSE_S = 0.001
+
+
+async def turn() -> None:
+    """Let other tasks run; it takes no time."""
+    await asyncio.sleep(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The clocks, the randomness and the threads that a node may use. `close` ends the threads."""
@@ -28,6 +38,7 @@ class Environment:
     entropy: Callable[[int], bytes]  # So many random bytes.
     run_blocking: RunBlocking
     close: Callable[[], None]
+    pause: Callable[[], Awaitable[None]] = turn  # Between two steps of work in the background.
 
 
 def system_environment() -> Environment:
@@ -43,4 +54,5 @@ def system_environment() -> Environment:
         entropy=os.urandom,
         run_blocking=run_blocking,
         close=lambda: pool.shutdown(wait=True),
+        pause=lambda: asyncio.sleep(STEP_PAUSE_S),
     )

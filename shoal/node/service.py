@@ -120,6 +120,7 @@ class Service:
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys()
         """Writes that may wait only for the disk."""
         self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
+        self._pause = environment.pause
         self._started_ms = environment.now_ms()
         self._stopping = False
 
@@ -343,12 +344,11 @@ class Service:
                 except StopIteration as done:
                     finished: AnyReply = done.value
                     return finished
-                if piece is None:
-                    reply = None
-                    await asyncio.sleep(0)
-                else:
+                reply = None
+                if piece is not None:
                     with partly(piece.done, piece.done, _REST):
                         reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
+                await self._pause()
 
     async def _reach(
         self, request: requests.ObjectWrite[Any] | requests.Maintenance[Any], bookmark: Bookmark, *, stale: bool

@@ -6,13 +6,13 @@ can be repeated. Between two steps anything may change: a step reads what it nee
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing
 from typing import TypeVar
 
 from shoal.config import Config
 from shoal.crdt.document.document import Pace
+from shoal.node.environment import turn
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ def document_pace(config: Config) -> Pace:
     return Pace(config.document_step_updates_max, config.document_step_bytes_max, config.document_whole_bytes_max)
 
 
-async def in_turns(steps: Steps[T]) -> T:
-    """Take the steps, and return their result; others get a turn between them."""
+async def in_turns(steps: Steps[T], pause: Callable[[], Awaitable[None]] = turn) -> T:
+    """Take the steps, and return their result; others get a turn between them. `pause` waits for the end of theirs."""
     with closing(steps):
         while True:
             try:
@@ -33,7 +33,7 @@ async def in_turns(steps: Steps[T]) -> T:
             except StopIteration as done:
                 outcome: T = done.value
                 return outcome
-            await asyncio.sleep(0)
+            await pause()
 
 
 def at_once(steps: Steps[T]) -> T:

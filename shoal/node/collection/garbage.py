@@ -33,6 +33,7 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import sweeping
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking
+from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -101,14 +102,15 @@ class Collector:
     """The queue of garbage and its sweep. `storage` is the one that `commit` writes to."""
 
     def __init__(
-        self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, now: Callable[[], float]
+        self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, environment: Environment
     ) -> None:
         self._storage = storage
         self._commit = commit
         self._partitions = partitions
         self._config = config
         self._pace = document_pace(config)
-        self._now = now
+        self._now = environment.monotonic
+        self._pause = environment.pause
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
@@ -229,7 +231,7 @@ class Collector:
         for piece in self._sweeps[entries[0].garbage.what](entries):
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
-            await asyncio.sleep(0)
+            await self._pause()
         self._commit.write({entry.key: None for entry in entries})
         self.swept += len(entries)
         self._unreclaimed = True

@@ -309,7 +309,7 @@ class Replicator:
         for some in messages.slices(shipments, SLICE):
             for shipment in some:
                 if vetting.is_large(shipment, self._pace):
-                    await in_turns(vetting.vet(shipment, self._pace))
+                    await in_turns(vetting.vet(shipment, self._pace), self._environment.pause)
             while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
                 await self._commit.wait_durable(self._commit.written)
             self._protocol.deliver(peer, some, self._environment.monotonic())

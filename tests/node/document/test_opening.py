@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pycrdt
@@ -120,6 +121,21 @@ async def test_a_compaction_merges_a_bounded_number_of_updates_at_a_time(
     async with Turns(monkeypatch, Building, "add", added) as turns:
         assert (await compacted(bench)).updates == STEP
     assert turns.all <= STEP + 2  # The first merged update, what is new, and what was withdrawn.
+
+
+async def test_a_compaction_pauses_between_its_steps(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = open_bench(**SMALL)
+    await edited(bench, 10 * STEP)
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(bench.node.service._database, "_environment", replace(bench.simulated.environment, pause=pause))
+    await compacted(bench)
+    assert pauses >= 2 * 10  # One round decides what is covered, another merges it.
 
 
 async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
