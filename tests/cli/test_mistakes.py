@@ -15,7 +15,9 @@ from shoal.cli.mistakes import near
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    directory = tmp_path_factory.mktemp("first") / "state"
+    # A level deeper: other tests make stores right in the directory that `mktemp` makes its own in.
+    directory = tmp_path_factory.mktemp("first") / "here" / "state"
+    directory.parent.mkdir()
     with shoal.sync.open(directory) as store:
         store.space("crew").thread("researcher-1").save({"n": 1})
         store.space("crew").counter("tokens").add(1)
