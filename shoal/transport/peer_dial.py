@@ -31,7 +31,7 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
     """
     limit_s = min(config.connect_timeout_s, config.peer_connect_timeout_s)
     http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), ws_response_class=PeerSocket)
-    link = None
+    link, socket = None, None
     try:
         async with asyncio.timeout(limit_s):
             socket = await _open(http, address, config=config)
@@ -47,6 +47,8 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
         raise Disconnected(f"{address} cannot be reached: {why(reason)}. Nothing was written.") from None
     finally:
         if link is None:
+            if socket is not None:
+                socket.cut()
             await http.close()
     return link
 

@@ -30,14 +30,22 @@ _LOOKS = 4  # How often per heartbeat a stall is looked for.
 class PeerSocket(aiohttp.ClientWebSocketResponse):
     """A WebSocket that shows two things which aiohttp hides: the bytes that wait in its connection, and how to cut it."""
 
-    def __init__(self, reader: Any, writer: Any, *rest: Any, **settings: Any) -> None:
-        super().__init__(reader, writer, *rest, **settings)
+    def __init__(
+        self, reader: Any, writer: Any, protocol: Any, response: aiohttp.ClientResponse, *rest: Any, **settings: Any
+    ) -> None:
+        super().__init__(reader, writer, protocol, response, *rest, **settings)
+        self._held = response
         self.connection: asyncio.Transport = writer.transport
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes in the connection's write buffer."""
         return 0 if self.connection.is_closing() else self.connection.get_write_buffer_size()
+
+    def cut(self) -> None:
+        """Cut the connection without a close frame, and give it back to aiohttp at once. Cutting twice is allowed."""
+        self.connection.abort()
+        self._held.close()
 
 
 class PeerLink:
@@ -129,5 +137,5 @@ class PeerLink:
                 async with asyncio.timeout(CLOSE_S):
                     await self._socket.close(code=code, message=reason_of(reason))
         finally:
-            self._socket.connection.abort()
+            self._socket.cut()
             await self._http.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import AsyncExitStack
 
@@ -9,12 +10,14 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import WSCloseCode, web
+from aiohttp.test_utils import TestServer
 
 from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
 from shoal.errors import Overloaded, PeerRefused
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
+from shoal.transport.peer_link import PeerSocket
 from tests.transport.dummy_node import CONFIG, Make, dialled, raw, side, soon, until
 
 # ── what works ────────────────────────────────────────────────────────────────
@@ -242,3 +245,32 @@ async def test_links_past_the_bound_are_refused_until_there_is_room(make: Make) 
     await until(lambda: b.reported("peer left"))
     async with dialled(b, b"d") as link:
         assert link.peer.node == b.node
+
+
+async def test_a_dial_that_is_given_up_within_the_handshake_cuts_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise aiohttp holds it until the loop's next turn, and warns if there is none."""
+    heard, cuts, cut = asyncio.Event(), [0], PeerSocket.cut
+
+    def counted(socket: PeerSocket) -> None:
+        cuts[0] += 1
+        cut(socket)
+
+    monkeypatch.setattr(PeerSocket, "cut", counted)
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        heard.set()
+        await socket.receive()
+        return socket
+
+    app = web.Application()
+    app.router.add_get(PEER_PATH, silent)
+    async with TestServer(app) as server:
+        address = f"{server.host}:{server.port}"
+        dialling = asyncio.create_task(dial(address, side=side(), nonce=bytes(32), config=CONFIG, admit=lambda peer: None))
+        await soon(heard.wait())
+        dialling.cancel()
+        await asyncio.wait([dialling])
+    assert cuts == [1]
