@@ -116,7 +116,7 @@ async def _watch(store: Store, times: dict[str, float]) -> None:
 async def _all_watched(stores: list[Store], seen: list[dict[str, float]]) -> None:
     """Return once every watch has delivered something."""
     while not all(seen):
-        await stores[0].space("bench").thread("first").save({})
+        await stores[0].space("bench").thread("first").save({}, overwrite=True)
         await asyncio.sleep(_POLL_S)
 
 
