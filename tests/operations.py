@@ -16,7 +16,7 @@ from shoal.protocol.requests.families import FAMILIES, operations
 Reasons = Mapping[str, tuple[type[Request[Any]], ...]]
 
 BY_HAND: Reasons = {
-    "a state is shown in part, and takes conditions": (requests.Save, requests.Load, requests.History, requests.Heads),
+    "the route shows a state in part, and checks conditions": (requests.Save, requests.Load, requests.History, requests.Heads),
     "one route serves several requests": (
         requests.BeginStep,
         requests.ProgressStep,
@@ -37,13 +37,13 @@ BY_HAND: Reasons = {
         requests.Move,
         requests.CommonAncestor,
     ),
-    "an answer has what no field of the reply holds": (
+    "the answer holds more than the reply": (
         requests.ReadRegister,
         requests.ReadSet,
         requests.ReadMap,
         requests.ReadLabels,
     ),
-    "a namespace is a path, or a filter is JSON": (
+    "the namespace is a path, or the filter is JSON": (
         requests.PutItem,
         requests.DeleteItem,
         requests.GetItems,
@@ -51,7 +51,7 @@ BY_HAND: Reasons = {
         requests.RankItems,
         requests.ListNamespaces,
     ),
-    "a read may wait, or begins at a snapshot": (requests.ReadJournal, requests.ReadSnapshot),
+    "the read may wait, or begins at a snapshot": (requests.ReadJournal, requests.ReadSnapshot),
     "the body or the answer is the document itself": (
         requests.Patch,
         requests.Replace,
@@ -60,7 +60,7 @@ BY_HAND: Reasons = {
         requests.Compact,
         requests.DeleteDocument,
     ),
-    "the answer is of another shape": (
+    "the answer has another shape than the reply": (
         requests.DeleteThread,
         requests.Prune,
         requests.Unlabel,
@@ -73,12 +73,12 @@ BY_HAND: Reasons = {
         requests.Cluster,
         requests.ReadPresence,
     ),
-    "several reads or writes": (requests.Batch, requests.MultiRead),
+    "it holds several reads or writes": (requests.Batch, requests.MultiRead),
 }
 """Operations whose routes are written by hand."""
 
 NOT_OVER_HTTP: Reasons = {
-    "a mirror's: they carry updates of Yjs, which its WebSocket takes": (
+    "for mirrors: it carries Yjs updates, which the WebSocket takes": (
         requests.Update,
         requests.Updates,
         requests.Begin,
@@ -87,22 +87,22 @@ NOT_OVER_HTTP: Reasons = {
         requests.ReadMoment,
         requests.ReadDocumentAt,
     ),
-    "of one node to another, or to itself": (requests.TransferRights, requests.TrimEvents, requests.CatchUp),
+    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.CatchUp),
     "presence lasts as long as a session": (requests.Announce,),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
-    "what a framework's saver and its store do": (
+    "for the savers and stores of frameworks": (
         requests.Annotate,
         requests.Claim,
         requests.Discard,
         requests.RefreshItems,
         requests.SweepItems,
     ),
-    "subscriptions, which have a stream of events": (requests.Watch, requests.Follow, requests.FollowPresence),
+    "a subscription; over HTTP it is a stream of events": (requests.Watch, requests.Follow, requests.FollowPresence),
 }
 
 NOT_IN_PYTHON: Reasons = {
-    "of one node to another, or to itself": (requests.TransferRights, requests.TrimEvents),
-    "a `Document` is a mirror: it is edited in place, and follows the rest": (
+    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents),
+    "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
         requests.Replace,
         requests.ReadDocument,
@@ -112,10 +112,10 @@ NOT_IN_PYTHON: Reasons = {
 }
 
 NOT_IN_A_BATCH_OF_PYTHON: Reasons = {
-    "what a framework's saver does, which makes its batches itself": (requests.Annotate, requests.Claim, requests.Unlabel),
-    "what `thread.iterate` does, which makes its batches itself": (requests.ReachPlace,),
-    "upkeep, which takes several operations": (requests.Purge, requests.ClearSet),
-    "a mirror's: a `Document` sends its edits itself": (requests.Update,),
+    "for the savers of frameworks, which make their own batches": (requests.Annotate, requests.Claim, requests.Unlabel),
+    "for `thread.iterate`, which makes its own batches": (requests.ReachPlace,),
+    "it takes several operations": (requests.Purge, requests.ClearSet),
+    "for mirrors: a `Document` sends its own edits": (requests.Update,),
     "`branch` and `rollback` move the handle too": (requests.Move,),
 }
 """Operations that may be in a batch, and for which `space.batch()` has no method."""
@@ -203,23 +203,23 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.ReadDocumentJson,
         requests.ReadMoment,
     ),
-    "a program's: a command is one write, or one read": (requests.Batch, requests.MultiRead),
-    "counters and sets within a map: a program's": (requests.AddEntry, requests.AlterEntry),
-    "a mirror's, or of clients of Yjs: `doc edit` has one": (
+    "a command is one write or one read": (requests.Batch, requests.MultiRead),
+    "counters and sets within a map are for programs": (requests.AddEntry, requests.AlterEntry),
+    "for mirrors and Yjs clients; `doc edit` opens one": (
         requests.Begin,
         requests.ReadDocument,
         requests.Replace,
         requests.RestoreBeginning,
         requests.Updates,
     ),
-    "upkeep that `prune`, a framework's saver or a worker does": (
+    "maintenance by `prune`, a framework's saver or a worker": (
         requests.Discard,
         requests.Purge,
         requests.RefreshItems,
         requests.SweepItems,
     ),
     "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
-    "of one node to another, or to itself": (requests.TransferRights, requests.TrimEvents),
+    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents),
 }
 
 
