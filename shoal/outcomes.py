@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from shoal.errors import OutcomeUnknown, ShoalError
 
-_NOTHING = re.compile(r"\s*Nothing was (written|sent)( now)?[.;]")
+_NOTHING = re.compile(r"\s*Nothing (of it )?was [a-z]+( now)?[.;]")
 
 
 @contextmanager

@@ -14,6 +14,15 @@ def test_an_error_after_a_write_does_not_say_that_nothing_was_written() -> None:
     assert raised.value.detail == {"attempts": 3}
 
 
+@pytest.mark.parametrize(
+    "claim", ["Nothing was written.", "Nothing of it was written;", "Nothing was sent now.", "Nothing was added."]
+)
+def test_no_wording_of_the_claim_is_left(claim: str) -> None:
+    with pytest.raises(OutcomeUnknown) as raised, partly(1, "1 item is put", "Put it again."):
+        raise Disconnected(f"the link broke. {claim}")
+    assert "othing" not in str(raised.value)
+
+
 def test_before_anything_is_written_an_error_stays_as_it_is() -> None:
     with pytest.raises(StoreCorrupt, match="Nothing was written"), partly(0, "0 items are put", "Put them again."):
         raise StoreCorrupt("a block is damaged. Nothing was written.")
