@@ -60,8 +60,10 @@ class Ending(Protocol):
 def outlives(session: str, begun_s: float, told: Told, deletions: Sequence[Ending], losses: Losses) -> bool:
     """Whether no deletion can have ended the object's lifetime that a write, begun then and acknowledged so, belongs to.
 
-    Either its own session made the last deletion before, and all others were over by then. Or all were
-    acknowledged by copies before, and the write was: of any two quorums some node belongs to both.
+    Either its own session made the last deletion before, and that knew of all others: they were over by then, and
+    made by the same session, or answered by the same node. Another node that ends a lifetime at the same time ends
+    the one that begins here too, under `local` without a word. Or all were acknowledged by copies before, and the
+    write was: of any two quorums some node belongs to both.
     """
     if not deletions:
         return True
@@ -74,7 +76,19 @@ def outlives(session: str, begun_s: float, told: Told, deletions: Sequence[Endin
     return (
         last.session == session
         and last.ended_s <= begun_s
-        and all(each is last or each.ended_s < last.begun_s for each in deletions)
+        and all(each is last or (each.ended_s < last.begun_s and _is_known(each, last, losses)) for each in deletions)
+    )
+
+
+def _is_known(earlier: Ending, last: Ending, losses: Losses) -> bool:
+    """Whether the node that made the last deletion knew of an earlier one, which was over by then."""
+    if earlier.session == last.session:
+        return True
+    return (
+        earlier.told is not None
+        and last.told is not None
+        and earlier.told.node == last.told.node
+        and earlier.told.is_owed(losses)
     )
 
 

@@ -70,14 +70,19 @@ class Pursuit(NamedTuple):
 
 
 def probes(plan: Plan) -> Iterator[Probe | Pursuit]:
-    """One in the middle of each cut, for each node that it cuts off from others and that is well; and all pursuits."""
+    """One in the middle of each cut, for each node that it cuts off from others and that is well; and all pursuits.
+
+    A probe draws its idempotency key from its node and its moment: cuts of the same moment make one.
+    """
     yield from _pursuits(plan)
-    for cut in plan.faults:
-        if isinstance(cut, Cut):
-            at = cut.at + min(cut.for_s, plan.duration_s - cut.at) / 2
-            for node in plan.names:
-                if node in cut.sources + cut.targets and _is_well(plan, node, at):
-                    yield Probe(at, node, plan)
+    moments = dict.fromkeys(
+        (cut.at + min(cut.for_s, plan.duration_s - cut.at) / 2, node)
+        for cut in plan.faults
+        if isinstance(cut, Cut)
+        for node in plan.names
+        if node in cut.sources + cut.targets
+    )
+    yield from (Probe(at, node, plan) for at, node in moments if _is_well(plan, node, at))
 
 
 async def ask(

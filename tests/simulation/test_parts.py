@@ -12,6 +12,7 @@ import pytest
 
 from shoal.client.document.document import Document
 from shoal.node.items import planning
+from shoal.protocol.requests import Durability
 from shoal.testing.loop import run
 from simulation.execution import execute
 from simulation.judging.obligations import Losses
@@ -20,11 +21,11 @@ from simulation.parts.all import FAMILIES, KINDS, PARTS
 from simulation.parts.beginnings import Page
 from simulation.parts.branches import Lines
 from simulation.parts.documents import Papers
-from simulation.parts.erasing import ERASED, Erasing, Pruned
+from simulation.parts.erasing import ERASED, Deletion, Erasing, Pruned
 from simulation.parts.memory import Items, Written
 from simulation.parts.memory import Place as ItemPlace
 from simulation.parts.messages import MESSAGES, Messages
-from simulation.parts.part import Told, name_of
+from simulation.parts.part import Told, name_of, outlives
 from simulation.parts.saves import At
 from simulation.parts.sets import Sets, Touched
 from simulation.parts.spending import OVERSPENT, Budgets, Paid
@@ -67,6 +68,40 @@ async def broken(cluster: SimulatedCluster, agents: Agents, family: str) -> list
         return [violation.invariant for violation in await agents.parts[family].broken(client.session, Losses(CALM))]
     finally:
         await client.session.close()
+
+
+def deleted(by: str, at_s: float, node: str, durability: Durability = "local") -> Deletion:
+    return Deletion(by, at_s, set(), at_s + 0.5, Told(durability, node, at_s + 0.5))
+
+
+LAST = deleted("mine", 3.0, "n1")
+
+
+@pytest.mark.parametrize(
+    ("deletions", "promised"),
+    [
+        pytest.param([], True, id="nobody deletes"),
+        pytest.param([LAST], True, id="its own session does"),
+        pytest.param([deleted("other", 3.0, "n1")], False, id="another session does"),
+        pytest.param([deleted("mine", 1.0, "n2"), LAST], True, id="its own session did elsewhere"),
+        pytest.param([deleted("other", 1.0, "n1"), LAST], True, id="another did at the same node"),
+        pytest.param([deleted("other", 1.0, "n2"), LAST], False, id="another did at a node that had not told this one"),
+        pytest.param([deleted("other", 2.8, "n1"), LAST], False, id="another was at it"),
+    ],
+)
+def test_a_write_outlives_a_deletion_that_its_node_knows_of(deletions: list[Deletion], promised: bool) -> None:
+    assert outlives("mine", 4.0, Told("local", "n1", 5.0), deletions, Losses(CALM)) is promised
+
+
+def test_a_write_outlives_no_deletion_that_its_node_may_have_forgotten() -> None:
+    lossy = Losses(Plan(seed=1, faults=[Wipe(at=2.0, node="n1")]))
+    assert not outlives("mine", 4.0, Told("local", "n1", 5.0), [deleted("other", 1.0, "n1"), LAST], lossy)
+
+
+def test_copies_outlive_the_deletions_of_copies_whoever_made_them() -> None:
+    deletions = [deleted("other", 1.0, "n2", "quorum"), deleted("third", 1.2, "n3", "all")]
+    assert outlives("mine", 4.0, Told("quorum", "n1", 5.0), deletions, Losses(CALM))
+    assert not outlives("mine", 4.0, Told("local", "n1", 5.0), deletions, Losses(CALM))
 
 
 @pytest.mark.parametrize("family", PARTS)

@@ -211,6 +211,11 @@ def test_every_node_that_a_cut_isolates_is_probed_unless_it_has_an_excuse() -> N
     assert probed(Pause(at=18.0, node="n2")) == {"n1", "n2", "n3"}
 
 
+def test_cuts_of_the_same_moment_probe_a_node_once() -> None:
+    again = Cut(at=CUT.at, for_s=CUT.for_s, sources=CUT.targets, targets=CUT.sources)
+    assert sorted(probe.node for probe in probes(Plan(seed=1, faults=[CUT, again]))) == ["n1", "n2", "n3"]
+
+
 def test_a_probe_of_a_node_that_answers_breaks_nothing_and_one_of_another_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> Agents:
         await asyncio.sleep(5.0)
