@@ -126,8 +126,6 @@ class _Agent:
             return
         to, name, is_new = random.choice(there).at, random.choice(_BRANCHES), random.random() < 0.3
         branch, reason = Branch(self._bench.name, name), f"move {next(self._lines.numbers)}"
-        if act.repeat:
-            self._lines.unsure.add(branch)  # On another node it may take the place of other heads too.
 
         def learn(reply: object) -> None:
             assert isinstance(reply, Moved)
@@ -143,14 +141,19 @@ class _Agent:
                 await thread.rollback(to.id, branch=name, reason=reason, by="agent", durability=act.durability)
 
         try:
-            await self._bench.writer.write(act, random, [], send, of=Move, learn=learn)
-        except (NotFound, BranchTaken):
+            left_once = await self._bench.send(act, random, send, of=Move, learn=learn)
+        except BranchTaken:
+            return  # A branch that is begun takes the place of no head.
+        except NotFound:
+            self._lines.unsure.add(branch)  # Another node, asked before, may have found it.
             return
         except ShoalError as error:
             self._lines.unsure.add(branch)
             self._author.at.pop(name, None)
             self._bench.refused(error)
             raise
+        if not left_once:
+            self._lines.unsure.add(branch)  # On another node it may have taken the place of other heads too.
         self._author.at[name] = to
         self._bench.did(f"{reason} of {name} to {to.id[:8]}")
 

@@ -123,6 +123,7 @@ class Bench:
         request: Callable[[], Awaitable[None]],
         *,
         of: type[Write[Any]] | tuple[type[Write[Any]], ...],
+        learn: Callable[[object], None] = lambda reply: None,
     ) -> bool:
         """Carry out a write, once more if the act says so; note what refuses it, and raise that.
 
@@ -132,7 +133,7 @@ class Bench:
             ShoalError: as the request.
         """
         before = self.client.dialled - self.client.has_link
-        await self.writer.write(act, random, [], request, of=of)
+        await self.writer.write(act, random, [], request, of=of, learn=learn)
         return not act.repeat and self.client.dialled - before <= 1
 
 

@@ -230,6 +230,23 @@ def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(fa
     assert scene(work) == [True, True, False, True, False]
 
 
+def test_what_a_move_took_the_place_of_is_known_unless_it_may_have_left_twice() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[bool]:
+        lines = cast(Lines, agents.parts["lines"])
+        unsure = []
+        await agents.act(Act(at=0.0, agent=0, kind="save-on-branch"))
+        for nth in range(2):
+            again = asyncio.create_task(agents.act(Act(at=1.0 + nth, agent=0, kind="move-branch")))
+            if nth:
+                await asyncio.sleep(0.001)
+                await agents._clients[0].leave()
+            await again
+            unsure.append(bool(lines.unsure))
+        return unsure
+
+    assert scene(work) == [False, True]
+
+
 def test_a_message_that_is_lost_or_waits_again_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         messages = cast(Messages, agents.parts["messages"])
