@@ -14,6 +14,7 @@ from rich.console import Console
 
 from benchmarks import (
     blocking,
+    catching_up,
     checkpointers,
     cluster,
     crashes,
@@ -46,6 +47,7 @@ ALL = [
     Benchmark("natives", natives.run),
     Benchmark("crashes", crashes.run),
     Benchmark("cluster", cluster.run),
+    Benchmark("catching-up", catching_up.run),
     Benchmark("replicated", replicated.run),
     Benchmark("documents", documents.run),
     Benchmark("yjs", yjs.run),

@@ -1,4 +1,4 @@
-"""Three nodes in processes of their own: how soon the others show a write, and how fast a node catches up."""
+"""Three nodes in processes of their own: how soon the others show a write."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ import uvloop
 import shoal
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
 from benchmarks.states import state
-from shoal.client.store import Space, Store
+from shoal.client.store import Store
 from shoal.protocol.requests import Durability
 
 RATE = 500  # Saves a second, over all three nodes.
 AGENTS = 48
-MISSED = 20_000
-_WRITERS = 128
 _POLL_S = 0.02
 
 
@@ -38,7 +36,6 @@ def run(effort: Effort) -> Section:
     for _ in range(effort.repeats):
         local.append(spread("local", effort.seconds * 2))
         quorum.append(spread("quorum", effort.seconds * 2))
-    caught_up = [catching_up(MISSED if effort.repeats > 2 else MISSED // 10) for _ in range(min(3, effort.repeats))]
     figures = [
         Figure(
             "`local`: acknowledged → shown by both others, p50", "ms", tuple(each.shown_p50 for each in local), Target("≤", 10)
@@ -51,7 +48,6 @@ def run(effort: Effort) -> Section:
         Figure("`quorum`: sent → acknowledged, p50", "ms", tuple(each.saved_p50 for each in quorum), Target("≤", 10)),
         Figure("`quorum`: sent → acknowledged, p99", "ms", tuple(each.saved_p99 for each in quorum), Target("≤", 60)),
         Figure("saves that were made", "1/s", tuple(each.per_s for each in (*local, *quorum))),
-        Figure(f"a node that missed {MISSED:,} operations: ready → holds them all", "s", tuple(caught_up), Target("≤", 5)),
     ]
     return Section("Three nodes", _METHOD, figures)
 
@@ -60,8 +56,7 @@ _METHOD = (
     "Three `shoal serve` processes over the loopback interface, each with a RocksDB directory of its own, and one client "
     f"process, all on this machine's cores. {AGENTS} agents, a third at each node, save states of 1 KB, {RATE} a second in all "
     "by a clock that does not wait for answers. A save counts as shown by a node when a watch on it delivers the checkpoint, "
-    f"which it does once it is durable there. Catching up: one node is killed, {MISSED:,} saves are made on the others, it is "
-    "started again; the clock runs from its readiness until it holds as many operations as they do."
+    "which it does once it is durable there."
 )
 
 
@@ -139,47 +134,6 @@ async def _paced(stores: list[Store], saves: list[tuple[str, float, float]], *, 
             await asyncio.sleep(0.002)
 
 
-# ── how fast ──────────────────────────────────────────────────────────────────
-
-
-def catching_up(operations: int) -> float:
-    with tempfile.TemporaryDirectory() as directory, Nodes(Path(directory)) as nodes:
-        nodes.kill(2)
-        uvloop.run(_write(nodes.urls[:2], operations))
-        nodes.start(2)
-        began = perf_counter()
-        while _held(nodes.urls[2]) < operations:
-            sleep(_POLL_S)
-        return perf_counter() - began
-
-
-async def _write(urls: list[str], operations: int) -> None:
-    async with shoal.connect(",".join(urls)) as store:
-        space = store.space("bench")
-        await asyncio.gather(*(_save_many(space, writer, operations // _WRITERS + 1) for writer in range(_WRITERS)))
-
-
-async def _save_many(space: Space, writer: int, count: int) -> None:
-    thread = space.thread(f"writer-{writer}")
-    for step in range(count):
-        await thread.save(state(writer, step))
-
-
-def _held(url: str) -> int:
-    return int(_members(url)[0]["operations"])
-
-
-def _linked(url: str) -> bool:
-    """Whether the node can send to all others."""
-    return all(member["state"] != "unreachable" for member in _members(url))
-
-
-def _members(url: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(url + "/v1/cluster") as answer:
-        members: list[dict[str, Any]] = json.load(answer)["members"]
-        return members
-
-
 # ── the nodes ─────────────────────────────────────────────────────────────────
 
 
@@ -223,6 +177,18 @@ class Nodes:
     def kill(self, number: int) -> None:
         self._processes[number].kill()
         self._processes.pop(number).wait()
+
+
+def _linked(url: str) -> bool:
+    """Whether the node can send to all others."""
+    return all(member["state"] != "unreachable" for member in members(url))
+
+
+def members(url: str) -> list[dict[str, Any]]:
+    """The cluster's members as a node sees them, itself first."""
+    with urllib.request.urlopen(url + "/v1/cluster") as answer:
+        found: list[dict[str, Any]] = json.load(answer)["members"]
+        return found
 
 
 def free_ports(count: int) -> list[int]:
