@@ -6,6 +6,7 @@ Laws:
 - Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
   each time ("full jitter"). They start over after a link that lasted longer
   than the slowest of them. A peer that refused, or was refused, is dialled at the slowest pace.
+- A peer that has just made a link to this node can be reached: it is dialled at once.
 - An address that leads to this node itself is a mistake, which may be corrected while the
   node runs: it is reported, and dialled again at the slowest pace. It still counts as an owner.
 - `reasons` says of each other address why there is no link now, if there is none.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from aiohttp import WSCloseCode
 
@@ -53,6 +55,7 @@ class PeerDialler:
         self._reasons = dict.fromkeys(addresses, "not dialled yet")
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.
         self._tasks: list[asyncio.Task[None]] = []
+        self._hurried = {address: asyncio.Event() for address in addresses}
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -70,11 +73,20 @@ class PeerDialler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
+    def hurry(self, address: str) -> None:
+        """The peer at this address is up: dial it at once, unless it is linked. Unknown addresses are ignored."""
+        hurried = self._hurried.get(address)
+        if hurried is not None and all(there != address for there, _ in self._linked.values()):
+            hurried.set()
+
     async def _keep(self, address: str) -> None:
         failures = 0
         while True:
+            self._hurried[address].clear()
             failures = await self._once(address, failures=failures)
-            await asyncio.sleep(self._delay_s(failures))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._delay_s(failures)):
+                    await self._hurried[address].wait()
 
     async def _once(self, address: str, *, failures: int) -> int:
         """Make one attempt, and hold its link. Returns the number of failures in a row."""

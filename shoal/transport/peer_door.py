@@ -89,7 +89,7 @@ class _Accepted:
 
 
 class PeerDoor:
-    """The accepted links. `serve` is the handler of `PEER_PATH`."""
+    """The accepted links. `serve` is the handler of `PEER_PATH`; `accepted` is called with the name of each peer that is."""
 
     def __init__(
         self,
@@ -99,8 +99,10 @@ class PeerDoor:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Warnings,
+        accepted: Callable[[str], None],
     ) -> None:
         self._peer = peer
+        self._accepted = accepted
         self._config = config
         self._entropy = entropy
         self._report = report
@@ -237,6 +239,7 @@ class PeerDoor:
         older = self._newest.get(identity.node)
         self._newest[identity.node] = link
         self._report("peer accepted", peer=link.name, node=identity.node.hex(), software=identity.software)
+        self._accepted(identity.name)
         if older is not None:
             await older.close(WSCloseCode.POLICY_VIOLATION, reason="a newer link of this node took its place")
             await older.ended.wait()

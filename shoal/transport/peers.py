@@ -31,15 +31,8 @@ class Peers:
         warn: Report,
     ) -> None:
         warnings = Warnings(warn, config=config)
-        self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings)
-        self._dialler = PeerDialler(
-            peer,
-            addresses=addresses,
-            config=config,
-            entropy=entropy,
-            report=report,
-            warn=warnings,
-        )
+        self._dialler = PeerDialler(peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings)
+        self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry)
 
     @property
     def reasons(self) -> Mapping[str, str]:

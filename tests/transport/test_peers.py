@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
 from shoal.errors import Overloaded, PeerRefused
+from shoal.transport import peer_dialler
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerSocket
@@ -64,6 +65,19 @@ async def test_a_peer_that_is_not_there_yet_is_dialled_until_it_is(make: Make) -
     await until(lambda: a.reported("peer not linked"))
     await b.listen()
     b.start()
+    assert (await a.outlet()).peer.node == b.node
+
+
+async def test_a_peer_that_returns_is_dialled_at_once_when_it_has_made_a_link_itself(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_dialler, "DELAY_S_FIRST", 3600.0)
+    a, b = await make(b"a", start=False, reconnect_delay_s_max=3600.0), await make(b"b")
+    await b.stop()
+    a.start(b.address)
+    await until(lambda: a.reported("peer not linked"))
+    await b.listen()
+    b.start(a.address)
     assert (await a.outlet()).peer.node == b.node
 
 
