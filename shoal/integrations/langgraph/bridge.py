@@ -16,14 +16,15 @@ from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
 
-_LOST = "the store was closed during this call. A write may or may not be applied; open the store, and read what is there."
+LOST = "the store was closed during this call. A write may or may not be applied; open the store, and read what is there."
+_CLOSED_CHECK_S = 5.0  # How often a waiting thread looks whether the loop that should answer it has ended.
 
 
 class Bridge:
     """A bridge to one loop; it must be made on that loop."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     async def awaited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a call on the store's loop.
@@ -31,7 +32,7 @@ class Bridge:
         Raises:
             Unavailable: the store's loop is closed.
         """
-        if asyncio.get_running_loop() is self._loop:
+        if asyncio.get_running_loop() is self.loop:
             return await call()
         return await asyncio.wrap_future(self._handed(call))
 
@@ -43,24 +44,59 @@ class Bridge:
             Unavailable: the loop is closed; nothing was called.
             OutcomeUnknown: it was closed during the call.
         """
-        if _running() is self._loop:
+        self.check_elsewhere()
+        return self.waited(self._handed(call))
+
+    def check_elsewhere(self) -> None:
+        """Check that the loop runs, on another thread than this one.
+
+        Raises:
+            InvalidInput: this is the loop's own thread.
+            Unavailable: the loop is closed.
+        """
+        if _running() is self.loop:
             raise InvalidInput(
                 "a blocking call was made on the loop of the saver's store, where it would wait for itself. "
                 "Nothing was written. Use the asynchronous form here (`await graph.ainvoke(…)`, `await saver.aget_tuple(…)`), "
                 "or call it from another thread."
             )
-        future = self._handed(call)
+        if not self.loop.is_running():
+            raise _closed()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call it on the loop.
+
+        Raises:
+            Unavailable: the loop is closed.
+        """
         try:
-            return future.result()
-        except CancelledError:
-            raise OutcomeUnknown(_LOST) from None
-        except BaseException:
-            future.cancel()  # This thread was interrupted, so nobody waits for the call any more.
-            raise
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            raise _closed() from None
+
+    def waited(self, future: Future[T]) -> T:
+        """Block until the loop has set the result.
+
+        Raises:
+            OutcomeUnknown: the loop was closed meanwhile.
+        """
+        while True:
+            try:
+                return future.result(_CLOSED_CHECK_S)
+            except CancelledError:
+                raise OutcomeUnknown(LOST) from None
+            except TimeoutError:
+                if future.done():
+                    return future.result()  # It has ended just now, or raised this itself.
+                if self.loop.is_closed():
+                    raise OutcomeUnknown(LOST) from None
+            except BaseException:
+                future.cancel()  # If this thread was interrupted, nobody waits for the call any more.
+                raise
 
     async def iterated(self, source: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield the items of an iterator that runs on the store's loop. Raises as `awaited`."""
-        if asyncio.get_running_loop() is self._loop:
+        if asyncio.get_running_loop() is self.loop:
             async for item in source:
                 yield item
             return
@@ -73,9 +109,13 @@ class Bridge:
             yield found[0]
 
     def _handed(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        if self._loop.is_closed() or not self._loop.is_running():
-            raise Unavailable("the saver's store is closed, and its loop has ended. Nothing was written. Open it again.")
-        return asyncio.run_coroutine_threadsafe(call(), self._loop)
+        if not self.loop.is_running():
+            raise _closed()
+        return asyncio.run_coroutine_threadsafe(call(), self.loop)
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the saver's store is closed, and its loop has ended. Nothing was written. Open it again.")
 
 
 async def _next(source: AsyncIterator[T]) -> tuple[T] | None:

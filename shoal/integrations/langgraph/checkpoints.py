@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from threading import Lock
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -34,6 +35,7 @@ from shoal.client.connection import StoreConnection
 from shoal.errors import NotFound
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.writes import Writes
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.values.foreign import LANGGRAPH
@@ -52,10 +54,33 @@ class Base(NamedTuple):
     stored: frozenset[str]  # The channels that have a value.
 
 
+class Put(NamedTuple):
+    """The arguments of a put, its serialiser, and the token of `Claim`, or an empty one."""
+
+    serde: SerializerProtocol
+    config: RunnableConfig
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    new_versions: ChannelVersions
+    owner: str
+
+
+class Draft(NamedTuple):
+    """A put that is packed and not sent."""
+
+    place: Place
+    parent: str | None  # LangGraph's id of the parent.
+    id: str
+    versions: ChannelVersions
+    stored: frozenset[str]
+    request: requests.Save
+
+
 class Bases:
-    """The last checkpoints of live threads; beyond the bound the oldest is forgotten."""
+    """The last checkpoints of live threads; beyond the bound the oldest is forgotten. Any thread may use it."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._known: OrderedDict[tuple[Place, str], Base] = OrderedDict()
 
     def get(self, place: Place, id: str) -> Base | None:
@@ -64,74 +89,74 @@ class Bases:
 
     def put(self, place: Place, id: str, base: Base, *, replacing: str | None = None) -> None:
         """Remember a checkpoint; the one that it is `replacing` is not live any more."""
-        if replacing is not None:
-            self._known.pop((place, replacing), None)
-        self._known[place, id] = base
-        self._known.move_to_end((place, id))
-        if len(self._known) > BASES_MAX:
-            self._known.popitem(last=False)
+        with self._lock:
+            if replacing is not None:
+                self._known.pop((place, replacing), None)
+            self._known[place, id] = base
+            self._known.move_to_end((place, id))
+            if len(self._known) > BASES_MAX:
+                self._known.popitem(last=False)
 
     def forget(self, place: Place, id: str) -> None:
         """Forget one checkpoint."""
-        self._known.pop((place, id), None)
+        with self._lock:
+            self._known.pop((place, id), None)
 
     def forget_thread(self, thread_id: str) -> None:
         """Forget all checkpoints of a thread."""
-        for known in [known for known in self._known if known[0].thread_id == thread_id]:
-            del self._known[known]
+        with self._lock:
+            for known in [known for known in self._known if known[0].thread_id == thread_id]:
+                del self._known[known]
 
 
 class Checkpoints:
-    """The saver's operations on one space. All run on the store's own loop."""
+    """The saver's operations on one space. Those that are not awaited run on any thread, all others on the store's own loop."""
 
-    def __init__(self, connection: StoreConnection, space: str) -> None:
+    def __init__(self, connection: StoreConnection, space: str, writes: Writes) -> None:
         self.connection = connection
         self.space = space
         self.bases = Bases()
+        self._writes = writes
 
-    async def put(
-        self,
-        serde: SerializerProtocol,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-        owner: str,
-    ) -> RunnableConfig:
-        """See `BaseCheckpointSaver.aput`; `owner` is the token of `Claim`, or empty.
+    async def put(self, put: Put) -> RunnableConfig:
+        """See `BaseCheckpointSaver.aput`.
 
         Raises:
             OwnerSuperseded: another writer has claimed the thread since.
         """
-        place, parent = place_of(config), config["configurable"].get("checkpoint_id")
-        bare = {**checkpoint}
-        bare.pop("channel_values", None)
-        packed = encoding.pack_metadata(serde, bare, get_checkpoint_metadata(config, metadata), parent or "")
-        known = self.bases.get(place, parent) if parent else None
-        base = known or (await self._read_base(serde, place, parent) if parent else None)
-        try:
-            await self._save(serde, place, parent, base, checkpoint, packed, new_versions, owner)
-        except NotFound:
-            # The remembered parent does not exist any more: another process deleted the thread.
-            if known is None or parent is None:
-                raise
-            self.bases.forget(place, parent)
-            base = await self._read_base(serde, place, parent)
-            await self._save(serde, place, parent, base, checkpoint, packed, new_versions, owner)
-        return config_of(place, checkpoint["id"])
+        draft = self.drafted(put)
+        if draft is not None:
+            try:
+                return self.saved(draft, await self._writes.put(draft.request))
+            except NotFound:
+                if not draft.parent:
+                    raise
+                self.forget_parent(draft)
+        place = place_of(put.config)
+        base = await self._read_base(put.serde, place, put.config["configurable"]["checkpoint_id"])
+        draft = self._draft(put, place, base)
+        return self.saved(draft, await self._writes.put(draft.request))
 
-    async def _save(
-        self,
-        serde: SerializerProtocol,
-        place: Place,
-        parent: str | None,
-        base: Base | None,
-        checkpoint: Checkpoint,
-        metadata: bytes,
-        new_versions: ChannelVersions,
-        owner: str,
-    ) -> None:
-        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    def drafted(self, put: Put) -> Draft | None:
+        """The request of a put; None if its parent must be read first."""
+        place, parent = place_of(put.config), put.config["configurable"].get("checkpoint_id")
+        base = self.bases.get(place, parent) if parent else None
+        return None if parent and base is None else self._draft(put, place, base)
+
+    def saved(self, draft: Draft, saved: requests.Saved) -> RunnableConfig:
+        """Remember a put that was answered, and return the config that names it."""
+        self.bases.put(draft.place, draft.id, Base(saved.id, draft.versions, draft.stored), replacing=draft.parent)
+        return config_of(draft.place, draft.id)
+
+    def forget_parent(self, draft: Draft) -> None:
+        """Forget the remembered parent of a draft, which does not exist any more: another process deleted the thread."""
+        self.bases.forget(draft.place, draft.parent or "")
+
+    def _draft(self, put: Put, place: Place, base: Base | None) -> Draft:
+        serde, config, checkpoint, metadata, new_versions, owner = put
+        parent = config["configurable"].get("checkpoint_id")
+        bare: dict[str, Any] = {**checkpoint}
+        values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], checkpoint["id"]
         before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
         channels: dict[str, bytes] = {}
         stored: list[str] = []
@@ -143,24 +168,22 @@ class Checkpoints:
                 channels[name_of(name)] = encoding.pack_value(serde, values[name])
                 stored.append(name)
         stored_now = frozenset(stored)
-        label = label_of(place.namespace, checkpoint["id"])
         request = requests.Save(
             self.space,
             name_of(place.thread_id),
             channels,
-            metadata,
+            encoding.pack_metadata(serde, bare, get_checkpoint_metadata(config, metadata), parent or ""),
             branch_of(place.namespace),
             NO_HEAD if base is None else base.id,
             schema=LANGGRAPH,
             delta=base is not None,
             removed=[name_of(name) for name in stored_before if name not in stored_now],
             fork=True,  # A graph may continue from any checkpoint of its history.
-            label=label,
+            label=label_of(place.namespace, id),
             owner=owner,
         )
-        saved = await self.connection.write(request, key=None, durability=None)
-        # A copy, because LangGraph later changes the versions that it passed.
-        self.bases.put(place, checkpoint["id"], Base(saved.id, {**versions}, stored_now), replacing=parent)
+        # A copy of the versions, because LangGraph later changes those that it passed.
+        return Draft(place, parent, id, {**versions}, stored_now, request)
 
     async def _read_base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
         page = await self.read(place.thread_id, label=label_of(place.namespace, parent))
@@ -181,8 +204,19 @@ class Checkpoints:
         Raises:
             OwnerSuperseded: another writer has claimed the thread since.
         """
-        if not writes:
-            return
+        if writes:
+            await self._writes.annotate(self.annotation(serde, config, writes, task_id, task_path, owner))
+
+    def annotation(
+        self,
+        serde: SerializerProtocol,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+        owner: str,
+    ) -> requests.Annotate:
+        """The request of a task's pending writes."""
         notes = []
         for number, (channel, value) in enumerate(writes):
             index = WRITES_IDX_MAP.get(channel, number)
@@ -191,8 +225,7 @@ class Checkpoints:
             notes.append(Note(name, encoding.pack_write(serde, task_path, channel, value), first=index >= 0))
         place = place_of(config)
         label = label_of(place.namespace, config["configurable"]["checkpoint_id"])
-        request = requests.Annotate(self.space, name_of(place.thread_id), label, notes, owner)
-        await self.connection.write(request, key=None, durability=None)
+        return requests.Annotate(self.space, name_of(place.thread_id), label, notes, owner)
 
     async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
         """See `BaseCheckpointSaver.aget_tuple`; without a checkpoint id, the one with the greatest id."""

@@ -28,11 +28,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
+from shoal.errors import NotFound
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.bridge import Bridge
-from shoal.integrations.langgraph.checkpoints import Checkpoints
+from shoal.integrations.langgraph.checkpoints import Checkpoints, Put
 from shoal.integrations.langgraph.naming import name_of
 from shoal.integrations.langgraph.opening import Opening, checked_store
+from shoal.integrations.langgraph.writes import Writes
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -54,8 +56,10 @@ class ShoalSaver(BaseCheckpointSaver[str]):
             InvalidInput: `store` is not an open store. With a path, use `ShoalSaver.open`.
         """
         super().__init__(serde=serde)
-        self._checkpoints = Checkpoints(checked_store(store, "ShoalSaver").connection, check_name("space", space))
+        connection = checked_store(store, "ShoalSaver").connection
         self._bridge = Bridge()
+        self._writes = Writes(connection, self._bridge)
+        self._checkpoints = Checkpoints(connection, check_name("space", space), self._writes)
         self._owned: tuple[str, str] | None = None  # The thread that this saver has claimed, and its owner token.
 
     @classmethod
@@ -144,10 +148,8 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         Raises:
             OwnerSuperseded: another writer has claimed the thread since this saver did.
         """
-        owner = self._owner(config)
-        return await self._bridge.awaited(
-            lambda: self._checkpoints.put(self.serde, config, checkpoint, metadata, new_versions, owner)
-        )
+        put = Put(self.serde, config, checkpoint, metadata, new_versions, self._owner(config))
+        return await self._bridge.awaited(lambda: self._checkpoints.put(put))
 
     def put(
         self,
@@ -157,10 +159,16 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`aput`, blocking."""
-        owner = self._owner(config)
-        return self._bridge.blocking(
-            lambda: self._checkpoints.put(self.serde, config, checkpoint, metadata, new_versions, owner)
-        )
+        self._bridge.check_elsewhere()
+        put = Put(self.serde, config, checkpoint, metadata, new_versions, self._owner(config))
+        if (draft := self._checkpoints.drafted(put)) is not None:
+            try:
+                return self._checkpoints.saved(draft, self._writes.blocking(draft.request))
+            except NotFound:
+                if not draft.parent:
+                    raise
+                self._checkpoints.forget_parent(draft)
+        return self._bridge.blocking(lambda: self._checkpoints.put(put))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -175,8 +183,10 @@ class ShoalSaver(BaseCheckpointSaver[str]):
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """`aput_writes`, blocking."""
-        owner = self._owner(config)
-        self._bridge.blocking(lambda: self._checkpoints.put_writes(self.serde, config, writes, task_id, task_path, owner))
+        if writes:
+            self._bridge.check_elsewhere()
+            request = self._checkpoints.annotation(self.serde, config, writes, task_id, task_path, self._owner(config))
+            self._writes.blocking(request)
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
         """The next number with a random fraction, so that two forks of a thread never share a version."""

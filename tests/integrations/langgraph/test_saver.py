@@ -63,17 +63,20 @@ def comparable(found: CheckpointTuple | None) -> Any:
 # ── what a put asks of the store ──────────────────────────────────────────────
 
 
-async def test_a_put_is_one_request_and_reads_nothing(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[str] = Counter()
-    session = saver._checkpoints.connection.session
-    call = session.call
-
-    async def counted(request: Any, /, **options: Any) -> Any:
+def counted(way: Any, asked: Counter[str]) -> Any:
+    def asking(self: Any, request: Any, /, *rest: Any, **options: Any) -> Any:
         asked[type(request).__name__] += 1
         assert options.get("key") is None
-        return await call(request, **options)
+        return way(self, request, *rest, **options)
 
-    monkeypatch.setattr(type(session), "call", lambda _, request, /, **options: counted(request, **options))
+    return asking
+
+
+async def test_a_put_is_one_request_and_reads_nothing(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    session = type(saver._checkpoints.connection.session)
+    for way in ("begin", "call"):
+        monkeypatch.setattr(session, way, counted(getattr(session, way), asked))
     for number in range(50):
         await put(saver, number, {"n": number}, {"n": str(number)}, parent=number - 1 if number else None)
     assert asked == {"Save": 50}

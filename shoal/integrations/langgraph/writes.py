@@ -1,0 +1,147 @@
+"""The writes of a saver on their way to the node.
+
+Laws:
+- A write is begun without a task of its own if the session can (`Prompt`), and by a thread without a
+  coroutine: it is put into a queue, and the loop takes all that is in there at once.
+- Pending writes wait for the end of the loop's turn. LangGraph puts the next checkpoint in the turn in which
+  the last task of a step ends, so that both are one request, all or none. A put never waits.
+- If writes of one request are rejected, each is sent again alone: one's error is not the other's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+from shoal.client.connection import StoreConnection
+from shoal.errors import OutcomeUnknown, ShoalError
+from shoal.integrations.langgraph.bridge import LOST, Bridge
+from shoal.protocol.requests import Annotate, AnyRequest, Batch, Save
+from shoal.protocol.session import Prompt
+
+Answered = Callable[[Any], None]
+"""Takes a reply or an error, once."""
+
+
+class _Sent(NamedTuple):
+    request: Save | Annotate
+    answered: Answered
+
+
+class Writes:
+    """Sends writes; all but `blocking` runs on the store's loop."""
+
+    def __init__(self, connection: StoreConnection, bridge: Bridge) -> None:
+        session = connection.session
+        self._connection = connection
+        self._bridge = bridge
+        self._loop = bridge.loop
+        # Only a write that waits for nothing but this node's disk can be begun without being awaited.
+        self._prompt = session if connection.durability == "local" and isinstance(session, Prompt) else None
+        self._joined_max = connection.config.batch_writes_max
+        self._posted: deque[tuple[Save | Annotate, Future[Any]]] = deque()  # At most one for each thread that waits.
+        self._is_woken = False  # Whether the loop is about to take what is posted.
+        self._pending: dict[str, list[_Sent]] = {}  # Thread → its pending writes of this turn.
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def put(self, request: Save) -> Any:
+        """Send a put at once, together with the pending writes that its thread has sent in this turn."""
+        if self._prompt is None and request.thread not in self._pending:
+            return await self._connection.write(request, key=None, durability=None)
+        settled = self._loop.create_future()
+        self._send(request, partial(_settle, settled))
+        return await settled
+
+    async def annotate(self, request: Annotate) -> Any:
+        """Send pending writes, at the end of this turn or with a put of their thread."""
+        settled = self._loop.create_future()
+        self._send(request, partial(_settle, settled))
+        return await settled
+
+    def blocking(self, request: Save | Annotate) -> Any:
+        """Send a write from another thread than the loop's, and block until it is answered.
+
+        Raises:
+            InvalidInput, Unavailable, OutcomeUnknown: as `Bridge.blocking`.
+        """
+        self._bridge.check_elsewhere()
+        future: Future[Any] = Future()
+        self._posted.append((request, future))
+        if not self._is_woken:
+            self._is_woken = True
+            self._bridge.soon(self._send_posted)
+        return self._bridge.waited(future)
+
+    def _send_posted(self) -> None:
+        self._is_woken = False  # First, because a write that is posted later may not be seen below.
+        while self._posted:
+            request, future = self._posted.popleft()
+            if future.set_running_or_notify_cancel():  # Else its thread was interrupted.
+                self._send(request, partial(_settle, future))
+
+    def _send(self, request: Save | Annotate, answered: Answered) -> None:
+        pending = self._pending.pop(request.thread, None)
+        sent = [_Sent(request, answered)] if pending is None else [*pending, _Sent(request, answered)]
+        if isinstance(request, Save) or len(sent) == self._joined_max:
+            self._begin_all(sent)
+            return
+        if not self._pending:
+            self._loop.call_soon(self._send_pending)
+        self._pending[request.thread] = sent
+
+    def _send_pending(self) -> None:
+        pending, self._pending = self._pending, {}
+        for sent in pending.values():
+            self._begin_all(sent)
+
+    def _begin_all(self, sent: list[_Sent]) -> None:
+        """Begin writes of one thread, several of them as one request."""
+        if len(sent) == 1:
+            self._begin(*sent[0])
+            return
+
+        def answered(answer: Any) -> None:
+            if not isinstance(answer, BaseException):
+                for each, reply in zip(sent, answer.replies, strict=True):
+                    each.answered(reply)
+            elif isinstance(answer, ShoalError) and answer.written == "no":
+                for each in sent:
+                    self._begin(*each)
+            else:
+                for each in sent:
+                    each.answered(answer)
+
+        self._begin(Batch([each.request for each in sent]), answered)
+
+    def _begin(self, request: AnyRequest, answered: Answered) -> None:
+        try:
+            if self._prompt is not None and self._prompt.begin(request, answered):
+                return
+        except Exception as error:
+            answered(error)
+            return
+        task = self._loop.create_task(self._call(request, answered))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _call(self, request: Any, answered: Answered) -> None:
+        try:
+            answered(await self._connection.write(request, key=None, durability=None))
+        except asyncio.CancelledError:
+            answered(OutcomeUnknown(LOST))
+            raise
+        except Exception as error:
+            answered(error)
+
+
+def _settle(settled: asyncio.Future[Any] | Future[Any], answer: Any) -> None:
+    if settled.done():
+        return  # Its caller was cancelled.
+    if isinstance(answer, BaseException):
+        settled.set_exception(answer)
+    else:
+        settled.set_result(answer)
