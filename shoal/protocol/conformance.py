@@ -49,7 +49,7 @@ def check_manner(key: str | None, durability: Durability | None, stale: bool) ->
     """
     if key is not None:
         _TEXT.made(key, "key")
-    if durability is not None:
+    if durability is not None and type(durability) is not str:
         _TEXT.made(durability, "durability")
     if stale is not True and stale is not False:
         _FLAG.made(stale, "stale")

@@ -26,13 +26,18 @@ class Bridge:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
 
+    @property
+    def here(self) -> bool:
+        """Whether the caller runs on the loop."""
+        return asyncio.get_running_loop() is self.loop
+
     async def awaited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a call on the store's loop.
 
         Raises:
             Unavailable: the store's loop is closed.
         """
-        if asyncio.get_running_loop() is self.loop:
+        if self.here:
             return await call()
         return await asyncio.wrap_future(self._handed(call))
 
@@ -96,7 +101,7 @@ class Bridge:
 
     async def iterated(self, source: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield the items of an iterator that runs on the store's loop. Raises as `awaited`."""
-        if asyncio.get_running_loop() is self.loop:
+        if self.here:
             async for item in source:
                 yield item
             return

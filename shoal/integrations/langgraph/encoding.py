@@ -25,6 +25,7 @@ TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialise
 _OWN_KEY = "langgraph"
 _PACKED_OWN_KEY = msgspec.msgpack.encode(_OWN_KEY)
 _EXTENSION_SIZES = {0xD4: 0, 0xD5: 0, 0xD6: 0, 0xD7: 0, 0xD8: 0, 0xC7: 1, 0xC8: 2, 0xC9: 4}  # First byte → length's size.
+_SHORT_MAPS = [bytes([0x80 | count]) for count in range(16)]
 _ENVELOPE_VERSION = 1
 
 _encode = msgspec.msgpack.encode
@@ -89,9 +90,11 @@ def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], meta
     """The metadata of a Shoal checkpoint; `checkpoint` must come without its channels' values."""
     kind, packed = serde.dumps_typed(checkpoint)
     metadata_kind, data = serde.dumps_typed(metadata)
-    if metadata_kind == "msgpack" and _OWN_KEY not in metadata and _is_plain_map(data, len(metadata)):
+    count = len(metadata)
+    header = _map_header(count)
+    if metadata_kind == "msgpack" and _OWN_KEY not in metadata and data.startswith(header) and _is_plain(data):
         own = _encode(_encode(Envelope(_ENVELOPE_VERSION, parent, kind, bytes(packed))))
-        return _map_header(len(metadata) + 1) + _PACKED_OWN_KEY + own + data[len(_map_header(len(metadata))) :]
+        return _map_header(count + 1) + _PACKED_OWN_KEY + own + data[len(header) :]
     own = _encode(_encode(Envelope(_ENVELOPE_VERSION, parent, kind, bytes(packed), metadata_kind, bytes(data))))
     return _map_header(1) + _PACKED_OWN_KEY + own
 
@@ -145,10 +148,8 @@ def _refused(code: int, data: memoryview) -> None:
 _decode_plain = msgspec.msgpack.Decoder(ext_hook=_refused).decode
 
 
-def _is_plain_map(packed: bytes, count: int) -> bool:
-    """Whether it is a map without extension values, whose codes mean something else in Shoal."""
-    if not packed.startswith(_map_header(count)):
-        return False
+def _is_plain(packed: bytes) -> bool:
+    """Whether it has no extension values, whose codes mean something else in Shoal."""
     try:
         _decode_plain(packed)
     except ValueError:  # msgspec's own are ValueErrors too.
@@ -158,7 +159,7 @@ def _is_plain_map(packed: bytes, count: int) -> bool:
 
 def _map_header(count: int) -> bytes:
     if count < 16:
-        return bytes([0x80 | count])
+        return _SHORT_MAPS[count]
     return b"\xde" + count.to_bytes(2, "big") if count < 65536 else b"\xdf" + count.to_bytes(4, "big")
 
 

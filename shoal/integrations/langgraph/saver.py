@@ -149,6 +149,8 @@ class ShoalSaver(BaseCheckpointSaver[str]):
             OwnerSuperseded: another writer has claimed the thread since this saver did.
         """
         put = Put(self.serde, config, checkpoint, metadata, new_versions, self._owner(config))
+        if self._bridge.here:
+            return await self._checkpoints.put(put)
         return await self._bridge.awaited(lambda: self._checkpoints.put(put))
 
     def put(

@@ -50,10 +50,12 @@ class Writes:
 
     async def put(self, request: Save) -> Any:
         """Send a put at once, together with the pending writes that its thread has sent in this turn."""
-        if self._prompt is None and request.thread not in self._pending:
-            return await self._connection.write(request, key=None, durability=None)
         settled = self._loop.create_future()
-        self._send(request, partial(_settle, settled))
+        answered = partial(_settle, settled)
+        if request.thread in self._pending:
+            self._send(request, answered)
+        elif self._prompt is None or not self._prompt.begin(request, answered):
+            return await self._connection.write(request, key=None, durability=None)
         return await settled
 
     async def annotate(self, request: Annotate) -> Any:
