@@ -55,7 +55,7 @@ class Saves:
         check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
         check_annotations(self._config, request)
         check_schema(request)
-        if request.delta or request.appended or request.removed:
+        if request.appended or request.removed:  # Else there is nothing that a channel could be named by twice.
             _check_delta(request)
 
     def _save(self, context: WriteContext, request: Save) -> Saved:
@@ -92,7 +92,7 @@ class Saves:
             author=request.author,
             label=request.label,
             setting=request.setting,
-            seen=_elsewhere(request.seen, context.target.partition),
+            seen=_elsewhere(request.seen, context.target.partition) if request.seen else b"",
             readable_from=request.readable_from,
             secret=request.secret,
         )
@@ -114,7 +114,8 @@ class Saves:
             wall_ms=stamp.wall_ms,
             partition=context.target.partition,
         )
-        _release(context, request.label, had_label, id)
+        if had_label:
+            _release(context, request.label, had_label, id)
         return reply
 
     def _enforce(self, rows: Rows, request: Save, made: dag.Checkpoint) -> None:
@@ -168,8 +169,6 @@ class Saves:
 
 def _elsewhere(seen: bytes, partition: int) -> bytes:
     """The parts of a bookmark about other partitions; for the thread's own, the checkpoint's position says the same."""
-    if not seen:
-        return b""
     elsewhere = Bookmark()
     for number, vector in Bookmark.unpack(seen):
         if number != partition:
