@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from shoal.cluster.messages import Shipment
-from shoal.cluster.operation import Body, Readiness, readiness
+from shoal.cluster.operation import Body, Reach, Readiness, readiness
 from shoal.crdt.dot import Dot, VersionVector
 
 OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
@@ -42,7 +42,6 @@ class Sorted(NamedTuple):
     ready: list[Arrival]  # Apply them, in this order. Some may have waited since an earlier call.
     again: list[Arrival]  # Applied before, or waiting already.
     early: list[Arrival]  # An operation before them is missing. They were kept, or dropped for lack of room.
-    vectors: dict[int, VersionVector]  # By partition: the vector once `ready` is applied.
 
 
 class Delivery:
@@ -66,24 +65,25 @@ class Delivery:
 
     def take(self, arrivals: Iterable[Arrival], now: float = 0.0) -> Sorted:
         """Sort arrivals, and hand out the ready ones along with those that waited for them. `now` is for `expire`."""
-        found = Sorted([], [], [], {})
+        found = Sorted([], [], [])
+        reached: dict[int, Reach] = {}
         for arrival in arrivals:
-            self._sort(arrival, found, now)
-        for partition in list(found.vectors):
-            self._release(partition, found)
-        return found
-
-    def _sort(self, arrival: Arrival, found: Sorted, now: float) -> None:
-        partition = arrival.shipment.partition
-        vector = found.vectors.get(partition) or self._applied(partition)
-        match readiness(vector, arrival.dot, arrival.body.knowing()):
-            case Readiness.READY:
+            partition = arrival.shipment.partition
+            reach = reached.get(partition)
+            if reach is None:
+                reach = reached[partition] = Reach(self._applied(partition))
+            state = readiness(reach, arrival.dot, arrival.body.context)
+            if state is Readiness.READY:
                 found.ready.append(arrival)
-                found.vectors[partition] = vector.advance(arrival.dot)
-            case Readiness.SEEN:
+                reach.take(arrival.dot)
+            elif state is Readiness.SEEN:
                 found.again.append(arrival)
-            case Readiness.EARLY:
+            else:
                 self._keep(arrival, found, now)
+        for partition, reach in reached.items():
+            if reach and partition in self._waiting:
+                self._release(partition, reach, found)
+        return found
 
     def _keep(self, arrival: Arrival, found: Sorted, now: float) -> None:
         place = arrival.shipment.partition, arrival.dot
@@ -99,21 +99,19 @@ class Delivery:
                 self._waiting.setdefault(place[0], []), (arrival.body.hlc, arrival.dot, arrival), key=lambda entry: entry[:2]
             )
 
-    def _release(self, partition: int, found: Sorted) -> None:
+    def _release(self, partition: int, reach: Reach, found: Sorted) -> None:
         """Hand out the operations that waited for those in `found`, and drop those that were applied by another way."""
         kept = []
-        vector = found.vectors[partition]
-        for entry in self._waiting.pop(partition, ()):
+        for entry in self._waiting.pop(partition):
             arrival = entry[2]
-            state = readiness(vector, arrival.dot, arrival.body.knowing())
+            state = readiness(reach, arrival.dot, arrival.body.context)
             if state is Readiness.EARLY:
                 kept.append(entry)
                 continue
             self._forget(partition, arrival)
             if state is Readiness.READY:
                 found.ready.append(arrival)
-                vector = vector.advance(arrival.dot)
-        found.vectors[partition] = vector
+                reach.take(arrival.dot)
         if kept:
             self._waiting[partition] = kept
 

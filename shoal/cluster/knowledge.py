@@ -159,12 +159,21 @@ class Knowledge:
         own = self._replica.own_origin()
         for partition, raw, sequence in held:
             origin = Origin(raw)
-            is_own = origin == own
-            if not 0 <= sequence < _END or (is_own and sequence > self._replica.durable(partition)[origin]):
-                raise _refused(partition, origin, sequence)
+            self.check(partition, origin, sequence)
             before = self._at(partition, origin)
-            if sequence > before and (proven or not is_own):
+            if sequence > before and (proven or origin != own):
                 self._raise(partition, origin, before, sequence)
+
+    def check(self, partition: int, origin: bytes, sequence: int) -> None:
+        """Check that the peer can hold this operation.
+
+        Raises:
+            BadOperation, InvalidValue: as `take`.
+        """
+        if not 0 <= sequence < _END or (
+            origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[Origin(origin)]
+        ):
+            raise _refused(partition, Origin(origin), sequence)
 
     def acknowledge(self, held: Iterable[Held], needs: Iterable[tuple[int, bytes]]) -> list[int]:
         """Take a `Have`. Returns the partitions in which this replica lacks operations that `needs` names.
@@ -234,11 +243,12 @@ class Knowledge:
             if vector.dominates(self.vector(partition)):
                 self._vectors[partition] = vector  # The two share their entries, so comparing them is cheap.
 
-    def settled(self, partition: int, dot: Dot) -> None:
-        """Count an operation that became durable here."""
-        if self._at(partition, dot.origin) >= dot.sequence:
-            self.shared += 1
-            self._shared[partition] = self._shared.get(partition, 0) + 1
+    def settled(self, partition: int, dot: Dot, count: int = 1) -> None:
+        """Count operations of one origin that became durable here: `count` of them, the last of them `dot`."""
+        shared = min(self._at(partition, dot.origin), dot.sequence) - (dot.sequence - count)
+        if shared > 0:
+            self.shared += shared
+            self._shared[partition] = self._shared.get(partition, 0) + shared
 
     def whole(self, partition: int) -> VersionVector | None:
         """The whole vector that the peer sent last; None if it has sent none."""

@@ -25,7 +25,7 @@ CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
 
 
-class Body(msgspec.Struct, array_like=True, frozen=True):
+class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):  # It refers to nothing that could refer back.
     """The content of an operation: the log stores it under (partition, dot)."""
 
     hlc: int
@@ -68,7 +68,7 @@ def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
 
 
-class LogEntry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """An operation as the log stores it, and as it is sent."""
 
     chain: bytes  # The chain hash after it.
@@ -84,7 +84,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         return cls(stored[:CHAIN_BYTES], stored[CHAIN_BYTES:])
 
 
-class Tip(msgspec.Struct, frozen=True):
+class Tip(msgspec.Struct, frozen=True, gc=False):
     """A replica's last operation of one origin in one partition."""
 
     sequence: int
@@ -117,10 +117,35 @@ class Readiness(Enum):
     EARLY = "early"  # It depends on a missing operation; it waits outside vector and state.
 
 
-def readiness(vector: VersionVector, dot: Dot, knowing: VersionVector) -> Readiness:
-    """Whether an operation with this context (`Body.knowing`) may be applied to a replica at `vector`."""
-    if vector.covers(dot):
+class Reach:
+    """A vector that grows by one operation after another. Growing costs less than it does for a `VersionVector`."""
+
+    __slots__ = ("_grown", "_vector")
+
+    def __init__(self, vector: VersionVector) -> None:
+        self._vector = vector
+        self._grown: dict[bytes, int] = {}
+
+    def __getitem__(self, origin: Origin, /) -> int:
+        return self._grown.get(origin) or self._vector[origin]
+
+    def __bool__(self) -> bool:
+        """Whether it has grown."""
+        return bool(self._grown)
+
+    def take(self, dot: Dot) -> None:
+        """Cover the next operation of its origin."""
+        self._grown[dot.origin] = dot.sequence
+
+
+def readiness(vector: VersionVector | Reach, dot: Dot, context: Sequence[tuple[bytes, int]]) -> Readiness:
+    """Whether an operation with this context (`Body.context`) may be applied to a replica at `vector`."""
+    held = vector[dot.origin]
+    if dot.sequence <= held:
         return Readiness.SEEN
-    if vector[dot.origin] + 1 == dot.sequence and (knowing is NOTHING_SEEN or vector.dominates(knowing)):
-        return Readiness.READY
-    return Readiness.EARLY
+    if dot.sequence > held + 1:
+        return Readiness.EARLY
+    for origin, sequence in context:
+        if vector[Origin(origin)] < sequence:
+            return Readiness.EARLY
+    return Readiness.READY

@@ -50,10 +50,10 @@ class Quarantine:
         found = self._found.get((partition, origin))
         return last if found is None or now >= found.until else min(last, found.sequence - 1)
 
-    def stored(self, partition: int, dot: Dot) -> None:
-        """End the quarantine of an operation of which a sound copy was stored."""
+    def stored(self, partition: int, dot: Dot, count: int = 1) -> None:
+        """End the quarantine of an operation of which a sound copy was stored: `count` of its origin were, up to `dot`."""
         found = self._found.get((partition, dot.origin))
-        if found is not None and found.sequence == dot.sequence:
+        if found is not None and dot.sequence - count < found.sequence <= dot.sequence:
             del self._found[partition, dot.origin]
 
     def listed(self) -> list[str]:

@@ -206,8 +206,27 @@ class Replication:
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
         """Take some of the operations of a Push or Supply."""
-        state = self._state(peer)
-        arrivals = [arrival for shipment in shipments if (arrival := self._arrival(peer, state, shipment, now)) is not None]
+        known, own = self._state(peer).known, self._replica.own_origin()
+        held: dict[tuple[int, bytes], int] = {}
+        arrivals: list[Arrival] = []
+        for shipment in shipments:
+            dot = shipment.dot
+            if self._quarantine.covers(shipment.partition, dot, now):
+                continue
+            try:
+                arrival = self._arrival(shipment, dot)
+                # Its sender holds it, and all operations that it depends on.
+                for origin, sequence in (*arrival.body.context, dot):
+                    place = shipment.partition, origin
+                    if origin == own:
+                        known.check(*place, sequence)
+                    if sequence > held.get(place, 0):
+                        held[place] = sequence
+            except (InvalidValue, BadOperation) as error:
+                self.refused(peer, shipment, error, now)
+                continue
+            arrivals.append(arrival)
+        known.take([(*place, sequence) for place, sequence in held.items()])
         found = self._delivery.take(arrivals, now)
         for arrival in found.early:
             self._fetching.note(peer, arrival.shipment.partition, now)
@@ -223,23 +242,12 @@ class Replication:
         """All operations of the last Supply were delivered."""
         self._fetching.delivered(peer)
 
-    def _arrival(self, peer: bytes, state: _PeerState, shipment: Shipment, now: float) -> Arrival | None:
-        if self._quarantine.covers(shipment.partition, shipment.dot, now):
-            return None
-        try:
-            arrival = Arrival(shipment, operation.decode(shipment.packed), shipment.dot)
-            # Its sender holds it, and all operations that it depends on.
-            partition = shipment.partition
-            check_context(arrival)
-            if arrival.body.context:
-                state.known.take((partition, origin, sequence) for origin, sequence in arrival.body.context)
-            state.known.take([(partition, shipment.origin, shipment.sequence)])
-            waiting = self._delivery.waits(shipment.partition, arrival.dot)
-            if waiting is not None and waiting.shipment.chain != shipment.chain:
-                raise taken(shipment)
-        except (InvalidValue, BadOperation) as error:
-            self.refused(peer, shipment, error, now)
-            return None
+    def _arrival(self, shipment: Shipment, dot: Dot) -> Arrival:
+        arrival = Arrival(shipment, operation.decode(shipment.packed), dot)
+        check_context(arrival)
+        waiting = self._delivery.waits(shipment.partition, dot)
+        if waiting is not None and waiting.shipment.chain != shipment.chain:
+            raise taken(shipment)
         return arrival
 
     # ── comparing ─────────────────────────────────────────────────────────────
@@ -378,17 +386,20 @@ class Replication:
         for batch in batches(operations, _operation_bytes, bytes_max=self._limits.push_bytes_max):
             self._outbox.append(Send(peers, Push(batch)))
 
-    def settled(self, partition: int, dot: Dot) -> None:
-        """An operation became durable here, own or received."""
+    def settled(self, partition: int, dot: Dot, count: int = 1) -> None:
+        """`count` operations of one origin up to `dot` became durable here, own or received."""
         for state in self._peers.values():
-            state.known.settled(partition, dot)
+            state.known.settled(partition, dot, count)
 
-    def stored(self, operations: Iterable[tuple[bytes, int, Dot]]) -> None:
-        """Operations, each with its sender, became durable: acknowledge them to the sender now, to other peers with a tick."""
+    def stored(self, runs: Iterable[tuple[bytes, int, Dot, int]]) -> None:
+        """Operations became durable: acknowledge them to their sender now, to other peers with a tick.
+
+        A run is the sender, the partition, the last of some operations of one origin, and their number.
+        """
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
-        for source, partition, dot in operations:
+        for source, partition, dot, count in runs:
             place = partition, dot.origin
-            self._quarantine.stored(partition, dot)
+            self._quarantine.stored(partition, dot, count)
             for peer, state in self._peers.items():
                 if state.linked:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid

@@ -52,10 +52,10 @@ class Partition:
         """Record an operation that deletes."""
         self.endings = self.endings.join(VersionVector.of(dot))
 
-    def settle(self, dot: Dot) -> None:
-        """Record that an applied operation became durable."""
-        self.durable = self.durable.advance(dot)
-        self._count(dot.origin, 1)
+    def settle(self, dot: Dot, count: int = 1) -> None:
+        """Record that applied operations of one origin became durable: `count` of them, the last of them `dot`."""
+        self.durable = self.durable.advance(dot) if count == 1 else self.durable.join(VersionVector.of(dot))
+        self._count(dot.origin, count)
 
     def _count(self, origin: Origin, operations: int) -> None:
         self.operations += operations

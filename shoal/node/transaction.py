@@ -110,6 +110,12 @@ class Nested(Transaction):
         value = self.rows.get(key, _UNREAD)
         return self._storage.get(key) if value is _UNREAD else value
 
+    def clear(self) -> None:
+        """Begin anew: what was written here was absorbed, or is dropped."""
+        self.rows.clear()
+        self._written.clear()
+        self._abandoned.clear()
+
 
 class ObjectRows:
     """One object's rows within a transaction: `shoal.crdt.rows.Rows` under a key prefix."""

@@ -85,7 +85,7 @@ class ToyReplica:
             self.machine.settled(shipment.partition, shipment.dot)
         own: list[Raw] = [encode_shipment(shipment) for peer, shipment in unsynced if not peer]
         self.machine.issued(own)
-        self.machine.stored((peer, shipment.partition, shipment.dot) for peer, shipment in unsynced if peer)
+        self.machine.stored((peer, shipment.partition, shipment.dot, 1) for peer, shipment in unsynced if peer)
 
     def take(self, peer: bytes, message: Message, now: float) -> None:
         match message:
@@ -120,7 +120,7 @@ class ToyReplica:
             if stored is not None and stored.chain != arrival.shipment.chain:
                 self.machine.refused(peer, arrival.shipment, taken(arrival.shipment), now)
         for arrival in ready:
-            state = readiness(self.applied(arrival.shipment.partition), arrival.dot, arrival.body.knowing())
+            state = readiness(self.applied(arrival.shipment.partition), arrival.dot, arrival.body.context)
             assert state is Readiness.READY, "what is handed out is causally ready"
             self._clock.observe(arrival.body.hlc)
             self._store(peer, arrival.shipment)

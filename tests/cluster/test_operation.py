@@ -66,4 +66,4 @@ def test_a_tip_survives_its_packing() -> None:
 def test_an_operation_is_ready_once_all_it_depends_on_is_there(
     vector: dict[Origin, int], dot: Dot, delta: dict[Origin, int], expected: Readiness
 ) -> None:
-    assert readiness(VersionVector(vector), dot, VersionVector(delta)) is expected
+    assert readiness(VersionVector(vector), dot, list(delta.items())) is expected

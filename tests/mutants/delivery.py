@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from shoal.cluster import delivery, operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.knowledge import PART_BYTES, Parts
-from shoal.cluster.operation import Readiness, readiness
+from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.node.peers.incoming import _Ahead
 from tests.mutants.mutant import Mutant
 
+Vector = VersionVector | Reach
+Context = Sequence[tuple[bytes, int]]
 
-def _readiness(patch: pytest.MonkeyPatch, judged: Callable[[VersionVector, Dot, VersionVector], Readiness]) -> None:
+
+def _readiness(patch: pytest.MonkeyPatch, judged: Callable[[Vector, Dot, Context], Readiness]) -> None:
     """Let replicas take for ready what is not."""
+
+    def take(self: Reach, dot: Dot) -> None:
+        self._grown[dot.origin] = max(dot.sequence, self[dot.origin])
+
     patch.setattr(delivery, "readiness", judged)
+    patch.setattr(Reach, "take", take)
     patch.setattr(VersionVector, "advance", lambda self, dot, knowing=None: self.join(VersionVector([dot])))
     patch.setattr(_Ahead, "follows", lambda self, arrival: True)
 
 
 def a_hole_under_the_vector(patch: pytest.MonkeyPatch) -> None:
-    def hasty(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
-        state = readiness(vector, dot, delta)
+    def hasty(vector: Vector, dot: Dot, context: Context) -> Readiness:
+        state = readiness(vector, dot, context)
         return Readiness.READY if state is Readiness.EARLY else state
 
     _readiness(patch, hasty)
@@ -34,8 +42,8 @@ def a_hole_under_the_vector(patch: pytest.MonkeyPatch) -> None:
 
 
 def applied_again(patch: pytest.MonkeyPatch) -> None:
-    def forgetful(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
-        state = readiness(vector, dot, delta)
+    def forgetful(vector: Vector, dot: Dot, context: Context) -> Readiness:
+        state = readiness(vector, dot, context)
         return Readiness.READY if state is Readiness.SEEN else state
 
     _readiness(patch, forgetful)
@@ -44,8 +52,8 @@ def applied_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def dependencies_of_others_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def alone(vector: VersionVector, dot: Dot, delta: VersionVector) -> Readiness:
-        return readiness(vector, dot, NOTHING_SEEN)
+    def alone(vector: Vector, dot: Dot, context: Context) -> Readiness:
+        return readiness(vector, dot, ())
 
     def follows(self: _Ahead, arrival: Arrival) -> bool:
         return self.vector[arrival.dot.origin] + 1 == arrival.dot.sequence

@@ -68,7 +68,7 @@ def had_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
     def eager(self: Replicator, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         sound(self, peer, ready, again)
-        self._protocol.stored([(peer, arrival.shipment.partition, arrival.dot) for arrival in ready])
+        self._protocol.stored([(peer, arrival.shipment.partition, arrival.dot, 1) for arrival in ready])
 
     patch.setattr(Replicator, "_apply", eager)
 

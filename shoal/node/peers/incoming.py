@@ -16,11 +16,10 @@ from typing import NamedTuple, cast
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
-from shoal.cluster.operation import Tip
+from shoal.cluster.operation import Readiness, Tip, readiness
 from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.document import compaction, document
-from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
 from shoal.crdt.values import ormap
@@ -66,8 +65,41 @@ class _Ahead(Ahead):
         self.latest = 0  # The greatest time among what was applied.
 
     def follows(self, arrival: Arrival) -> bool:
-        dot = arrival.dot
-        return self.vector[dot.origin] + 1 == dot.sequence and self.vector.dominates(arrival.body.knowing())
+        return readiness(self.vector, arrival.dot, arrival.body.context) is Readiness.READY
+
+
+class _Object:
+    """An object that operations of one write change: its names were checked, and its current generation was looked up."""
+
+    __slots__ = ("generation", "place", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.generation = -1
+        self.place: DocumentContext | None = None  # The rows of that generation; None: look it up.
+
+
+class _Batch:
+    """One write in the making. `own` holds the rows of one operation, until they are taken over or dropped."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.transaction = Transaction(storage)
+        self.own = Nested(self.transaction)
+        self.ahead: dict[int, _Ahead] = {}
+        self.objects: dict[tuple[int, int, str, str], _Object] = {}  # By partition, kind, space and name.
+        self.staged: list[Staged] = []
+        self.received = Received(0, [], [])
+
+    def take_over(self) -> None:
+        """Keep what `own` holds."""
+        self.transaction.absorb(self.own)
+        self.own.clear()
+
+    def drop(self) -> None:
+        """Undo what `own` holds, and forget what may have been looked up in it."""
+        self.own.abandoned()
+        self.own.clear()
+        self.objects.clear()
 
 
 class Incoming:
@@ -108,16 +140,13 @@ class Incoming:
             ReadOnly, StorageFull: storage failed before, or now; nothing was applied.
             Overloaded: too many writes wait for the disk; nothing was applied. Try again.
         """
-        batch = Transaction(self._storage)
-        ahead: dict[int, _Ahead] = {}
-        staged: list[Staged] = []
-        received = Received(0, [], [])
+        batch = _Batch(self._storage)
         try:
             for arrival in arrivals:
-                self._try(batch, ahead, arrival, received=received, staged=staged)
-            return self._write(batch, ahead, received=received, staged=staged) if received.applied else received
+                self._try(batch, arrival)
+            return self._write(batch) if batch.received.applied else batch.received
         except BaseException:
-            batch.abandoned()
+            batch.transaction.abandoned()
             raise
 
     def same(self, arrival: Arrival) -> bool:
@@ -130,33 +159,29 @@ class Incoming:
         stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
         return stored is not None and operation.LogEntry.unpack(stored) == operation.LogEntry(shipment.chain, shipment.packed)
 
-    def _try(
-        self, batch: Transaction, ahead: dict[int, _Ahead], arrival: Arrival, *, received: Received, staged: list[Staged]
-    ) -> None:
+    def _try(self, batch: _Batch, arrival: Arrival) -> None:
         number = arrival.shipment.partition
-        place = ahead.get(number)
+        place = batch.ahead.get(number)
         if place is None:
-            place = ahead[number] = _Ahead(self._partitions.load(number))
+            place = batch.ahead[number] = _Ahead(self._partitions.load(number))
         if not place.follows(arrival):
             return  # An operation before it was rejected.
-        own = Nested(batch)
-        changes: list[Staged] = []
+        staged = len(batch.staged)
         try:
-            tip = self._apply(own, place, arrival, changes)
+            tip = self._apply(batch, place, arrival)
         except Exception as error:  # No content of an operation may stop the node.
-            own.abandoned()
-            received.refused.append((arrival, _refusal(arrival, error)))
+            batch.drop()
+            del batch.staged[staged:]
+            batch.received.refused.append((arrival, _refusal(arrival, error)))
             return
-        batch.absorb(own)
+        batch.take_over()
         place.latest = max(place.latest, tip.hlc)
-        for origin, moved in place.take(arrival.dot, tip, arrival.body.knowing()).items():
-            batch.put(keys.vector(number, origin), moved.pack())
-        received.applied.append(arrival)
-        staged += changes
+        place.take(arrival.dot, tip, arrival.body.knowing())
+        batch.received.applied.append(arrival)
 
-    def _apply(self, own: Transaction, place: _Ahead, arrival: Arrival, changes: list[Staged]) -> Tip:
+    def _apply(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip:
         shipment, body, dot = arrival
-        number, before = shipment.partition, place.tip(dot.origin)
+        own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
             raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
@@ -165,59 +190,53 @@ class Incoming:
         mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
-        again = body.key is not None and own.get(keys.request_key(number, body.key)) is not None
+        fresh = None if body.key is None else _claim(own, keys.request_key(number, body.key), arrival)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
-            self._change(own, number, stamp, change, beside, changes, fresh=None if again else body.key)
-        tip = Tip(dot.sequence, body.hlc, shipment.chain)
-        own.put(keys.log(number, dot), operation.LogEntry(shipment.chain, shipment.packed).pack())
-        if body.key is not None:
-            _claim(own, keys.request_key(number, body.key), dot)
-        return tip
+            self._change(batch, number, stamp, change, beside, fresh)
+        own.put(keys.log(number, dot), shipment.chain + shipment.packed)
+        return Tip(dot.sequence, body.hlc, shipment.chain)
 
-    def _change(
-        self,
-        own: Transaction,
-        number: int,
-        stamp: Stamp,
-        change: Mutation,
-        beside: Blobs,
-        changes: list[Staged],
-        *,
-        fresh: str | None,
-    ) -> None:
-        target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
-        if not mutation.takes(target.kind, change.change):
+    def _change(self, batch: _Batch, number: int, stamp: Stamp, change: Mutation, beside: Blobs, fresh: str | None) -> None:
+        own, made, name = batch.own, change.change, (number, change.kind, change.space, change.name)
+        found = batch.objects.get(name)
+        if found is None:
+            found = batch.objects[name] = _object(number, change)
+        target = found.target
+        if not mutation.takes(target.kind, made):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
-        if target.partition != number:
-            raise BadOperation("its object belongs to another partition", reason="content")
-        generation = self._eraser.belongs(own, target, change)
-        self._eraser.check(change)
-        place: DocumentContext | None = None
+        place = found.place
+        if place is None or change.generation != found.generation:
+            current = self._eraser.belongs(own, target, change)
+            place = None if current is None else DocumentContext(own, current.rows, target)
+            found.place, found.generation = place, change.generation
         filled = False
-        if not isinstance(change.change, deletion.Delete):
-            if generation is None:
-                self._eraser.bury(own, target, stamp, change, beside)
-                return
-            place = DocumentContext(own, generation.rows, target)
-            if isinstance(change.change, dag.Save) and self._dangles(place, beside):
+        ends = isinstance(made, deletion.Delete)
+        if ends:
+            self._eraser.check(change)
+            found.place = None
+        elif place is None:
+            self._eraser.bury(own, target, stamp, change, beside)
+            return
+        else:
+            if isinstance(made, dag.Save) and self._dangles(place, beside):
                 own.when_written(lambda: self.on_dangling(target))
-            filled = self._receive(place, stamp, change.change, beside)
+            filled = self._receive(place, stamp, made, beside)
             if target.kind is Kind.SCHEMA:
                 own.when_written(lambda: self._rules.forget(target.space))
             elif target.kind is Kind.BUDGET:
                 self._budgets.changes(own, target)
             elif target.kind is Kind.MAP:
-                self._sums.receive(own, target, cast(ormap.Change, change.change), implied_key(fresh, stamp.nth))
+                self._sums.receive(own, target, cast(ormap.Change, made), implied_key(fresh, stamp.nth))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
-            began = change.generation + 1 if generation is not None and isinstance(change.change, deletion.Delete) else 0
             edit: requests.Edit | None = None
             if place is not None and filled:
                 edit = self._documents.told_whole(place)
-            elif place is not None and isinstance(change.change, document.Update) and not is_gone(beside):
-                edit = self._documents.told(place, change.change, beside.content)
-            changes.append(Staged(target.partition, change_of(target, stamp, change.change), stamp, edit, began))
+            elif place is not None and isinstance(made, document.Update) and not is_gone(beside):
+                edit = self._documents.told(place, made, beside.content)
+            began = change.generation + 1 if ends and place is not None else 0
+            batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
 
     def _receive(self, place: DocumentContext, stamp: Stamp, change: Change, beside: Blobs) -> bool:
         """Check and apply a change. True if it filled a gap of a document, so that followers lack what was there before."""
@@ -244,16 +263,32 @@ class Incoming:
         bases = {recipe.base for recipe in record.channels.values() if recipe.base}
         return any(dag.shown(place.rows, base) is None for base in bases)
 
-    def _write(self, batch: Transaction, ahead: dict[int, _Ahead], *, received: Received, staged: list[Staged]) -> Received:
-        self._incarnation.settle(batch)
-        number = self._commit.write(batch.rows)
+    def _write(self, batch: _Batch) -> Received:
+        transaction, ahead = batch.transaction, batch.ahead
+        self._incarnation.settle(transaction)
+        for partition, place in ahead.items():
+            for origin, tip in place.tips.items():
+                transaction.put(keys.vector(partition, origin), tip.pack())
+        number = self._commit.write(transaction.rows)
         for place in ahead.values():
             place.written(number)
-        self._clock.observe(max(arrival.body.hlc for arrival in received.applied))
-        batch.written()
-        if staged:
-            self._feed.stage(number, staged, {partition: place.vector for partition, place in ahead.items()})
-        return received._replace(number=number)
+        self._clock.observe(max(place.latest for place in ahead.values()))
+        transaction.written()
+        if batch.staged:
+            self._feed.stage(number, batch.staged, {partition: place.vector for partition, place in ahead.items()})
+        return batch.received._replace(number=number)
+
+
+def _object(number: int, change: Mutation) -> _Object:
+    """The object that a change names.
+
+    Raises:
+        BadOperation, InvalidName: no node issues such a change in this partition.
+    """
+    target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
+    if target.partition != number:
+        raise BadOperation("its object belongs to another partition", reason="content")
+    return _Object(target)
 
 
 def _check_body(arrival: Arrival, before: Tip) -> None:
@@ -271,11 +306,12 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         check_key("idempotency key", body.key)
 
 
-def _claim(own: Transaction, key: bytes, dot: Dot) -> None:
-    """Let a key name the operation with the least dot that has it."""
-    claimed = own.get(key)
-    if claimed is None or dot.pack() < claimed:
-        own.put(key, dot.pack())
+def _claim(own: Transaction, row: bytes, arrival: Arrival) -> str | None:
+    """Let a key name the operation with the least dot that has it. Returns the key if no operation had it before."""
+    claimed, packed = own.get(row), arrival.dot.pack()
+    if claimed is None or packed < claimed:
+        own.put(row, packed)
+    return arrival.body.key if claimed is None else None
 
 
 def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:

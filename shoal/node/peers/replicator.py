@@ -74,13 +74,14 @@ _BUSY_MS = 100
 
 
 class _Unsettled(NamedTuple):
-    """An operation that is written but not durable yet."""
+    """Operations of one origin that are written but not durable yet."""
 
     number: int  # Of the storage write.
     partition: Partition
-    dot: Dot
-    shipment: Shipment | None  # If it was issued here;
-    peer: bytes  # else the peer that sent it.
+    last: Dot
+    operations: int
+    shipment: Shipment | None  # If it is one that was issued here;
+    peer: bytes  # else the peer that sent them.
 
 
 class Replicator:
@@ -356,10 +357,13 @@ class Replicator:
             return  # They stay missing, and are fetched again.
         for arrival, error in received.refused:
             self._protocol.refused(peer, arrival.shipment, error, now)
+        runs: dict[tuple[int, Origin], list[int]] = {}
         for arrival in received.applied:
-            partition = self._database.partitions.load(arrival.shipment.partition)
-            self._unsettled.append(_Unsettled(received.number, partition, arrival.dot, None, peer))
-        partitions = {arrival.shipment.partition for arrival in received.applied}
+            runs.setdefault((arrival.shipment.partition, arrival.dot.origin), []).append(arrival.dot.sequence)
+        for (number, origin), sequences in runs.items():
+            partition, last = self._database.partitions.load(number), Dot(origin, sequences[-1])
+            self._unsettled.append(_Unsettled(received.number, partition, last, len(sequences), None, peer))
+        partitions = {number for number, _ in runs}
         self._protocol.applied(partitions)
         self.quorum.applied(partitions)
 
@@ -380,18 +384,18 @@ class Replicator:
 
     def _logged(self, logged: Logged) -> None:
         shipment = logged.shipment
-        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, shipment, b""))
+        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, 1, shipment, b""))
 
     def durable(self, number: int) -> None:
         """A group commit made all writes up to this number durable: push and acknowledge them. Must not raise."""
         issued: list[Raw] = []
-        stored: list[tuple[bytes, int, Dot]] = []
+        stored: list[tuple[bytes, int, Dot, int]] = []
         while self._unsettled and self._unsettled[0].number <= number:
             settled = self._unsettled.popleft()
-            settled.partition.settle(settled.dot)
-            self._protocol.settled(settled.partition.number, settled.dot)
+            settled.partition.settle(settled.last, settled.operations)
+            self._protocol.settled(settled.partition.number, settled.last, settled.operations)
             if settled.shipment is None:
-                stored.append((settled.peer, settled.partition.number, settled.dot))
+                stored.append((settled.peer, settled.partition.number, settled.last, settled.operations))
             elif self._outlets:
                 issued.append(messages.encode_shipment(settled.shipment))
         if issued:
