@@ -391,6 +391,7 @@ _SETTINGS: dict[str, tuple[int | float, ...]] = {
     "document_step_updates_max": (1, 3),
     "document_step_bytes_max": (32, 256),
     "document_whole_bytes_max": (32, 256),
+    "peer_step_operations_max": (1, 3),
 }
 """Bounds that are met at their usual values by no plan of this size."""
 

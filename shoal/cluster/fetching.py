@@ -21,6 +21,7 @@ from shoal.cluster.quarantine import Quarantine
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
+OPERATIONS_WANTED = 4096  # A Want ends with the partition that brings it to so many: an answer seldom holds more.
 _DOUBLINGS_MAX = 16  # Of a pause; far beyond any bound on it.
 
 
@@ -105,6 +106,7 @@ class Fetching:
             return None
         fetched = {partition for other in self._sources.values() if other.pending for partition in other.pending.partitions}
         ranges: list[Range] = []
+        operations = 0
         for partition, since in list(source.gaps.items()):
             if now - since < self._grace_s or partition in fetched:
                 continue
@@ -115,9 +117,11 @@ class Fetching:
             lacking = self._lacking(known, partition, vector, now)
             if lacking:
                 ranges += lacking
+                operations += sum(last - first + 1 for _, _, first, last in lacking)
             elif not arriving:
                 del source.gaps[partition]
-            if len(ranges) >= RANGES_MAX // 2 or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
+            enough = operations >= OPERATIONS_WANTED or len(ranges) >= RANGES_MAX // 2
+            if enough or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
                 break
         if not ranges:
             return None

@@ -113,6 +113,11 @@ class GroupCommit:
         """An upper bound of how long the oldest write that is not durable has waited; 0 if all are durable."""
         return self._now() - self._pending_since if self.written > self.durable else 0.0
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for a write to become durable."""
+        return bool(self._waiting)
+
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         """Write to the storage and schedule a sync; return the write's number.
 

@@ -12,7 +12,8 @@ from shoal.crdt.dot import Origin
 from shoal.errors import ReadOnly
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
-from shoal.node.peers.replicator import Replicator, _Replica
+from shoal.node.peers.replica import NodeReplica
+from shoal.node.peers.replicator import Replicator
 from shoal.node.service import Service
 from shoal.node.transaction import Transaction
 from shoal.node.writes.issuing import Logged
@@ -74,7 +75,7 @@ def had_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def vectors_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Replica, "durable", _Replica.applied)
+    patch.setattr(NodeReplica, "durable", NodeReplica.applied)
 
 
 def an_fsync_covers_what_came_during_it(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Limits
 from shoal.errors import PeerRefused
-from shoal.node.peers import replicator
+from shoal.node.peers import replica
 from shoal.node.peers.members import Members
 from shoal.node.peers.replicator import Replicator
 from shoal.storage.memory import MemoryStorage
@@ -15,12 +15,12 @@ from tests.mutants.mutant import Mutant
 
 
 def a_peer_that_does_not_answer_is_asked_first_again(patch: pytest.MonkeyPatch) -> None:
-    sound = replicator._limits
+    sound = replica.limits_of
 
     def limits(*arguments: object) -> Limits:
         return sound(*arguments)._replace(pause_s_max=0.0)  # type: ignore[arg-type]
 
-    patch.setattr(replicator, "_limits", limits)
+    patch.setattr("shoal.node.peers.replicator.limits_of", limits)
 
 
 def an_address_that_leads_back_shrinks_the_quorum(patch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,16 @@ from tests.mutants.mutant import Mutant
 
 
 def the_greatest_dot_of_a_key_is_kept(patch: pytest.MonkeyPatch) -> None:
-    def greatest(own: Transaction, key: bytes, dot: Dot) -> None:
-        own.put(key, max(dot.pack(), own.get(key) or b""))
+    def greatest(own: Transaction, key: bytes, dot: Dot) -> bool:
+        claimed = own.get(key)
+        own.put(key, max(dot.pack(), claimed or b""))
+        return claimed is None
 
     patch.setattr(incoming, "_claim", greatest)
 
 
 def replicas_forget_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(incoming, "_claim", lambda own, key, dot: None)
+    patch.setattr(incoming, "_claim", lambda own, key, dot: own.get(key) is None)
 
 
 def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:

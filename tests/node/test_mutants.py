@@ -173,8 +173,10 @@ async def what_is_early_is_bounded() -> None:
 
 
 def keep_the_first_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
-    def first(own: Transaction, key: bytes, dot: Dot) -> None:
-        own.put(key, own.get(key) or dot.pack())
+    def first(own: Transaction, key: bytes, dot: Dot) -> bool:
+        claimed = own.get(key)
+        own.put(key, claimed or dot.pack())
+        return claimed is None
 
     patch.setattr(incoming, "_claim", first)
 
@@ -184,7 +186,7 @@ def keep_a_snapshot_that_misses_an_update(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_what_was_refused_in_the_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(incoming, "Nested", lambda over: over)
+    patch.setattr(incoming._Batch, "drop", incoming._Batch.take_over)
 
 
 def take_any_chain(patch: pytest.MonkeyPatch) -> None:

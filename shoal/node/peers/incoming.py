@@ -20,6 +20,7 @@ from shoal.cluster.operation import Readiness, Tip, readiness
 from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.document import compaction, document
+from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
 from shoal.crdt.values import ormap
@@ -190,7 +191,8 @@ class Incoming:
         mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
-        fresh = None if body.key is None else _claim(own, keys.request_key(number, body.key), arrival)
+        is_fresh = body.key is not None and _claim(own, keys.request_key(number, body.key), dot)
+        fresh = body.key if is_fresh else None
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(batch, number, stamp, change, beside, fresh)
@@ -306,12 +308,12 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         check_key("idempotency key", body.key)
 
 
-def _claim(own: Transaction, row: bytes, arrival: Arrival) -> str | None:
-    """Let a key name the operation with the least dot that has it. Returns the key if no operation had it before."""
-    claimed, packed = own.get(row), arrival.dot.pack()
+def _claim(own: Transaction, key: bytes, dot: Dot) -> bool:
+    """Let a key name the operation with the least dot that has it. Returns whether no operation had it before."""
+    claimed, packed = own.get(key), dot.pack()
     if claimed is None or packed < claimed:
-        own.put(row, packed)
-    return arrival.body.key if claimed is None else None
+        own.put(key, packed)
+    return claimed is None
 
 
 def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:

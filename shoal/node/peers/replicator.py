@@ -6,9 +6,9 @@ Laws:
 - A learner becomes an owner once it holds all that it must and its admission is
   durable; only then does it say so. If a peer reports that an owner's directory was
   set back, the owner is a learner at once.
-- A peer's operations are applied in slices, so that other tasks get their turns. The
-  next message of a link is read once this one is written, which waits while too many
-  writes wait for the disk.
+- A peer's operations are applied in steps, one write each, and other tasks get their turns
+  between them: longer ones while a request waits for the disk. The next message of a link is
+  read once this one is written, which waits while too many writes wait for the disk.
 - Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -46,9 +46,9 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
-from shoal.cluster.replication import Apply, Limits, Read, Replication, Send, SetBack
+from shoal.cluster.replication import Apply, Read, Replication, Send, SetBack
 from shoal.config import Config
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, Origin
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -59,6 +59,7 @@ from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
+from shoal.node.peers.replica import NodeReplica, limits_of
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
@@ -69,7 +70,6 @@ from shoal.storage.interface import Storage
 
 _log = logging.getLogger("shoal.node")
 
-SLICE = 24  # Operations that are applied before other tasks get a turn.
 _BUSY_MS = 100
 
 
@@ -112,6 +112,7 @@ class Replicator:
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
         self._pace = document_pace(config)
+        self._stepping = asyncio.Lock()  # However many peers send long messages, other tasks get a turn after each step.
         self._admission: int | None = None  # The write that makes this learner an owner.
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
@@ -121,8 +122,8 @@ class Replicator:
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
         self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.
         self._protocol = Replication(
-            _Replica(database, incarnation),
-            limits=_limits(config),
+            NodeReplica(database, incarnation),
+            limits=limits_of(config),
             random=lambda: environment.entropy(1)[0] / 256,
             learner=incarnation.learner,
             owed=incarnation.owed,
@@ -307,16 +308,24 @@ class Replicator:
 
     async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
         shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
-        for some in messages.slices(shipments, SLICE):
+        step = self._config.peer_step_operations_max
+        for some in messages.slices(shipments, step):
             for shipment in some:
                 if vetting.is_large(shipment, self._pace):
                     await in_turns(vetting.vet(shipment, self._pace), self._environment.pause)
             while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
                 await self._commit.wait_durable(self._commit.written)
-            self._protocol.deliver(peer, some, self._environment.monotonic())
-            self._carry_out()
-            if len(shipments) > SLICE:
-                await asyncio.sleep(0)
+            if len(shipments) <= step:
+                self._take(peer, some)
+                continue
+            async with self._stepping:
+                self._take(peer, some)
+                # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
+                await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
+
+    def _take(self, peer: bytes, shipments: Sequence[Shipment]) -> None:
+        self._protocol.deliver(peer, shipments, self._environment.monotonic())
+        self._carry_out()
 
     # ── what the protocol decides ─────────────────────────────────────────────
 
@@ -460,41 +469,3 @@ class Replicator:
                 self.scrubber.tick(self._environment.monotonic())
             except ShoalError:
                 continue  # Storage failed; writers get errors, and peers are not admitted.
-
-
-class _Replica:
-    """The vectors of this node, in the form that the protocol needs."""
-
-    def __init__(self, database: Database, incarnation: Incarnation) -> None:
-        self._partitions = database.partitions
-        self._incarnation = incarnation
-
-    def applied(self, partition: int, /) -> VersionVector:
-        return self._partitions.load(partition).vector
-
-    def durable(self, partition: int, /) -> VersionVector:
-        return self._partitions.load(partition).durable
-
-    def endings(self, partition: int, /) -> VersionVector:
-        return self._partitions.load(partition).endings
-
-    def partitions(self) -> Iterable[int]:
-        return self._partitions.holding()
-
-    def own_origin(self) -> Origin | None:
-        return self._incarnation.current
-
-
-def _limits(config: Config) -> Limits:
-    return Limits(
-        sync_interval_s=config.sync_interval_s,
-        grace_s=config.tick_s,
-        answer_s=config.quorum_timeout_s,
-        pause_s_max=config.peer_pause_s_max,
-        push_bytes_max=config.push_bytes_max,
-        vectors_bytes_max=config.vectors_bytes_max,
-        early_bytes_max=config.early_bytes_max,
-        quarantine_max=config.quarantine_max,
-        quarantine_s=config.quarantine_s,
-        early_s=config.early_s,
-    )

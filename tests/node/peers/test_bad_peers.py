@@ -296,7 +296,7 @@ async def test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_
 
 
 async def test_a_peer_that_sends_faster_than_the_disk_takes_it_waits() -> None:
-    async with Fleet("ab", writes_pending_max=8) as fleet:
+    async with Fleet("ab", writes_pending_max=8, peer_step_operations_max=4) as fleet:
         await fleet.isolate("b")
         session = fleet["a"].node.session()
         shipments = await issued_by(fleet["a"], [session.call(requests.Add("crew", f"n-{n}", 1)) for n in range(300)])

@@ -1,0 +1,55 @@
+"""What the replication protocol needs of the node: its vectors, and the bounds of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.cluster.replication import Limits
+from shoal.config import Config
+from shoal.crdt.dot import Origin, VersionVector
+from shoal.node.database import Database
+from shoal.node.incarnation import Incarnation
+
+
+class NodeReplica:
+    """The vectors of this node: the `Replica` of the protocol."""
+
+    def __init__(self, database: Database, incarnation: Incarnation) -> None:
+        self._partitions = database.partitions
+        self._incarnation = incarnation
+
+    def applied(self, partition: int, /) -> VersionVector:
+        """See `Replica.applied`."""
+        return self._partitions.load(partition).vector
+
+    def durable(self, partition: int, /) -> VersionVector:
+        """See `Replica.durable`."""
+        return self._partitions.load(partition).durable
+
+    def endings(self, partition: int, /) -> VersionVector:
+        """See `Replica.endings`."""
+        return self._partitions.load(partition).endings
+
+    def partitions(self) -> Iterable[int]:
+        """See `Replica.partitions`."""
+        return self._partitions.holding()
+
+    def own_origin(self) -> Origin | None:
+        """See `Replica.own_origin`."""
+        return self._incarnation.current
+
+
+def limits_of(config: Config) -> Limits:
+    """The bounds of the protocol."""
+    return Limits(
+        sync_interval_s=config.sync_interval_s,
+        grace_s=config.tick_s,
+        answer_s=config.quorum_timeout_s,
+        pause_s_max=config.peer_pause_s_max,
+        push_bytes_max=config.push_bytes_max,
+        vectors_bytes_max=config.vectors_bytes_max,
+        early_bytes_max=config.early_bytes_max,
+        quarantine_max=config.quarantine_max,
+        quarantine_s=config.quarantine_s,
+        early_s=config.early_s,
+    )
