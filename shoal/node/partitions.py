@@ -76,22 +76,17 @@ class Ahead:
         """As `Partition.tip`, including the operations taken here."""
         return self.tips.get(origin) or self.partition.tip(origin)
 
-    def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> dict[Origin, Tip]:
-        """Apply an operation from a peer, whose issuer had applied `knowing`.
-
-        Returns the tips that change: its own, and those that it is the first to imply.
-        """
-        changed = {dot.origin: tip}
+    def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> None:
+        """Apply an operation from a peer, whose issuer had applied `knowing`. It may be the first to imply other tips."""
         if knowing is not NOTHING_SEEN:
             for origin, sequence in self.vector.frontier.items():
                 if origin != dot.origin and knowing[origin] >= sequence:
-                    changed[origin] = replace(self.tip(origin), known=True)
+                    self.tips[origin] = replace(self.tip(origin), known=True)
         self.vector = self.vector.advance(dot, knowing)
-        self.tips.update(changed)
-        return changed
+        self.tips[dot.origin] = tip
 
     def issue(self, dot: Dot, tip: Tip, context: Sequence[tuple[Origin, int]]) -> dict[Origin, Tip]:
-        """As `take`, for an operation that is issued here; `context` is its frontier."""
+        """Apply an operation that is issued here, whose context is `context`. Returns the tips that change."""
         changed = {o: replace(self.tip(o), known=True) for o, _ in context} if context else {}
         changed[dot.origin] = tip
         self.vector = self.vector.issue(dot)

@@ -78,8 +78,10 @@ class Transaction:
     def absorb(self, inner: Transaction) -> None:
         """Take over the writes of a transaction that was begun on this one."""
         self.rows.update(inner.rows)
-        self._written += inner._written
-        self._abandoned += inner._abandoned
+        if inner._written:
+            self._written += inner._written
+        if inner._abandoned:
+            self._abandoned += inner._abandoned
 
     def when_written(self, then: Callable[[], None]) -> None:
         """Register work to do after the write was made."""

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.cluster import knowledge
 from shoal.cluster.operation import Tip
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.node.partitions import Ahead
 from tests.mutants.mutant import Mutant
 
@@ -26,13 +26,12 @@ def a_frontier_is_the_last_operation(patch: pytest.MonkeyPatch) -> None:
 def a_stored_frontier_lacks_what_is_concurrent(patch: pytest.MonkeyPatch) -> None:
     sound = Ahead.take
 
-    def take(self: Ahead, dot: Dot, tip: Tip, knowing: VersionVector) -> dict[Origin, Tip]:
+    def take(self: Ahead, dot: Dot, tip: Tip, knowing: VersionVector) -> None:
         before = self.vector.frontier
-        changed = sound(self, dot, tip, knowing)
+        sound(self, dot, tip, knowing)
         for origin in before.keys() - {dot.origin}:
             known = self.tip(origin)
-            changed[origin] = Tip(known.sequence, known.hlc, known.chain, known=True)
-        return changed
+            self.tips[origin] = Tip(known.sequence, known.hlc, known.chain, known=True)
 
     patch.setattr(Ahead, "take", take)
 

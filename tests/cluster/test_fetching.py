@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shoal.cluster.delivery import Delivery
+from shoal.cluster.fetching import OPERATIONS_WANTED, Fetching
+from shoal.cluster.knowledge import Knowledge
+from shoal.cluster.messages import Want
+from shoal.cluster.quarantine import Quarantine
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+
+A = Origin(b"a" * 16)
+
+
+class Empty:
+    """A replica without operations."""
+
+    def applied(self, partition: int, /) -> VersionVector:
+        return NOTHING_SEEN
+
+    durable = endings = applied
+
+    def partitions(self) -> Iterable[int]:
+        return ()
+
+    def own_origin(self) -> Origin | None:
+        return None
+
+
+def wanted(held: dict[int, int]) -> Want:
+    """What is asked of a peer that holds so many operations of partitions."""
+    replica = Empty()
+    delivery = Delivery(replica.applied, bytes_max=1)
+    quarantine = Quarantine(places_max=1, duration_s=1.0)
+    fetching = Fetching(replica, delivery, quarantine, grace_s=0.0, answer_s=1.0, pause_s_max=1.0)
+    known = Knowledge(replica)
+    for partition, count in held.items():
+        known.take([(partition, A, count)])
+        fetching.note(b"peer", partition, 0.0)
+    want = fetching.want(b"peer", known, 0.0)
+    assert want is not None
+    return want
+
+
+def test_many_partitions_with_few_operations_are_asked_for_at_once() -> None:
+    assert wanted(dict.fromkeys(range(10), 3)).ranges == [(partition, A, 1, 3) for partition in range(10)]
+
+
+def test_no_more_is_asked_for_than_one_answer_can_hold() -> None:
+    ranges = wanted(dict.fromkeys(range(10), OPERATIONS_WANTED // 2)).ranges
+    assert [partition for partition, *_ in ranges] == [0, 1]
