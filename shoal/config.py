@@ -56,6 +56,7 @@ class Config(Struct, frozen=True, kw_only=True):
     peer_warnings_max: int = 256  # In that time, for all peers.
     push_bytes_max: int = 256 * KiB  # In one message; the first operation may exceed it.
     supply_bytes_max: int = 256 * KiB  # The same, for operations that a peer asked for.
+    supply_operations_max: int = 512  # In one such answer: small ones take long to read before they fill it.
     vectors_bytes_max: int = 256 * KiB  # The same, for version vectors that are compared.
     peer_step_operations_max: int = 64  # Of a peer's message, applied in one write; other work runs between two of them.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before the operations they depend on.

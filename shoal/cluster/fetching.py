@@ -21,7 +21,7 @@ from shoal.cluster.quarantine import Quarantine
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 PARTITIONS_WANTED_MAX = 64  # In one Want.
-OPERATIONS_WANTED = 4096  # A Want ends with the partition that brings it to so many: an answer seldom holds more.
+OPERATIONS_WANTED = 1024  # A Want ends with the partition that brings it to so many: an answer holds fewer.
 _DOUBLINGS_MAX = 16  # Of a pause; far beyond any bound on it.
 
 

@@ -23,7 +23,7 @@ from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Blobs
+from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
@@ -48,8 +48,8 @@ class Outgoing:
         self._partitions = partitions
         self._generations = generations
 
-    def shipments(self, ranges: Iterable[Range], *, bytes_max: int) -> list[Raw]:
-        """Encoded operations of these ranges, as far as they are durable, until they reach `bytes_max`.
+    def shipments(self, ranges: Iterable[Range], *, bytes_max: int, operations_max: int) -> list[Raw]:
+        """Encoded operations of these ranges, as far as they are durable, until they reach one of the bounds.
 
         Damage in one partition only ends the operations of that partition.
 
@@ -62,7 +62,7 @@ class Outgoing:
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
             try:
                 for logged in self._logged(number, list(group)):
-                    if size >= bytes_max:
+                    if size >= bytes_max or len(found) >= operations_max:
                         return found
                     found.append(self._shipped(number, logged))
                     size += len(memoryview(found[-1]))
@@ -83,7 +83,7 @@ class Outgoing:
         runs = [
             self._run(number, Origin(origin), first, min(last, durable[Origin(origin)])) for _, origin, first, last in ranges
         ]
-        return heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot))
+        return runs[0] if len(runs) == 1 else heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot))
 
     def _run(self, number: int, origin: Origin, first: int, last: int) -> Iterator[_Logged]:
         if last < first:
@@ -110,6 +110,8 @@ class Outgoing:
         )
 
     def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Blobs:
+        if not mutation.names_content(change.change):
+            return NOTHING
         stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
         return self._generations.attached_of(transaction, Target(Kind(change.kind), change.space, change.name), stamp, change)
 

@@ -380,7 +380,8 @@ class Replicator:
         if self._is_behind(peer):
             return Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)
         try:
-            return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=self._config.supply_bytes_max))
+            bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
+            return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))
         except StorageError as error:
             return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
 
