@@ -37,7 +37,7 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blob
                 raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         raise BadOperation("the record of its checkpoint is described differently from the original save", reason="content")
-    return attached._replace(decoded=record)
+    return Blobs(attached.content, attached.chunks, attached.erased, record)
 
 
 def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:

@@ -110,7 +110,11 @@ class Eraser:
             self._delete(transaction, target, stamp, made)
             return
         self._catalog.enter(transaction, target)
-        if isinstance(made, pruning.Prune):
+        if isinstance(made, dag.Save):  # First, because most changes are saves.
+            marking = self._garbage.markings.get(target)
+            if marking is not None and beside.content:
+                marking.protect(dag.decode_record(beside.content))
+        elif isinstance(made, pruning.Prune):
             self._unpruned.drop(target)
             transaction.when_written(lambda: self._unpruned.drop(target))
             self._garbage.enter(transaction, stamp, What.CHECKPOINTS, target, change.generation)
@@ -125,8 +129,6 @@ class Eraser:
             )
         elif isinstance(made, status.Move):
             self.list_status(transaction, target)
-        elif isinstance(made, dag.Save) and beside.content and (marking := self._garbage.markings.get(target)) is not None:
-            marking.protect(dag.decode_record(beside.content))
 
     def list_status(self, transaction: Transaction, target: Target) -> None:
         """List a thread under the status that its rows say."""
