@@ -5,7 +5,8 @@ Laws:
   label is its namespace and id. So the newest is the one with the greatest id, found in
   one bounded read, and not the last that was written.
 - A put writes only the channels whose version differs from the parent's, each
-  serialised once. Channels of the same version are taken from the parent.
+  serialised once. Channels of the same version are taken from the parent. Of a list
+  that has grown since, only the added elements go to a node of another process.
 - Pending writes are notes beside the label, which need not exist yet.
 - A put needs no read: it knows its parent from the put or the read before. It
   reads the parent only if another process wrote it.
@@ -13,9 +14,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from threading import Lock
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -32,26 +31,19 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.client.connection import StoreConnection
-from shoal.errors import NotFound
+from shoal.errors import NotFound, StoreCorrupt
 from shoal.integrations.langgraph import encoding
+from shoal.integrations.langgraph.bases import NOTHING_PACKED, Base, Bases, Packed
 from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
 from shoal.integrations.langgraph.writes import Writes
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
+from shoal.protocol.session import Prompt
 from shoal.values.foreign import LANGGRAPH
 
-BASES_MAX = 4096  # Live threads whose last checkpoint is remembered; for others a put needs one read more.
 PAGE_ITEMS = 100
 _NO_VERSIONS: Mapping[str, Any] = {}
 _NONE: frozenset[str] = frozenset()
-
-
-class Base(NamedTuple):
-    """The data of a previous checkpoint that a put needs."""
-
-    id: str  # The checkpoint's id in Shoal.
-    versions: ChannelVersions
-    stored: frozenset[str]  # The channels that have a value.
 
 
 class Put(NamedTuple):
@@ -73,40 +65,8 @@ class Draft(NamedTuple):
     id: str
     versions: ChannelVersions
     stored: frozenset[str]
+    packed: Packed  # The values of the channels, as far as they are known.
     request: requests.Save
-
-
-class Bases:
-    """The last checkpoints of live threads; beyond the bound the oldest is forgotten. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._known: OrderedDict[tuple[Place, str], Base] = OrderedDict()
-
-    def get(self, place: Place, id: str) -> Base | None:
-        """The base for a put on checkpoint `id`; None if it is not known here."""
-        return self._known.get((place, id))
-
-    def put(self, place: Place, id: str, base: Base, *, replacing: str | None = None) -> None:
-        """Remember a checkpoint; the one that it is `replacing` is not live any more."""
-        with self._lock:
-            if replacing is not None:
-                self._known.pop((place, replacing), None)
-            self._known[place, id] = base
-            self._known.move_to_end((place, id))
-            if len(self._known) > BASES_MAX:
-                self._known.popitem(last=False)
-
-    def forget(self, place: Place, id: str) -> None:
-        """Forget one checkpoint."""
-        with self._lock:
-            self._known.pop((place, id), None)
-
-    def forget_thread(self, thread_id: str) -> None:
-        """Forget all checkpoints of a thread."""
-        with self._lock:
-            for known in [known for known in self._known if known[0].thread_id == thread_id]:
-                del self._known[known]
 
 
 class Checkpoints:
@@ -115,7 +75,9 @@ class Checkpoints:
     def __init__(self, connection: StoreConnection, space: str, writes: Writes) -> None:
         self.connection = connection
         self.space = space
-        self.bases = Bases()
+        # An embedded node compares a list with its own copy; on the way to another node the list would be the cost of a put.
+        remote = not isinstance(connection.session, Prompt)
+        self.bases = Bases(connection.config.checkpoint_cache_bytes if remote else 0)
         self._writes = writes
 
     async def put(self, put: Put) -> RunnableConfig:
@@ -128,10 +90,8 @@ class Checkpoints:
         if draft is not None:
             try:
                 return self.saved(draft, await self._writes.put(draft.request))
-            except NotFound:
-                if not draft.parent:
-                    raise
-                self.forget_parent(draft)
+            except (NotFound, StoreCorrupt) as error:
+                self.forget_parent(draft, error)
         place = place_of(put.config)
         base = await self._read_base(put.serde, place, put.config["configurable"]["checkpoint_id"])
         draft = self._draft(put, place, base)
@@ -145,12 +105,19 @@ class Checkpoints:
 
     def saved(self, draft: Draft, saved: requests.Saved) -> RunnableConfig:
         """Remember a put that was answered, and return the config that names it."""
-        self.bases.put(draft.place, draft.id, Base(saved.id, draft.versions, draft.stored), replacing=draft.parent)
+        base = Base(saved.id, draft.versions, draft.stored)
+        self.bases.put(draft.place, draft.id, base, replacing=draft.parent, packed=draft.packed)
         return config_of(draft.place, draft.id)
 
-    def forget_parent(self, draft: Draft) -> None:
-        """Forget the remembered parent of a draft, which does not exist any more: another process deleted the thread."""
-        self.bases.forget(draft.place, draft.parent or "")
+    def forget_parent(self, draft: Draft, error: NotFound | StoreCorrupt) -> None:
+        """Forget the remembered parent of a rejected draft: it does not exist any more, or its lists cannot be read.
+
+        Raises:
+            NotFound, StoreCorrupt: the draft has no parent, or it may be written.
+        """
+        if not draft.parent or error.written != "no":
+            raise error
+        self.bases.forget(draft.place, draft.parent)
 
     def _draft(self, put: Put, place: Place, base: Base | None) -> Draft:
         serde, config, checkpoint, metadata, new_versions, owner = put
@@ -158,15 +125,25 @@ class Checkpoints:
         bare: dict[str, Any] = {**checkpoint}
         values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], checkpoint["id"]
         before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
+        lists = self.bases.lists(place, parent) if parent and base is not None else NOTHING_PACKED
         channels: dict[str, bytes] = {}
+        appended: dict[str, bytes] = {}
+        packed: dict[str, bytes] = {}
         stored: list[str] = []
         for name, version in versions.items():
             if name not in new_versions and before.get(name) == version:
                 if name in stored_before:
                     stored.append(name)
+                if name in lists:
+                    packed[name] = lists[name]
             elif name in values:
-                channels[name_of(name)] = encoding.pack_value(serde, values[name])
                 stored.append(name)
+                packed[name] = value = encoding.pack_value(serde, values[name])
+                added = encoding.added_elements(lists[name], value) if name in lists else None
+                if added is None:
+                    channels[name_of(name)] = value
+                else:
+                    appended[name_of(name)] = added
         stored_now = frozenset(stored)
         request = requests.Save(
             self.space,
@@ -177,13 +154,14 @@ class Checkpoints:
             NO_HEAD if base is None else base.id,
             schema=LANGGRAPH,
             delta=base is not None,
+            appended=appended,
             removed=[name_of(name) for name in stored_before if name not in stored_now],
             fork=True,  # A graph may continue from any checkpoint of its history.
             label=label_of(place.namespace, id),
             owner=owner,
         )
         # A copy of the versions, because LangGraph later changes those that it passed.
-        return Draft(place, parent, id, {**versions}, stored_now, request)
+        return Draft(place, parent, id, {**versions}, stored_now, packed, request)
 
     async def _read_base(self, serde: SerializerProtocol, place: Place, parent: str) -> Base | None:
         page = await self.read(place.thread_id, label=label_of(place.namespace, parent))
@@ -236,7 +214,7 @@ class Checkpoints:
             page = await self.read(
                 place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1, channels=True, notes=True
             )
-        found = self._tuple(serde, place.thread_id, page.items[0]) if page.items else None
+        found = self._tuple(serde, place.thread_id, page.items[0], live=True) if page.items else None
         return found._replace(config=config) if found is not None and id else found
 
     async def list(
@@ -318,19 +296,20 @@ class Checkpoints:
         """Read a page of a thread's labelled checkpoints; `options` are fields of `ReadLabels`."""
         return await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
 
-    def _tuple(self, serde: SerializerProtocol, thread_id: str, item: Labelled) -> CheckpointTuple | None:
+    def _tuple(
+        self, serde: SerializerProtocol, thread_id: str, item: Labelled, *, live: bool = False
+    ) -> CheckpointTuple | None:
+        """The checkpoint as LangGraph knows it; the lists of a `live` one are remembered, because a put may follow."""
         opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
         parts = split_label(item.label)
         if opened is None or parts is None:
             return None
         place = Place(thread_id, parts[0])
         there = item.checkpoint.channels
-        values = {
-            name: encoding.unpack_value(serde, there[name_of(name)])
-            for name in opened.checkpoint["channel_versions"]
-            if name_of(name) in there
-        }
-        self.bases.put(place, parts[1], _base_of(item, opened.checkpoint))
+        named = ((name, name_of(name)) for name in opened.checkpoint["channel_versions"])
+        packed = {name: there[stored] for name, stored in named if stored in there}
+        values = {name: encoding.unpack_value(serde, value) for name, value in packed.items()}
+        self.bases.put(place, parts[1], _base_of(item, opened.checkpoint), packed=packed if live else NOTHING_PACKED)
         return CheckpointTuple(
             config=config_of(place, parts[1]),
             checkpoint=cast(Checkpoint, {**opened.checkpoint, "channel_values": values}),

@@ -81,6 +81,33 @@ def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
     return serde.loads_typed(_decode_typed(extension.data))
 
 
+def is_list(packed: bytes) -> bool:
+    """Whether it is a packed list."""
+    return 0x90 <= packed[0] <= 0x9F or packed[0] in (0xDC, 0xDD)
+
+
+def added_elements(before: bytes, after: bytes) -> bytes | None:
+    """The packed list of the elements that a packed list has after those of another; None if it does not begin with them."""
+    if not is_list(after):
+        return None
+    (old, old_start), (new, new_start) = _read_list_header(before), _read_list_header(after)
+    if new < old or not after.startswith(memoryview(before)[old_start:], new_start):
+        return None
+    return _list_header(new - old) + after[new_start + len(before) - old_start :]
+
+
+def _read_list_header(packed: bytes) -> tuple[int, int]:
+    """The number of elements, and the offset of the first one."""
+    size = {0xDC: 2, 0xDD: 4}.get(packed[0], 0)
+    return (int.from_bytes(packed[1 : 1 + size], "big"), 1 + size) if size else (packed[0] & 0x0F, 1)
+
+
+def _list_header(count: int) -> bytes:
+    if count < 16:
+        return bytes([0x90 | count])
+    return b"\xdc" + count.to_bytes(2, "big") if count < 65536 else b"\xdd" + count.to_bytes(4, "big")
+
+
 def _is_typed(packed: bytes) -> bool:
     size = _EXTENSION_SIZES.get(packed[0]) if packed else None
     return size is not None and packed[1 + size : 2 + size] == bytes([TYPED_CODE])

@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import NotFound
+from shoal.errors import NotFound, StoreCorrupt
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.checkpoints import Checkpoints, Put
@@ -166,10 +166,8 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         if (draft := self._checkpoints.drafted(put)) is not None:
             try:
                 return self._checkpoints.saved(draft, self._writes.blocking(draft.request))
-            except NotFound:
-                if not draft.parent:
-                    raise
-                self._checkpoints.forget_parent(draft)
+            except (NotFound, StoreCorrupt) as error:
+                self._checkpoints.forget_parent(draft, error)
         return self._bridge.blocking(lambda: self._checkpoints.put(put))
 
     async def aput_writes(
