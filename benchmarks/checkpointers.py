@@ -53,7 +53,7 @@ def run(effort: Effort) -> Section:
         [
             Figure(f"durable puts, {of_few}", "1/s", rates(few, "local")),
             Figure("the same ÷ SQLite's saver", "×", rates(few, "local", "sqlite"), Target("≥", 6)),
-            Figure("the same ÷ the saver in memory", "×", rates(few, "local", "memory"), Target("≥", 0.25)),
+            Figure("the same ÷ the saver in memory", "×", rates(few, "local", "memory"), Target("≥", 0.4)),
             Figure(f"durable puts, {of_many} ÷ the saver in memory", "×", rates(many, "local", "memory"), Target("≥", 0.5)),
             Figure(
                 f"puts with `memory` durability, {of_few} ÷ the saver in memory",

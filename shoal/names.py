@@ -61,16 +61,16 @@ def check_names(kind: str, names: Iterable[object], /) -> None:
             check_name(kind, name)
 
 
-def check_key(kind: str, key: object, /) -> str:
-    """As `check_name`, for idempotency keys: 1 to 255 bytes.
+def check_key(kind: str, key: object, /, bytes_max: int = KEY_BYTES_MAX) -> str:
+    """As `check_name`, for idempotency keys (1 to 255 bytes) and other names of which most come once.
 
     Raises:
         InvalidName: it is not legal; nothing was written.
     """
-    # Most keys come once, so results are not remembered; a quick check covers most legal keys.
-    if isinstance(key, str) and key.isascii() and key.isprintable() and 2 < len(key) <= KEY_BYTES_MAX:
+    # Results are not remembered; a quick check covers most legal keys.
+    if isinstance(key, str) and key.isascii() and key.isprintable() and 2 < len(key) <= bytes_max:
         return key
-    return _checked(kind, key, KEY_BYTES_MAX)
+    return _checked(kind, key, bytes_max)
 
 
 @lru_cache(maxsize=MEMOIZED_MAX)

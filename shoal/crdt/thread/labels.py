@@ -42,6 +42,10 @@ class LabelEntry(msgspec.Struct, frozen=True, order=True):
 def name(rows: Rows, label: str, entry: LabelEntry, *, first: bool) -> None:
     """Record that a checkpoint was saved under a label. One saved again only renews its HLC, if it still has the label."""
     before = entries(rows, label)
+    if not before:  # Most labels are new.
+        if first:
+            _put(rows, label, [entry])
+        return
     kept = [other for other in before if other.id != entry.id]
     if first or len(kept) < len(before):
         _put(rows, label, [*kept, entry])
@@ -57,7 +61,8 @@ def apply(rows: Rows, _stamp: Stamp, release: Release) -> None:
 
 def entries(rows: Rows, label: str) -> list[LabelEntry]:
     """The checkpoints that have this label, the greatest (HLC, id) first; the label names the first."""
-    return _unpack(rows.get(LABEL + label.encode()) or b"")
+    packed = rows.get(LABEL + label.encode())
+    return _unpack(packed) if packed else []
 
 
 def listed(
@@ -74,7 +79,8 @@ def _put(rows: Rows, label: str, kept: list[LabelEntry]) -> None:
     if not kept:
         rows.delete(key)
         return
-    kept.sort(reverse=True)
+    if len(kept) > 1:
+        kept.sort(reverse=True)
     rows.put(key, b"".join([entry.hlc.to_bytes(8, "big") + entry.id for entry in kept]))
 
 

@@ -9,7 +9,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, labels, notes, ownership
 from shoal.errors import InvalidInput, TooLarge
-from shoal.names import check_name
+from shoal.names import NAME_BYTES_MAX, check_key, check_name
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
@@ -32,7 +32,7 @@ class Labels:
 
     def _check_notes(self, request: Annotate) -> None:
         _check_thread(request)
-        check_name("label", request.label)
+        check_key("label", request.label, NAME_BYTES_MAX)
         if not request.notes:
             raise InvalidInput("there are no notes to write. Nothing was written.")
         longest = max(len(note.name) for note in request.notes)

@@ -18,7 +18,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, labels
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
-from shoal.names import check_name, check_names
+from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_annotations, check_schema, check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
@@ -48,7 +48,7 @@ class Saves:
         check_name("thread", request.thread)
         check_name("branch", request.branch)
         if request.label:
-            check_name("label", request.label)
+            check_key("label", request.label, NAME_BYTES_MAX)  # Frameworks label each checkpoint with an id of its own.
         check_names("channel", request.channels)
         values.check(request.metadata)
         size = sum(map(len, request.channels.values())) + len(request.metadata)
