@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Protocol
+from typing import Protocol, cast
 
 from shoal.cluster.messages import Held
 from shoal.crdt.dot import NOTHING_SEEN, OVER_MAX, Dot, Origin, VersionVector
@@ -110,21 +110,17 @@ class Totals:
 
 
 class Knowledge:
-    """The operations that one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew.
-
-    It counts incrementally, so the caller must report each operation that becomes durable here (`settled`).
-    """
+    """The operations that one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._vectors: dict[int, VersionVector] = {}
         self._fresh: dict[int, dict[Origin, int]] = {}  # Entries newer than those of the vector; at most `OVER_MAX` each.
-        self._shared: dict[int, int] = {}
+        # By partition: two vectors, this replica's and the peer's, and how many operations they share.
+        self._counted: dict[int, tuple[VersionVector, VersionVector, int]] = {}
         self.advanced: set[int] = set()
         self.unmarked: set[int] = set()
         self.totals = Totals()
-        self.shared = 0
-        """How many of the operations that it is known to hold are durable here too."""
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._counted_from = 0  # The first question that was asked after the peer said that it is no learner.
         self._whole: dict[int, VersionVector] = {}
@@ -157,12 +153,19 @@ class Knowledge:
             InvalidValue: it claims a sequence that no origin can reach.
         """
         own = self._replica.own_origin()
-        for partition, raw, sequence in held:
-            origin = Origin(raw)
+        for partition, origin, sequence in cast(Iterable[tuple[int, Origin, int]], held):
             self.check(partition, origin, sequence)
-            before = self._at(partition, origin)
+            fresh = self._fresh.get(partition)
+            before = (fresh.get(origin) if fresh else 0) or self._at(partition, origin)
             if sequence > before and (proven or origin != own):
-                self._raise(partition, origin, before, sequence)
+                if fresh is None:
+                    fresh = self._fresh[partition] = {}
+                fresh[origin] = sequence
+                if len(fresh) > OVER_MAX:
+                    self.vector(partition)
+                self.advanced.add(partition)
+                self.unmarked.add(partition)
+                self.totals.add(origin, sequence - before)
 
     def check(self, partition: int, origin: bytes, sequence: int) -> None:
         """Check that the peer can hold this operation.
@@ -243,13 +246,6 @@ class Knowledge:
             if vector.dominates(self.vector(partition)):
                 self._vectors[partition] = vector  # The two share their entries, so comparing them is cheap.
 
-    def settled(self, partition: int, dot: Dot, count: int = 1) -> None:
-        """Count operations of one origin that became durable here: `count` of them, the last of them `dot`."""
-        shared = min(self._at(partition, dot.origin), dot.sequence) - (dot.sequence - count)
-        if shared > 0:
-            self.shared += shared
-            self._shared[partition] = self._shared.get(partition, 0) + shared
-
     def whole(self, partition: int) -> VersionVector | None:
         """The whole vector that the peer sent last; None if it has sent none."""
         return self._whole.get(partition)
@@ -264,9 +260,10 @@ class Knowledge:
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
         """Whether the peer is known to hold all of `wanted`."""
-        if len(wanted) > 1:  # Two of one origin may share their entries.
+        entries = wanted.items()
+        if len(entries) > 1:  # Two of one origin may share their entries.
             return self.vector(partition).dominates(wanted)
-        for origin, sequence in wanted.items():  # noqa: SIM110 (a generator takes twice as long)
+        for origin, sequence in entries:  # noqa: SIM110 (a generator takes twice as long)
             if self._at(partition, origin) < sequence:
                 return False
         return True
@@ -275,9 +272,22 @@ class Knowledge:
         """Per origin, the sequences that the peer holds and `vector` does not cover."""
         return sorted(self.vector(partition).missing(vector).items())
 
+    @property
+    def shared(self) -> int:
+        """How many of the operations that it is known to hold are durable here too."""
+        return sum(map(self.shared_in, self._replica.partitions()))
+
     def shared_in(self, partition: int) -> int:
-        """How many operations of a partition are known to be held by the peer and are durable here."""
-        return self._shared.get(partition, 0)
+        """How many operations of a partition are known to be held by the peer and are durable here.
+
+        Counts anew only what has changed since it was asked last.
+        """
+        durable, known = self._replica.durable(partition), self.vector(partition)
+        counted = self._counted.get(partition)
+        if counted is None or counted[0] is not durable or counted[1] is not known:
+            shared = sum(min(sequence, known[origin]) for origin, sequence in durable.items())
+            counted = self._counted[partition] = durable, known, shared
+        return counted[2]
 
     def _at(self, partition: int, origin: Origin) -> int:
         fresh = self._fresh.get(partition)
@@ -286,20 +296,6 @@ class Knowledge:
             return found
         vector = self._vectors.get(partition)
         return 0 if vector is None else vector[origin]
-
-    def _raise(self, partition: int, origin: Origin, before: int, sequence: int) -> None:
-        fresh = self._fresh.setdefault(partition, {})
-        fresh[origin] = sequence
-        if len(fresh) > OVER_MAX:
-            self.vector(partition)
-        self.advanced.add(partition)
-        self.unmarked.add(partition)
-        durable = self._replica.durable(partition)[origin]
-        if durable > before:
-            shared = min(durable, sequence) - before
-            self.shared += shared
-            self._shared[partition] = self._shared.get(partition, 0) + shared
-        self.totals.add(origin, sequence - before)
 
 
 def _refused(partition: int, origin: Origin, sequence: int) -> InvalidValue | BadOperation:

@@ -386,11 +386,6 @@ class Replication:
         for batch in batches(operations, _operation_bytes, bytes_max=self._limits.push_bytes_max):
             self._outbox.append(Send(peers, Push(batch)))
 
-    def settled(self, partition: int, dot: Dot, count: int = 1) -> None:
-        """`count` operations of one origin up to `dot` became durable here, own or received."""
-        for state in self._peers.values():
-            state.known.settled(partition, dot, count)
-
     def stored(self, runs: Iterable[tuple[bytes, int, Dot, int]]) -> None:
         """Operations became durable: acknowledge them to their sender now, to other peers with a tick.
 

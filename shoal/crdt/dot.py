@@ -151,7 +151,7 @@ class VersionVector(Mapping[Origin, int]):
             ValueError: `dot` is not the next of its origin; a hole would be covered.
         """
         origin, sequence = dot
-        if self[origin] + 1 != sequence:
+        if (self._over.get(origin) or self._base.get(origin, 0)) + 1 != sequence:
             raise ValueError(f"{dot} does not follow sequence {self[origin]}")
         frontier: dict[Origin, int] | None = None
         if knowing is not None:

@@ -82,7 +82,6 @@ class ToyReplica:
         unsynced, self._unsynced = self._unsynced, []
         for _, shipment in unsynced:
             self._durable[shipment.partition] = self.durable(shipment.partition).advance(shipment.dot)
-            self.machine.settled(shipment.partition, shipment.dot)
         own: list[Raw] = [encode_shipment(shipment) for peer, shipment in unsynced if not peer]
         self.machine.issued(own)
         self.machine.stored((peer, shipment.partition, shipment.dot, 1) for peer, shipment in unsynced if peer)

@@ -200,7 +200,8 @@ def take_any_time(patch: pytest.MonkeyPatch) -> None:
 def take_any_claim(patch: pytest.MonkeyPatch) -> None:
     def take(self: Knowledge, held: Iterable[tuple[int, Origin, int]], *, proven: bool = False) -> None:
         for partition, origin, sequence in held:
-            self._raise(partition, origin, self._at(partition, origin), sequence)
+            self._fresh.setdefault(partition, {})[origin] = sequence
+            self.advanced.add(partition)
 
     patch.setattr(Knowledge, "take", take)
 

@@ -403,7 +403,6 @@ class Replicator:
         while self._unsettled and self._unsettled[0].number <= number:
             settled = self._unsettled.popleft()
             settled.partition.settle(settled.last, settled.operations)
-            self._protocol.settled(settled.partition.number, settled.last, settled.operations)
             if settled.shipment is None:
                 stored.append((settled.peer, settled.partition.number, settled.last, settled.operations))
             elif self._outlets:
