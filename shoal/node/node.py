@@ -23,7 +23,8 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.replicator import Replicator
 from shoal.node.replicas import SingleNode
-from shoal.node.service import Service, ServiceSession
+from shoal.node.service import Service
+from shoal.node.session import ServiceSession
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark

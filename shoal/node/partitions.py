@@ -48,6 +48,12 @@ class Partition:
         self.tips.update(tips)
         self.written = written
 
+    def tips_after(self, dot: Dot, tip: Tip, context: Sequence[tuple[Origin, int]]) -> dict[Origin, Tip]:
+        """The tips that an operation issued here changes: its own, and those of `context`, its frontier."""
+        changed = {origin: replace(self.tip(origin), known=True) for origin, _ in context} if context else {}
+        changed[dot.origin] = tip
+        return changed
+
     def ends(self, dot: Dot) -> None:
         """Record an operation that deletes."""
         self.endings = self.endings.join(VersionVector.of(dot))
@@ -84,14 +90,6 @@ class Ahead:
                     self.tips[origin] = replace(self.tip(origin), known=True)
         self.vector = self.vector.advance(dot, knowing)
         self.tips[dot.origin] = tip
-
-    def issue(self, dot: Dot, tip: Tip, context: Sequence[tuple[Origin, int]]) -> dict[Origin, Tip]:
-        """Apply an operation that is issued here, whose context is `context`. Returns the tips that change."""
-        changed = {o: replace(self.tip(o), known=True) for o, _ in context} if context else {}
-        changed[dot.origin] = tip
-        self.vector = self.vector.issue(dot)
-        self.tips = changed
-        return changed
 
     def written(self, number: int) -> None:
         """Update the partition: the write was made and has this number."""

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
-from shoal.errors import BookmarkLost, StoreCorrupt
+from shoal.errors import BookmarkLost, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
 from shoal.protocol.requests import ClusterView, Durability
 
@@ -57,11 +57,17 @@ class Replicas(Protocol):
         """
         ...
 
-    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """Return once enough owners hold what `wanted` covers, within `quorum_timeout_s`. It is durable here already.
+    def reaches(self, durability: Durability, /) -> bool:
+        """Whether enough owners are linked now."""
+        ...
 
-        Raises:
-            OutcomeUnknown: too few are known to hold it; the error names those that do.
+    def when_replicated(
+        self, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[OutcomeUnknown | None], None], /
+    ) -> Callable[[], None]:
+        """Call `told` once enough owners hold what `wanted` covers, now or within `quorum_timeout_s`.
+
+        It is durable here already. If too few are known to hold it by then, `told` gets the error, which names those that
+        do. Returns a function that ends the wait.
         """
         ...
 
@@ -165,8 +171,16 @@ class SingleNode:
     async def reachable(self, durability: Durability, /) -> None:
         """Return at once."""
 
-    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """Return at once."""
+    def reaches(self, durability: Durability, /) -> bool:
+        """Yes."""
+        return True
+
+    def when_replicated(
+        self, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[OutcomeUnknown | None], None], /
+    ) -> Callable[[], None]:
+        """Call `told` at once."""
+        told(None)
+        return lambda: None
 
     size = 1
     refilling = False

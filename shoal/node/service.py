@@ -17,11 +17,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, get_args
 
 from shoal.config import Config
+from shoal.crdt.dot import VersionVector
 from shoal.errors import (
     BudgetExhausted,
     CatchingUp,
@@ -49,6 +50,7 @@ from shoal.node.reads.listing import Listings
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import ReadRepair, Replicas
+from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
@@ -56,15 +58,12 @@ from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
     AnyWrite,
     Durability,
     Push,
-    R,
-    Request,
     Subscription,
 )
 from shoal.protocol.requests.declared import declaration_of
@@ -123,6 +122,7 @@ class Service:
         self._pause = environment.pause
         self._started_ms = environment.now_ms()
         self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()  # Of writes that are about to be answered; bounded as these are.
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
@@ -214,18 +214,44 @@ class Service:
             return
         await self._commit.wait_durable(issued.number)
         if durability != "local":
-            await self._replicas.wait_replicated(located.partition, issued.copied, durability)
+            await self._wait_replicated(located.partition, issued.copied, durability)
             await self._refuse_dead(located, issued, bookmark, durability)
 
-    def begin(self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, stale: bool) -> bool:
-        """Start a write of `local` durability now, if nothing has to be awaited before it is issued; see `Prompt.begin`.
+    async def _wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability) -> None:
+        """Return once enough owners hold what `wanted` covers.
 
-        Returns False if something has to be; then nothing was written, and the caller uses `call`.
+        Raises:
+            OutcomeUnknown: too few are known to hold it in time.
+        """
+        copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(late: OutcomeUnknown | None) -> None:
+            if copied.done():
+                return  # The caller gave up.
+            if late is None:
+                copied.set_result(None)
+            else:
+                copied.set_exception(late)
+
+        leave = self._replicas.when_replicated(partition, wanted, durability, told)
+        try:
+            await copied
+        finally:
+            leave()
+
+    def begin(
+        self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, durability: Durability, stale: bool
+    ) -> bool:
+        """Start a durable write now, if nothing has to be awaited before it is issued; see `Prompt.begin`.
+
+        Returns False if something has to be, or if it was made before; the caller uses `call`.
         """
         self._refuse_if_stopping()
         located = self._located(request, key)
-        partition = located.partition
+        partition, is_copied = located.partition, durability != "local"
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
+            return False
+        if is_copied and (self._database.contest_of(request) is not None or not self._replicas.reaches(durability)):
             return False
         if not self._database.prepared.isdisjoint(map(type, located.writes)):
             wanted = zip(located.writes, located.targets, strict=True)
@@ -235,15 +261,42 @@ class Service:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt):
             return False  # Before this is answered, something must become durable, be fetched or be repaired.
+        if is_copied and issued.again:
+            return False  # This node may lack deletions that its owners know, which must be fetched.
         self._database.do_chores()
 
-        def durable(error: StorageFull | None) -> None:
-            if error is None:
+        def replicated(error: ShoalError | None) -> None:
+            if error is not None:
+                told(error)
+            elif is_copied and self._database.partitions.load(partition).endings is not issued.endings:
+                self._keep(self._tell(located, issued, bookmark, durability, told))
+            else:
                 bookmark.note(partition, issued.vector)
-            told(issued.reply if error is None else error)
+                told(issued.reply)
+
+        def durable(error: StorageFull | None) -> None:
+            if error is None and is_copied:
+                self._replicas.when_replicated(partition, issued.copied, durability, replicated)
+            else:
+                replicated(error)
 
         self._commit.when_durable(issued.number, durable)
         return True
+
+    async def _tell(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability, told: Told) -> None:
+        """Answer a write that owners hold, after something was deleted in its partition."""
+        try:
+            await self._refuse_dead(located, issued, bookmark, durability)
+            bookmark.note(located.partition, issued.vector)
+        except ShoalError as error:
+            told(error if error.written != "no" else after(error, "the write is recorded on this node", _AGAIN))
+        else:
+            told(issued.reply)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _located(self, request: AnyWrite, key: str | None) -> Located:
         if key is not None:
@@ -422,52 +475,3 @@ class Service:
         self._feed.close()
         if self._commit.failed is None:
             await self._commit.wait_durable(self._commit.written)
-
-
-class ServiceSession:
-    """A `Prompt` session of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
-
-    __slots__ = ("_service", "bookmark")
-
-    def __init__(self, service: Service, bookmark: Bookmark) -> None:
-        self._service = service
-        self.bookmark = bookmark
-
-    async def call(
-        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
-    ) -> R:
-        """See `Session.call`."""
-        check_manner(key, durability, stale)
-        request = conforming(request)
-        reply: Any
-        announce = self._service.presences.of_sessions.get(type(request))
-        if announce is not None:
-            reply = announce(self, request)
-        else:
-            reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
-        found: R = reply
-        return found
-
-    def begin(
-        self,
-        request: AnyRequest,
-        told: Told,
-        /,
-        *,
-        key: str | None = None,
-        durability: Durability = "local",
-        stale: bool = False,
-    ) -> bool:
-        """See `Prompt.begin`."""
-        if durability != "local" or type(request) not in self._service.prompt:
-            return False
-        check_manner(key, durability, stale)
-        return self._service.begin(conforming(request), self.bookmark, told, key=key, stale=stale)  # type: ignore[arg-type]
-
-    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`."""
-        return self._service.subscribe(conforming(subscription), self.bookmark)
-
-    async def close(self) -> None:
-        """End the presences that this session announced."""
-        self._service.presences.leave(self)

@@ -30,7 +30,7 @@ from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes import issuing
 from shoal.node.writes.idempotency import Answered, IdempotencyTable
 from shoal.protocol import requests
-from shoal.protocol.requests import AnyWrite, Change, CounterValue, ObjectKind, Watch
+from shoal.protocol.requests import AnyWrite, Change, CounterValue, Durability, ObjectKind, Watch
 from shoal.storage.commit import GroupCommit
 from tests.mutants.mutant import Mutant, patch_applier
 
@@ -45,13 +45,19 @@ def an_add_counts_again_at_another_node(patch: pytest.MonkeyPatch) -> None:
 
 def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     """One that a quorum did not acknowledge in time is issued anew."""
-    sound_find, sound_spread = IdempotencyTable.find, Quorum.wait_replicated
+    sound_find, sound_spread = IdempotencyTable.find, Quorum.when_replicated
     late: set[VersionVector] = set()
 
-    async def wait_replicated(self: Quorum, partition: int, wanted: VersionVector, *args: Any) -> None:
+    def when_replicated(
+        self: Quorum, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[Any], None], /
+    ) -> Callable[[], None]:
+        def noted(error: Any) -> None:
+            if error is None:
+                late.discard(wanted)
+            told(error)
+
         late.add(wanted)
-        await sound_spread(self, partition, wanted, *args)
-        late.discard(wanted)
+        return sound_spread(self, partition, wanted, durability, noted)
 
     def find(self: IdempotencyTable, partition: int, key: str, request: AnyWrite) -> Answered | None:
         found = sound_find(self, partition, key, request)
@@ -59,7 +65,7 @@ def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None
             return None
         return found
 
-    patch.setattr(Quorum, "wait_replicated", wait_replicated)
+    patch.setattr(Quorum, "when_replicated", when_replicated)
     patch.setattr(IdempotencyTable, "find", find)
     patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
 

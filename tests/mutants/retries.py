@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from shoal.crdt.dot import Dot
-from shoal.errors import NoQuorum, OutcomeUnknown
+from shoal.errors import NoQuorum
 from shoal.node import service
 from shoal.node.peers import incoming
-from shoal.node.service import Service
+from shoal.node.peers.quorum import Quorum
 from shoal.node.thread import journals
 from shoal.node.transaction import Transaction
 from shoal.node.values import scalars
@@ -52,15 +52,8 @@ def a_retry_goes_without_its_key(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_was_written_is_denied_afterwards(patch: pytest.MonkeyPatch) -> None:
-    sound = Service._made_durable
-
-    async def made_durable(self: Service, *given: Any) -> None:
-        try:
-            await sound(self, *given)
-        except OutcomeUnknown as unknown:
-            raise NoQuorum(unknown.message) from unknown
-
-    patch.setattr(Service, "_made_durable", made_durable)
+    sound = Quorum._late
+    patch.setattr(Quorum, "_late", lambda self, *given: NoQuorum(sound(self, *given).message))
     patch.setattr(service, "after", lambda error, what, advice: type(error)(error.message, **error.detail))
 
 

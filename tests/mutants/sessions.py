@@ -41,7 +41,9 @@ def writes_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Service, "_write", write)
     begin = Service.begin
-    patch.setattr(Service, "begin", lambda *given, key, stale: begin(*given, key=key, stale=True))
+    patch.setattr(
+        Service, "begin", lambda *given, key, durability, stale: begin(*given, key=key, durability=durability, stale=True)
+    )
 
 
 def who_waited_too_long_is_shown_less(patch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ Modify = Callable[[dict[str, Any]], Outcome | Awaitable[Outcome]]
 
 
 OnConflict = Literal["refuse", "fork"]
+_ON_CONFLICT = get_args(OnConflict)
 """How to treat a save whose branch has moved on."""
 
 
@@ -300,7 +301,7 @@ def forks(on_conflict: str) -> bool:
     Raises:
         InvalidInput: it is neither "refuse" nor "fork".
     """
-    if on_conflict not in get_args(OnConflict):
+    if on_conflict not in _ON_CONFLICT:
         raise InvalidInput(f'on_conflict must be "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
     return on_conflict == "fork"
 

@@ -118,12 +118,13 @@ def hash_of(header: bytes, tops: Tops, tail: bytes) -> bytes:
     return sha256(b"\x00" + header + tail).digest() if len(tail) > TINY_BYTES_MAX else b""
 
 
-def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"") -> Draft:
-    """Describe a value, against the same channel of checkpoint `base_id`, if there is one.
+def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"", *, start: int | None = None) -> Draft:
+    """Describe a value, against the same channel of checkpoint `base_id`, if there is one; `start` is its `header_bytes`.
 
     If the value is known to begin with the base's (`beyond`), `grow` does this at a lower cost.
     """
-    start = header_bytes(packed)
+    if start is None:
+        start = header_bytes(packed)
     if len(packed) - start < CHUNK_BYTES_MIN:
         return _draft_small(packed, start, base, base_id)
     known = base.pieces if base is not None else None
@@ -148,11 +149,13 @@ def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) 
     return _written(Recipe(hash, len(packed), header, tail), Outline((), tail), NO_PIECES, _NO_ROWS)
 
 
-def beyond(packed: bytes, base: Shape) -> bytes | None:
-    """The bytes after the base's body in a value that begins with it; None if it does not, or that is not known."""
+def beyond(packed: bytes, base: Shape, at: int) -> bytes | None:
+    """The bytes after the base's body in a value that begins with it; None if it does not, or that is not known.
+
+    `at` is the length of the value's header.
+    """
     if base.pieces is None or base.outline is None:
         return None
-    at = header_bytes(packed)
     chunks, tail = base.pieces.chunks, base.outline.tail
     if chunks:
         kept, at = _kept(packed, at, chunks)

@@ -13,6 +13,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from shoal.cluster.knowledge import Knowledge, Totals
@@ -36,7 +37,35 @@ from shoal.protocol.requests import ClusterView, Durability, Member
 _LAGGING_READ_MAX = 256  # Operations that are read to find the oldest one that a peer lacks,
 _LAGGING_PARTITIONS_MAX = 8  # from so many partitions.
 
-_Waiter = tuple[Callable[[], bool], asyncio.Future[bool]]
+
+class _Waiter:
+    """A condition that something waits for, in one of the lists below; `ended` is called once, with whether it came true."""
+
+    __slots__ = ("_ended", "_others", "_timer", "condition")
+
+    def __init__(
+        self, others: list[_Waiter], condition: Callable[[], bool], seconds: float, ended: Callable[[bool], None]
+    ) -> None:
+        self.condition = condition
+        self._ended = ended
+        self._others = others
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        others.append(self)
+
+    def wake(self) -> None:
+        """The condition is true."""
+        self.leave()
+        self._ended(True)
+
+    def leave(self) -> None:
+        """Wait no more."""
+        self._timer.cancel()
+        if self in self._others:
+            self._others.remove(self)
+
+    def _expire(self) -> None:
+        self.leave()
+        self._ended(self.condition())
 
 
 class Quorum:
@@ -115,17 +144,32 @@ class Quorum:
             needed=needed,
         )
 
-    async def wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability, /) -> None:
-        """See `Replicas.wait_replicated`."""
+    def reaches(self, durability: Durability, /) -> bool:
+        """See `Replicas.reaches`."""
+        return self._countable() >= self.members.needed(durability)
+
+    def when_replicated(
+        self, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[OutcomeUnknown | None], None], /
+    ) -> Callable[[], None]:
+        """See `Replicas.when_replicated`."""
         needed = self.members.needed(durability)
-        if await self._true(
-            self._spreading[partition],
-            lambda: not self.is_learner and len(self._holders(partition, wanted)) + 1 >= needed,
-            self._config.quorum_timeout_s,
-        ):
-            return
+
+        def copied() -> bool:
+            return not self.is_learner and len(self._holders(partition, wanted)) + 1 >= needed
+
+        def ended(came_true: bool) -> None:
+            told(None if came_true else self._late(partition, wanted, durability))
+
+        if copied():
+            told(None)
+            return _nothing
+        return _Waiter(self._spreading[partition], copied, self._config.quorum_timeout_s, ended).leave
+
+    def _late(self, partition: int, wanted: VersionVector, durability: Durability) -> OutcomeUnknown:
+        """The error for a write that too few owners are known to hold once the time is over."""
+        needed = self.members.needed(durability)
         holders = [self._config.advertise, *self._holders(partition, wanted)]
-        raise OutcomeUnknown(
+        return OutcomeUnknown(
             f"durability {durability} needs {needed} copies, but {len(holders)} are known after "
             f"{self._config.quorum_timeout_s:g} s: {', '.join(holders)}{self._unlearnt()}. The write is durable there, and may "
             "be on others; it will reach all of them when they are back. Send it again with the same key to wait for more.",
@@ -207,17 +251,12 @@ class Quorum:
         """Wait until `condition` is true, or for so many seconds. Code that can make it true calls `_wake`."""
         if condition():
             return True
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
-        waiter = condition, future
-        waiters.append(waiter)
-        timer = loop.call_later(seconds, _end, future, False)  # A fifth of what `asyncio.timeout` takes.
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(waiters, condition, seconds, partial(_end, future))
         try:
-            return await future or condition()
+            return await future
         finally:
-            timer.cancel()
-            if waiter in waiters:
-                waiters.remove(waiter)
+            waiter.leave()
 
     # ── what happened ─────────────────────────────────────────────────────────
 
@@ -429,10 +468,12 @@ class Quorum:
 
 def _wake(waiters: list[_Waiter]) -> None:
     for waiter in list(waiters):
-        condition, future = waiter
-        if condition():
-            waiters.remove(waiter)
-            _end(future, True)
+        if waiter.condition():
+            waiter.wake()
+
+
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def _end(future: asyncio.Future[bool], came_true: bool) -> None:

@@ -126,11 +126,12 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
 
 def _drafted(packed: bytes, shape: Shape | None, base_id: bytes) -> channel.Draft:
     """A channel's draft, after the new parts of its value were checked."""
-    more = None if shape is None else channel.beyond(packed, shape)
+    start = channel.header_bytes(packed)
+    more = None if shape is None else channel.beyond(packed, shape, start)
     if shape is None or more is None:
         values.check(packed)
-        return channel.draft(packed, shape, base_id)
-    header = packed[: channel.header_bytes(packed)]
+        return channel.draft(packed, shape, base_id, start=start)
+    header = packed[:start]
     if more or header != shape.header:
         values.check(channel.appended(header, more, shape) or packed)
     return channel.grow(header, more, shape, base_id)

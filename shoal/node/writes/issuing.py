@@ -33,7 +33,7 @@ from shoal.node.collection.generations import Generations
 from shoal.node.environment import Environment
 from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.partitions import Partition, Partitions
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.watching.changelog import change_of
@@ -228,13 +228,13 @@ class Issuer:
         tip = operation.Tip(dot.sequence, stamp.hlc, chain)
         entry = operation.LogEntry(chain, body)
         transaction.put(keys.log(partition.number, dot), entry.pack())
-        ahead = Ahead(partition)
-        for origin, moved in ahead.issue(dot, tip, context).items():
+        tips = partition.tips_after(dot, tip, context)
+        for origin, moved in tips.items():
             transaction.put(keys.vector(partition.number, origin), moved.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
         number = self._commit.write(transaction.rows)
-        ahead.written(number)
+        partition.adopt(partition.vector.issue(dot), tips, written=number)
         self.operations += 1
         transaction.written()
         return entry

@@ -16,7 +16,7 @@ import shoal
 from shoal import Schema
 from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, NotFound, UndoConflict
-from shoal.node.service import ServiceSession
+from shoal.node.session import ServiceSession
 from shoal.values import codec, difference
 from shoal.workflows.mutations import Mutation
 

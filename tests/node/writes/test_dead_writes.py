@@ -71,6 +71,14 @@ async def test_a_write_to_what_was_deleted_meanwhile_is_not_acknowledged(fleet: 
     assert (await thread(fleet, "c").load()).state == {"x": "a new life"}
 
 
+@pytest.mark.parametrize("durability", ["quorum", "all"])
+async def test_nor_is_one_that_was_begun_without_a_task(fleet: Fleet, durability: Durability) -> None:
+    told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    session = fleet["c"].node.session()
+    assert session.begin(SAVE, told.set_result, durability=durability)
+    assert isinstance(await told, DeletedMeanwhile)
+
+
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_so_it_is_with_whatever_a_thread_holds(fleet: Fleet, write: requests.AnyWrite) -> None:
     with pytest.raises(DeletedMeanwhile):

@@ -58,7 +58,6 @@ async def test_what_waits_for_more_than_the_disk_is_not_begun(bench: Bench) -> N
     session = bench.node.session()
     answers: Answers = []
     assert not session.begin(WRITE, answers.append, durability="memory")
-    assert not session.begin(WRITE, answers.append, durability="all")
     assert not session.begin(ReadCounter("crew", "tokens"), answers.append)
     assert not session.begin(Assign("crew", "goal", b"\x01", expect="0" * 32), answers.append)  # A refusal waits, too.
     session.bookmark.note(partition_of("crew", "tokens"), VersionVector([Dot(Origin(bytes(16)), 1)]))

@@ -1,0 +1,65 @@
+"""A consumer's session with the node in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.conformance import check_manner, conforming
+from shoal.protocol.requests import AnyRequest, Durability, Push, R, Request, Subscription
+from shoal.protocol.session import Told
+
+if TYPE_CHECKING:
+    from shoal.node.service import Service
+
+
+class ServiceSession:
+    """A `Prompt` session of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
+
+    __slots__ = ("_service", "bookmark")
+
+    def __init__(self, service: Service, bookmark: Bookmark) -> None:
+        self._service = service
+        self.bookmark = bookmark
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """See `Session.call`."""
+        check_manner(key, durability, stale)
+        request = conforming(request)
+        reply: Any
+        announce = self._service.presences.of_sessions.get(type(request))
+        if announce is not None:
+            reply = announce(self, request)
+        else:
+            reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+        found: R = reply
+        return found
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        """See `Prompt.begin`."""
+        if durability == "memory" or type(request) not in self._service.prompt:
+            return False
+        check_manner(key, durability, stale)
+        wanted: Any = conforming(request)
+        return self._service.begin(wanted, self.bookmark, told, key=key, durability=durability, stale=stale)
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        """See `Session.subscribe`."""
+        return self._service.subscribe(conforming(subscription), self.bookmark)
+
+    async def close(self) -> None:
+        """End the presences that this session announced."""
+        self._service.presences.leave(self)
