@@ -40,8 +40,7 @@ class Writes:
         self._connection = connection
         self._bridge = bridge
         self._loop = bridge.loop
-        # Only a write that waits for nothing but this node's disk can be begun without being awaited.
-        self._prompt = session if connection.durability == "local" and isinstance(session, Prompt) else None
+        self._prompt = session if isinstance(session, Prompt) else None
         self._joined_max = connection.config.batch_writes_max
         self._posted: deque[tuple[Save | Annotate, Future[Any]]] = deque()  # At most one for each thread that waits.
         self._is_woken = False  # Whether the loop is about to take what is posted.
@@ -54,7 +53,7 @@ class Writes:
         answered = partial(_settle, settled)
         if request.thread in self._pending:
             self._send(request, answered)
-        elif self._prompt is None or not self._prompt.begin(request, answered):
+        elif not self._begun(request, answered):
             return await self._connection.write(request, key=None, durability=None)
         return await settled
 
@@ -121,7 +120,7 @@ class Writes:
 
     def _begin(self, request: AnyRequest, answered: Answered) -> None:
         try:
-            if self._prompt is not None and self._prompt.begin(request, answered):
+            if self._begun(request, answered):
                 return
         except Exception as error:
             answered(error)
@@ -129,6 +128,9 @@ class Writes:
         task = self._loop.create_task(self._call(request, answered))
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
+
+    def _begun(self, request: AnyRequest, answered: Answered) -> bool:
+        return self._prompt is not None and self._prompt.begin(request, answered, durability=self._connection.durability)
 
     async def _call(self, request: Any, answered: Answered) -> None:
         try:
