@@ -18,11 +18,11 @@ from langgraph.graph import START, StateGraph
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import OwnerSuperseded
+from shoal.errors import OwnerSuperseded, StorageFull
 from shoal.integrations.langgraph import ShoalSaver
 from shoal.node.node import Node
 from shoal.node.writes.issuing import Issuer
-from shoal.protocol.requests import Batch
+from shoal.protocol.requests import Batch, Durability
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
@@ -67,13 +67,23 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-@pytest.fixture(params=["local", "memory"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    """A store whose session begins writes at once (`local`), or whose writes have to be awaited."""
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+def opened(storage: MemoryStorage, durability: Durability) -> Store:
     settings, environment = Config(batch_writes_max=4), SimulatedEnvironment(1).environment
-    node = Node(MemoryStorage(), config=settings, environment=environment)
-    yield Store(StoreConnection(node.session(), settings, request.param, environment.entropy), close=node.stop)
-    await node.stop()
+    node = Node(storage, config=settings, environment=environment)
+    return Store(StoreConnection(node.session(), settings, durability, environment.entropy), close=node.stop)
+
+
+@pytest.fixture(params=["local", "memory"])
+async def store(storage: MemoryStorage, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    """A store whose session begins writes at once (`local`), or whose writes have to be awaited."""
+    store = opened(storage, request.param)
+    yield store
+    await store.close()
 
 
 @pytest.fixture
@@ -129,6 +139,33 @@ async def test_each_of_several_writes_is_told_that_it_was_rejected(saver: ShoalS
     )
     assert [type(each) for each in told] == [OwnerSuperseded, OwnerSuperseded, type(None)]
     assert await saver.aget_tuple(config("2")) is None
+
+
+async def test_writes_that_may_be_made_are_not_sent_again(
+    storage: MemoryStorage, saver: ShoalSaver, decided: list[Any]
+) -> None:
+    await put(saver, "1")
+    storage.fail_next("write")
+    told = await asyncio.gather(
+        saver.aput_writes(config("1"), [("a", 5)], "task"), put(saver, "2", "1"), return_exceptions=True
+    )
+    assert [type(each) for each in told] == [StorageFull, StorageFull]
+    assert decided == ["Save", ["Annotate", "Save"]]
+
+
+async def test_what_was_answered_outlives_a_power_cut() -> None:
+    storage = MemoryStorage()
+    store = opened(storage, "local")
+    saver = ShoalSaver(store)
+    await put(saver, "1")
+    for number in range(2, 20):
+        before, after = str(number - 1), str(number)
+        await asyncio.gather(saver.aput_writes(config(before), [("a", number)], "task"), put(saver, after, before))
+        left = opened(storage.left_by_crash(), "local")
+        assert await stored(ShoalSaver(left), before) == ({"a": before}, [("task", "a", number)])
+        assert await stored(ShoalSaver(left), after) == ({"a": after}, [])
+        await left.close()
+    await store.close()
 
 
 async def test_a_step_of_a_graph_is_one_request(saver: ShoalSaver, decided: list[Any]) -> None:
