@@ -160,8 +160,11 @@ async def test_what_was_answered_outlives_a_power_cut() -> None:
     await put(saver, "1")
     for number in range(2, 20):
         before, after = str(number - 1), str(number)
-        await asyncio.gather(saver.aput_writes(config(before), [("a", number)], "task"), put(saver, after, before))
+        writes = asyncio.create_task(saver.aput_writes(config(before), [("a", number)], "task"))
+        await asyncio.sleep(0)
+        await put(saver, after, before)
         left = opened(storage.left_by_crash(), "local")
+        await writes
         assert await stored(ShoalSaver(left), before) == ({"a": before}, [("task", "a", number)])
         assert await stored(ShoalSaver(left), after) == ({"a": after}, [])
         await left.close()
