@@ -1,0 +1,271 @@
+"""A member's votes in the quorum register: an acceptor of CASPaxos for each key, in one directory.
+
+    receive · questions · forget   →   answers, and rows to write
+
+Rystsov: "CASPaxos: Replicated State Machines without logs" (2018).
+
+Laws:
+- The caller writes the rows and makes them durable before it sends what was returned with them.
+- A promise is never broken: no ballot below it is accepted, after any restart.
+- A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
+  own in any message, or more votes in its term than it has, proves that it has forgotten.
+- The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Electorate, Term, Terms, Value
+from shoal.cluster.consensus.motions import (
+    TERMS_MAX,
+    Accept,
+    Answer,
+    AnyMotion,
+    Ask,
+    Known,
+    Prepare,
+    Refusal,
+    Slot,
+    State,
+    Vote,
+)
+from shoal.cluster.consensus.recovery import Recovery
+
+_OWN = b"own"
+_TERM = b"term/"
+_SLOT = b"slot/"
+
+Sends = list[tuple[str, AnyMotion]]
+
+
+class _Own(NamedTuple):
+    """Who voted in this directory: it is another's after a copy, and another member's after a new address."""
+
+    directory: bytes
+    member: str
+    term: Term  # Number 0: it has forgotten.
+    alone: bool  # Without other members, so that nobody else knows of it.
+
+
+class Limits(NamedTuple):
+    """The bounds of `Config` that matter here."""
+
+    keys_max: int
+    value_bytes_max: int
+
+
+class Acceptor:
+    """The votes of `member`. `rows` are those that it returned before; None: they cannot be read."""
+
+    def __init__(
+        self,
+        member: str,
+        directory: bytes,
+        rows: Mapping[bytes, bytes] | None,
+        *,
+        electorate: Electorate,
+        is_set_back: bool = False,
+        nonce: Callable[[], bytes],
+        limits: Limits,
+    ) -> None:
+        self.member = member
+        self.electorate = electorate
+        self.terms: dict[str, Term] = {}
+        """The latest term of each member that is known here, its own as others know it."""
+        self._directory = directory
+        self._limits = limits
+        self._nonce = nonce
+        self._slots: dict[str, tuple[Ballot, Ballot, Value]] = {}
+        self._changed: dict[bytes, bytes | None] = {}
+        self.is_due = False
+        """Whether there are rows that must be durable before anything else is sent."""
+        own = _unpack(rows or {}, self._slots, self.terms)
+        is_alone = electorate.members == [member]
+        has_voted = rows is None or (own is not None and not (own.alone and not is_alone))
+        is_own = own is not None and has_voted and own.directory == directory and own.member == member
+        self.term = own.term if own is not None and is_own and own.term.number else None
+        """The term in which this directory votes; None while it does not."""
+        if self.term is not None:
+            self.terms[member] = self.term
+        self.recovery = Recovery(member, directory, empty=not has_voted, nonce=nonce)
+        self.recovery.suspect = is_set_back
+        if self.recovery.empty:
+            self._drop()
+
+    # ── messages ──────────────────────────────────────────────────────────────
+
+    def receive(self, source: str, motion: AnyMotion) -> Sends:
+        """Take a message of a member, itself included; returns the answers."""
+        if isinstance(motion, Prepare | Accept | Vote | Ask | Answer):
+            self.hear(motion.terms)
+        match motion:
+            case Prepare(key, ballot):
+                return [(source, self._prepare(key, ballot))]
+            case Accept(key, ballot, value):
+                return [(source, self._accept(key, ballot, value))]
+            case Vote(term=term):
+                self.hear({source: term})
+            case Ask(term):
+                return [(source, self._answer(source, term))]
+            case Answer() if self.term is None:
+                self.hear({source: motion.term})
+                self.recovery.answered(source, motion, self.terms)
+                return self._try()
+            case Known(terms, founding):
+                if self.term is None:
+                    self.recovery.heard()
+                    self.recovery.suspect &= not founding
+                self.hear(terms)
+        return []
+
+    def hear(self, terms: Terms) -> None:
+        """Take the terms that a message names."""
+        for member, term in terms.items():
+            if term <= self.terms.get(member, NO_TERM) or (member not in self.terms and len(self.terms) >= TERMS_MAX):
+                continue
+            self.terms[member] = term
+            self._changed[_TERM + member.encode()] = msgspec.msgpack.encode(term)
+        own = self.terms.get(self.member, NO_TERM)
+        if self.term is not None and own > self.term:
+            self.forget()
+        elif self.term is None and self.recovery.is_given(own):
+            self._begin(own)
+
+    def questions(self) -> Sends:
+        """Of a directory that does not vote: what to send now, and again until it does."""
+        if self.term is not None:
+            return []
+        return self._try() or self.recovery.questions(self.electorate, self.terms)
+
+    def known(self) -> Known:
+        """What a voter tells new links, so that a directory that does not vote learns that it could."""
+        return Known(dict(self.terms))
+
+    def forget(self) -> None:
+        """Stop to vote: this directory is known to have forgotten something."""
+        if self.term is None and self.recovery.empty:
+            self.recovery.suspect = True
+            return
+        self.term = None
+        self.recovery = Recovery(self.member, self._directory, empty=False, nonce=self._nonce)
+        self._write_own(NO_TERM)
+
+    # ── votes ─────────────────────────────────────────────────────────────────
+
+    def _prepare(self, key: str, ballot: Ballot) -> Vote:
+        promised, accepted, value = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
+        refusal = self._refusal(key, ballot, promised)
+        if not refusal and ballot > promised:
+            promised = ballot
+            self._vote(key, promised, accepted, value)
+        return self._reply(key, ballot, False, refusal, promised, accepted, value)
+
+    def _accept(self, key: str, ballot: Ballot, value: Value) -> Vote:
+        promised, accepted, _ = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
+        refusal: Refusal = "full" if len(value.content) > self._limits.value_bytes_max else self._refusal(key, ballot, promised)
+        if not refusal and ballot > accepted:
+            promised = ballot
+            self._vote(key, ballot, ballot, value)
+        return self._reply(key, ballot, True, refusal, promised, NO_BALLOT, NOTHING)
+
+    def _refusal(self, key: str, ballot: Ballot, promised: Ballot) -> Refusal:
+        if self.term is None:
+            return "not-voting"
+        if key not in self._slots and len(self._slots) >= self._limits.keys_max:
+            return "full"
+        return "beaten" if ballot < promised else ""
+
+    def _vote(self, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
+        assert self.term is not None, "only a voter votes"
+        self._put(key, promised, accepted, value)
+        self._begin(self.term._replace(votes=self.term.votes + 1))
+
+    def _reply(
+        self, key: str, ballot: Ballot, accepting: bool, refusal: Refusal, promised: Ballot, accepted: Ballot, value: Value
+    ) -> Vote:
+        return Vote(key, ballot, accepting, refusal, promised, accepted, value, self.term or NO_TERM, dict(self.terms))
+
+    # ── terms ─────────────────────────────────────────────────────────────────
+
+    def _answer(self, source: str, asked: Term) -> Answer:
+        """Grant the term that a member asks for, if it is later than all that it had; before that its votes may be counted."""
+        if self.term is None:
+            return self._told(asked, grants=False)
+        grants = asked.number > 1 and asked >= self.terms.get(source, NO_TERM)
+        if grants:
+            self.hear({source: asked})
+            self.is_due = True
+        return self._told(asked, grants=grants)
+
+    def _told(self, asked: Term, *, grants: bool) -> Answer:
+        state: State = "voting" if self.term is not None else "empty" if self.recovery.empty else "forgotten"
+        slots: list[Slot] = [(key, *slot) for key, slot in sorted(self._slots.items())] if grants else []
+        return Answer(asked, state, grants, self._directory, self.term or NO_TERM, dict(self.terms), slots)
+
+    def _try(self) -> Sends:
+        """Begin a term if enough is known; the founder may give the others their first."""
+        restored = self.recovery.restored(self.electorate, self.terms)
+        if restored is None:
+            return self.recovery.founding(self.electorate)
+        for key, promised, accepted, value in restored.slots:
+            before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
+            newest = max((before[1], before[2]), (accepted, value))
+            self._put(key, max(before[0], promised), *newest)
+        self.terms.update(restored.terms)
+        self._changed |= {_TERM + member.encode(): msgspec.msgpack.encode(term) for member, term in restored.terms.items()}
+        self._begin(restored.term)
+        return []
+
+    def _begin(self, term: Term) -> None:
+        """Vote in this term from now on."""
+        self.term = term
+        self.terms[self.member] = term
+        self._write_own(term)
+
+    # ── rows ──────────────────────────────────────────────────────────────────
+
+    @property
+    def rows(self) -> dict[bytes, bytes | None]:
+        """The rows that changed; they are due until `written`."""
+        return self._changed
+
+    def written(self) -> None:
+        """All rows were written."""
+        self._changed, self.is_due = {}, False
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """By key, the version that this member accepted last; the cluster may have a later one."""
+        return {key: value.version for key, (_, _, value) in sorted(self._slots.items())}
+
+    def _put(self, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
+        self._slots[key] = promised, accepted, value
+        self._changed[_SLOT + key.encode()] = msgspec.msgpack.encode(self._slots[key])
+
+    def _write_own(self, term: Term) -> None:
+        own = _Own(self._directory, self.member, term, self.electorate.members == [self.member])
+        self._changed[_OWN] = msgspec.msgpack.encode(own)
+        self.is_due = True
+
+    def _drop(self) -> None:
+        """What another directory promised, or this one while it was alone, is no vote of this cluster."""
+        self._changed |= {_SLOT + key.encode(): None for key in self._slots}
+        self._changed |= {_TERM + member.encode(): None for member in self.terms}
+        self._slots.clear()
+        self.terms.clear()
+
+
+def _unpack(rows: Mapping[bytes, bytes], slots: dict[str, tuple[Ballot, Ballot, Value]], terms: dict[str, Term]) -> _Own | None:
+    own = None
+    for key, packed in rows.items():
+        if key == _OWN:
+            own = msgspec.msgpack.decode(packed, type=_Own)
+        elif key.startswith(_TERM):
+            terms[key[len(_TERM) :].decode()] = msgspec.msgpack.decode(packed, type=Term)
+        elif key.startswith(_SLOT):
+            slots[key[len(_SLOT) :].decode()] = msgspec.msgpack.decode(packed, type=tuple[Ballot, Ballot, Value])
+    return own

@@ -1,0 +1,142 @@
+"""The values that proposers and acceptors exchange: ballots, versions, changes, terms, and the members that decide.
+
+Laws:
+- A ballot is used once. Its proposer's id is random and new at each start of a process, so no
+  counter has to survive a restart.
+- A value's version grows by one with each change, and the value names the changes that made its last
+  versions. So a proposer recognises its own change, and never applies it twice.
+- A term is a period in which one directory votes for a member without forgetting. The terms that a node
+  knows form a crash vector (Michael, Ports, Sharma, Szekeres: "Recovering Shared Objects Without Stable Storage",
+  DISC 2017): a vote counts only if no vote counted with it names a later term of its sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+RECENT_MAX = 16
+"""The changes that a value names. A change that is older than these cannot be recognised any more."""
+
+ID_BYTES = 16  # Of proposers, changes and terms.
+
+
+class Ballot(NamedTuple):
+    """Orders proposals for one key."""
+
+    counter: int
+    proposer: bytes
+
+
+NO_BALLOT = Ballot(0, b"")
+
+
+class Ballots:
+    """The ballots of one run of a node; `proposer` is random."""
+
+    def __init__(self, proposer: bytes) -> None:
+        self._proposer = proposer
+        self._counter = 0
+
+    def next(self) -> Ballot:
+        """A ballot above all that this proposer has used or seen."""
+        self._counter += 1
+        return Ballot(self._counter, self._proposer)
+
+    def saw(self, ballot: Ballot) -> None:
+        """Another proposer uses this ballot."""
+        self._counter = max(self._counter, ballot.counter)
+
+
+class Value(NamedTuple):
+    """The state of a key after `version` changes."""
+
+    version: int
+    content: bytes
+    recent: tuple[bytes, ...]  # The ids of the last changes, at most `RECENT_MAX`; the newest last.
+
+    def version_of(self, change: bytes) -> int | None:
+        """The version that a change made; None if it is not among the recent ones."""
+        return self.version - len(self.recent) + 1 + self.recent.index(change) if change in self.recent else None
+
+
+NOTHING = Value(0, b"", ())
+"""The value of a key that was never changed."""
+
+
+class Verdict(Enum):
+    """What a chosen value says of a change."""
+
+    MADE = "made"
+    REFUSED = "refused"  # The key has another version than expected, and this change has not made it and never will.
+    UNKNOWN = "unknown"  # The change may have made a version that is no longer among the recent ones.
+
+
+class Change(NamedTuple):
+    """Set the content of a key if it has the `expected` version. The same `id` is applied once."""
+
+    id: bytes
+    expected: int
+    content: bytes
+
+    def apply(self, value: Value) -> Value:
+        """The value after the change; the same value if it was made before or cannot be made."""
+        if value.version != self.expected or value.version_of(self.id) is not None:
+            return value
+        return Value(value.version + 1, self.content, (*value.recent, self.id)[-RECENT_MAX:])
+
+    def judge(self, chosen: Value) -> Verdict:
+        """What became of the change, once `chosen` was chosen after the last attempt to apply it."""
+        if chosen.version_of(self.id) is not None:
+            return Verdict.MADE
+        is_named = chosen.version - len(chosen.recent) <= self.expected
+        return Verdict.REFUSED if is_named else Verdict.UNKNOWN
+
+
+class Term(NamedTuple):
+    """A period in which one directory votes for a member, and how often it has voted in it. Later terms are greater."""
+
+    number: int  # 0: no term; 1: since the register was founded; more: since the directory was restored.
+    nonce: bytes  # The directory's id in the first term, random in later ones.
+    votes: int  # Durable votes; they tell a directory that was set back within a term.
+
+
+NO_TERM = Term(0, b"", 0)
+
+Terms = Mapping[str, Term]
+
+
+def joined(*known: Terms) -> dict[str, Term]:
+    """The latest term of each member, in the members' order."""
+    latest: dict[str, Term] = {}
+    for terms in known:
+        for member, term in terms.items():
+            latest[member] = max(term, latest.get(member, NO_TERM))
+    return dict(sorted(latest.items()))
+
+
+class Electorate(NamedTuple):
+    """The members whose votes count: a majority of every group decides. Two groups are a change of members under way."""
+
+    groups: tuple[frozenset[str], ...]
+
+    @property
+    def members(self) -> list[str]:
+        """All of them, in a fixed order."""
+        return sorted(frozenset().union(*self.groups))
+
+    def decides(self, voters: Collection[str]) -> bool:
+        """Whether these votes are enough. Any two sets of voters that are enough share a member."""
+        return all(len(group.intersection(voters)) >= len(group) // 2 + 1 for group in self.groups)
+
+    def restores(self, member: str, voters: Collection[str]) -> bool:
+        """Whether what these voters report is enough for `member`, which has forgotten.
+
+        They must decide without it. In a group of two, where nothing is decided without it, the other one is enough.
+        """
+        for group in self.groups:
+            others = group - {member}
+            if len(others.intersection(voters)) < min(len(group) // 2 + 1, len(others)):
+                return False
+        return True

@@ -1,0 +1,116 @@
+"""One read or change of a key of the quorum register: a proposer of CASPaxos, as a state machine.
+
+    begin · receive   →   messages, and in the end a chosen value
+
+Laws:
+- The value that is proposed is made from the one with the highest ballot that a majority has accepted, or from none.
+- A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
+- A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
+- The caller decides when to send again, when to begin again with a higher ballot, and when to give up. A change stays the
+  same in all attempts, and is applied once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from shoal.cluster.consensus.ballots import (
+    NO_BALLOT,
+    NO_TERM,
+    NOTHING,
+    Ballots,
+    Change,
+    Electorate,
+    Term,
+    Terms,
+    Value,
+    joined,
+)
+from shoal.cluster.consensus.motions import Accept, AnyMotion, Prepare, Vote
+
+
+class Phase(Enum):
+    """How far an attempt is."""
+
+    PREPARING = "preparing"
+    ACCEPTING = "accepting"
+    CHOSEN = "chosen"
+    BEATEN = "beaten"  # A member has promised a higher ballot.
+
+
+class Proposal:
+    """Read `key`, or make a `change` of it, with the votes of an electorate."""
+
+    def __init__(self, key: str, change: Change | None, *, electorate: Electorate, ballots: Ballots) -> None:
+        self.key = key
+        self.change = change
+        self.ballot = NO_BALLOT
+        self.phase = Phase.BEATEN
+        self.value = NOTHING
+        """The value that is proposed; chosen once the phase says so."""
+        self.may_be_made = False
+        """Whether a member may have accepted the change, in any attempt."""
+        self.refusals: dict[str, str] = {}
+        """Why members did not vote, in this attempt."""
+        self._electorate = electorate
+        self._ballots = ballots
+        self._terms: dict[str, Term] = {}
+        self._votes: dict[str, Vote] = {}
+
+    def begin(self, terms: Terms) -> None:
+        """Begin an attempt with a new ballot; `terms` are those that this node knows. `messages` returns what to send."""
+        self.ballot = self._ballots.next()
+        self.phase = Phase.PREPARING
+        self._terms = joined(self._terms, terms)
+        self._votes, self.refusals = {}, {}
+
+    def messages(self) -> list[tuple[str, AnyMotion]]:
+        """What to send, to each member whose vote does not count yet."""
+        counted = self.counted
+        return [(member, self._message()) for member in self._electorate.members if member not in counted]
+
+    def receive(self, member: str, vote: Vote) -> list[tuple[str, AnyMotion]]:
+        """Take a vote; returns what to send."""
+        if vote.ballot != self.ballot or vote.key != self.key or vote.accepting != (self.phase is Phase.ACCEPTING):
+            return []
+        if self.phase not in (Phase.PREPARING, Phase.ACCEPTING):
+            return []
+        self._terms = joined(self._terms, vote.terms, {member: vote.term})
+        if vote.refusal:
+            self.refusals[member] = vote.refusal
+            if vote.refusal == "beaten":
+                self._ballots.saw(vote.promised)
+                self.phase = Phase.BEATEN
+            return []
+        self.refusals.pop(member, None)
+        self._votes[member] = vote
+        counted = self.counted
+        if not self._electorate.decides(counted):
+            # A member that voted before it got the term, or the votes, that others know of must vote again.
+            return [(voted, self._message()) for voted in self._votes if voted not in counted]
+        return self._go_on()
+
+    @property
+    def counted(self) -> list[str]:
+        """The members whose votes count in this phase."""
+        return [member for member, vote in self._votes.items() if vote.term >= self._terms.get(member, NO_TERM)]
+
+    def _go_on(self) -> list[tuple[str, AnyMotion]]:
+        if self.phase is Phase.ACCEPTING:
+            self.phase = Phase.CHOSEN
+            return []
+        found = self._found()
+        self.value = found if self.change is None else self.change.apply(found)
+        self.may_be_made |= self.change is not None and self.value.version_of(self.change.id) is not None
+        self.phase = Phase.ACCEPTING
+        self._votes = {}
+        return self.messages()
+
+    def _found(self) -> Value:
+        """The value that may have been chosen before."""
+        return max((self._votes[member] for member in self.counted), key=lambda vote: vote.accepted).value
+
+    def _message(self) -> AnyMotion:
+        if self.phase is Phase.PREPARING:
+            return Prepare(self.key, self.ballot, self._terms)
+        return Accept(self.key, self.ballot, self.value, self._terms)

@@ -1,0 +1,112 @@
+"""Decide when a directory may vote in the quorum register: a new one, and one that may have forgotten votes.
+
+    questions · answered · founded   →   begin a term
+
+Laws:
+- A directory that was wiped, copied, restored or set back asks for a new term. A voter that grants it records the term,
+  durably, and then reports all that it has promised and accepted. The directory votes once enough voters have
+  (`Electorate.restores`), and then knows the highest ballots and the newest value that they reported.
+- Only answers of voters that have not forgotten anything since count: each answer names the terms that its sender
+  knows, and an answer whose own term is behind one of these is asked for again.
+- A register is founded when all members are empty at the same time: the member with the least address, the founder,
+  then gives each *other* member its first term, named by the id of its directory. It joins as a directory that has
+  forgotten does. So whatever happens to the founder's disk, no vote depends on it.
+- If too few voters are left, nobody can vote, and the register stays unavailable: nothing can tell what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shoal.cluster.consensus.ballots import NO_TERM, Electorate, Term, Terms, joined
+from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Known, Slot
+
+
+class Restored(NamedTuple):
+    """A term that may begin, and what must be known in it."""
+
+    term: Term
+    terms: Terms
+    slots: list[Slot]
+
+
+class Recovery:
+    """One directory on its way to vote. `empty`: it holds no vote; `nonce` returns random bytes for the name of a term."""
+
+    def __init__(self, member: str, directory: bytes, *, empty: bool, nonce: Callable[[], bytes]) -> None:
+        self.empty = empty
+        self.suspect = False
+        """Whether it is empty, but known to have been set back: then it takes its first term from the founder alone."""
+        self._member = member
+        self._directory = directory
+        self._nonce = nonce
+        self._round = 0  # Of questions, so that the founder takes only answers to the last.
+        self._is_founded = False  # Whether there is a voter, as far as this directory has heard.
+        self._wanted: Term | None = None  # The term asked for.
+        self._answers: dict[str, Answer] = {}  # Of voters, that grant it.
+        self._empty: dict[str, bytes] = {}  # Members that are empty, with their directories, in this round.
+        self.states: dict[str, str] = {}  # What each member said of itself last, for people.
+
+    def first(self) -> Term:
+        """The term that a founder gives this directory."""
+        return Term(1, self._directory, 0)
+
+    def is_given(self, term: Term) -> bool:
+        """Whether this is the first term of this directory, and it has not voted in it."""
+        return self.empty and not self.suspect and term == self.first()
+
+    def questions(self, electorate: Electorate, terms: Terms) -> list[tuple[str, AnyMotion]]:
+        """The questions to ask now, and again until this directory votes; those that were answered are left out."""
+        self._round += 1
+        self._empty = {}
+        if self._is_founded or not self.empty:
+            self._want(terms.get(self._member, NO_TERM))
+        asked = self._wanted or Term(0, b"", self._round)
+        waiting = [member for member in electorate.members if member != self._member and member not in self._answers]
+        return [(member, Ask(asked, dict(terms))) for member in waiting]
+
+    def answered(self, source: str, answer: Answer, terms: Terms) -> None:
+        """Take an answer; `terms` includes what it says of terms."""
+        self.states[source] = answer.state
+        if answer.state == "voting":
+            self._is_founded = True
+            self._want(terms.get(self._member, NO_TERM))
+            if answer.grants and answer.asked == self._wanted:
+                self._answers[source] = answer
+        elif answer.state == "empty" and answer.asked == Term(0, b"", self._round):
+            self._empty[source] = answer.directory
+
+    def heard(self) -> None:
+        """A voter exists."""
+        self._is_founded = True
+
+    def founding(self, electorate: Electorate) -> list[tuple[str, AnyMotion]]:
+        """What the founder tells the others, once all are empty; nothing on any other member."""
+        others = [member for member in electorate.members if member != self._member]
+        if not self.empty or not others or self._member > others[0] or not all(member in self._empty for member in others):
+            return []
+        given = {member: Term(1, self._empty[member], 0) for member in others}
+        self._empty = {}
+        return [(member, Known(given, founding=True)) for member in others]
+
+    def restored(self, electorate: Electorate, terms: Terms) -> Restored | None:
+        """The term that this directory may begin now, if it has heard enough."""
+        if self._wanted is None and not electorate.restores(self._member, ()):
+            return None
+        known = joined(terms, *(answer.terms for answer in self._answers.values()))
+        for source in [source for source, answer in self._answers.items() if answer.term < known.get(source, NO_TERM)]:
+            del self._answers[source]  # It has forgotten since, or has voted since.
+        if not electorate.restores(self._member, self._answers):
+            return None
+        wanted = self._wanted or self._later(known.get(self._member, NO_TERM))
+        return Restored(wanted, known, [slot for answer in self._answers.values() for slot in answer.slots])
+
+    def _want(self, known: Term) -> None:
+        """Ask for a term that is later than any that this member had."""
+        if self._wanted is None or self._wanted < known:
+            self._wanted = self._later(known)
+            self._answers = {}
+
+    def _later(self, known: Term) -> Term:
+        return Term(max(known.number, 1) + 1, self._nonce(), 0)

@@ -1,0 +1,192 @@
+"""What a directory must know before it votes, and by what it learns that it has forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shoal.cluster.consensus.acceptor import Acceptor, Limits
+from shoal.cluster.consensus.ballots import NO_BALLOT, Ballot, Electorate, Term, Value
+from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Known, Prepare, Vote
+
+MEMBERS = "abc"
+ELECTORATE = Electorate((frozenset(MEMBERS),))
+ONE, TWO = Ballot(1, b"p"), Ballot(2, b"p")
+VALUE = Value(1, b"one", (b"change",))
+
+
+def acceptor(
+    member: str = "a", rows: Mapping[bytes, bytes] | None = None, *, directory: bytes = b"", electorate: Electorate = ELECTORATE
+) -> Acceptor:
+    return Acceptor(
+        member,
+        directory or member.encode(),
+        rows if rows is not None else {},
+        electorate=electorate,
+        nonce=lambda: b"nonce",
+        limits=Limits(keys_max=2, value_bytes_max=8),
+    )
+
+
+def voter(member: str = "a") -> Acceptor:
+    found = acceptor(member)
+    found.receive("founder", Known({each: Term(1, each.encode(), 0) for each in MEMBERS}, founding=True))
+    assert found.term is not None
+    return found
+
+
+def restarted(before: Acceptor, **changes: bytes) -> Acceptor:
+    rows = {key: value for key, value in before.rows.items() if value is not None}
+    return acceptor(before.member, rows, **changes)  # type: ignore[arg-type]
+
+
+def vote(voting: Acceptor, motion: AnyMotion) -> Vote:
+    [(_, answer)] = voting.receive("p", motion)
+    assert isinstance(answer, Vote)
+    return answer
+
+
+def answer(voting: Acceptor, source: str, motion: Ask) -> Answer:
+    [(_, found)] = voting.receive(source, motion)
+    assert isinstance(found, Answer)
+    return found
+
+
+def test_a_promise_and_an_accepted_value_survive_a_restart() -> None:
+    before = voter()
+    vote(before, Prepare("k", TWO, {}))
+    vote(before, Accept("k", TWO, VALUE, {}))
+    again = restarted(before)
+    refused = vote(again, Prepare("k", ONE, {}))
+    assert (refused.refusal, refused.promised) == ("beaten", TWO)
+    shown = vote(again, Prepare("k", Ballot(3, b"p"), {}))
+    assert (shown.refusal, shown.accepted, shown.value) == ("", TWO, VALUE)
+
+
+def test_votes_must_be_durable_before_they_are_sent_and_a_repeated_vote_writes_nothing() -> None:
+    voting = voter()
+    voting.written()
+    vote(voting, Prepare("k", ONE, {}))
+    assert voting.is_due
+    voting.written()
+    assert vote(voting, Prepare("k", ONE, {})).refusal == ""
+    assert vote(voting, Prepare("k", NO_BALLOT, {})).refusal == "beaten"
+    assert not voting.is_due
+
+
+def test_a_new_directory_a_copy_and_one_that_cannot_be_read_do_not_vote() -> None:
+    before = voter()
+    vote(before, Prepare("k", ONE, {}))
+    for forgotten in (
+        acceptor(),
+        restarted(before, directory=b"copy"),
+        Acceptor("a", b"a", None, electorate=ELECTORATE, nonce=lambda: b"", limits=Limits(keys_max=2, value_bytes_max=8)),
+    ):
+        assert vote(forgotten, Prepare("k", TWO, {})).refusal == "not-voting"
+
+
+def test_fewer_votes_than_others_know_of_prove_that_a_directory_was_set_back() -> None:
+    voting = voter()
+    vote(voting, Prepare("k", ONE, {}))
+    old = restarted(voting)
+    told = vote(voting, Accept("k", ONE, VALUE, {})).term
+    assert vote(old, Prepare("k", TWO, {"a": told})).refusal == "not-voting"
+    assert restarted(old).term is None
+
+
+def test_a_later_term_of_its_own_proves_that_another_directory_votes_for_the_member() -> None:
+    voting = voter()
+    voting.receive("b", Known({"a": Term(2, b"other", 0)}))
+    assert voting.term is None
+
+
+def test_a_directory_that_forgot_votes_again_with_what_enough_voters_report() -> None:
+    others = {member: voter(member) for member in "bc"}
+    vote(others["b"], Prepare("k", TWO, {}))
+    vote(others["c"], Accept("k", ONE, VALUE, {}))
+    wiped = acceptor(directory=b"new")
+    wiped.receive("b", Known(dict(others["b"].terms)))
+    asked = dict(wiped.questions())
+    for member in "bc":
+        assert wiped.term is None
+        wiped.receive(member, others[member].receive("a", asked[member])[0][1])
+    assert wiped.term == Term(2, b"nonce", 0)
+    assert vote(wiped, Prepare("k", ONE, {})).refusal == "beaten"
+    assert vote(wiped, Prepare("k", Ballot(3, b"p"), {})).value == VALUE
+
+
+def test_an_answer_of_before_its_sender_lost_its_disk_does_not_count() -> None:
+    others = {member: voter(member) for member in "bc"}
+    wiped = acceptor(directory=b"new")
+    wiped.receive("b", Known(dict(others["b"].terms)))
+    asked = dict(wiped.questions())
+    old = others["b"].receive("a", asked["b"])[0][1]
+    others["c"].receive("b", Ask(Term(2, b"later", 0), {}))  # b has lost its disk since, and c has granted it a term.
+    wiped.receive("b", old)
+    wiped.receive("c", others["c"].receive("a", asked["c"])[0][1])
+    assert wiped.term is None
+
+
+def test_a_voter_does_not_grant_a_term_that_is_not_later() -> None:
+    voting = voter("b")
+    granted = answer(voting, "a", Ask(Term(3, b"x", 0), {}))
+    assert granted.grants
+    assert not answer(voting, "a", Ask(Term(2, b"y", 0), {})).grants
+    assert answer(voting, "a", Ask(Term(3, b"x", 0), {})).grants
+    assert not answer(voting, "a", Ask(Term(0, b"", 1), {})).grants
+
+
+def test_only_the_member_with_the_least_address_founds_and_only_when_all_are_empty() -> None:
+    members = {member: acceptor(member) for member in MEMBERS}
+    asked = {member: dict(members[member].questions()) for member in MEMBERS}
+    for member in MEMBERS:
+        for other in MEMBERS.replace(member, ""):
+            answered = members[other].receive(member, asked[member][other])[0][1]
+            told = members[member].receive(other, answered)
+            is_last = other == max(MEMBERS.replace(member, ""))
+            assert [target for target, _ in told] == (["b", "c"] if member == "a" and is_last else [])
+    told_by_a = Known({"b": Term(1, b"b", 0), "c": Term(1, b"c", 0)}, founding=True)
+    members["b"].receive("a", told_by_a)
+    assert members["b"].term == Term(1, b"b", 0)
+    another = acceptor("c", directory=b"replaced")
+    another.receive("a", told_by_a)
+    assert another.term is None
+
+
+def test_an_empty_directory_that_was_set_back_takes_no_first_term_from_a_voter() -> None:
+    given = {"a": Term(1, b"a", 0)}
+    for founding in (False, True):
+        suspect = acceptor()
+        suspect.forget()
+        suspect.receive("b", Known(given, founding=founding))
+        assert (suspect.term is not None) == founding
+
+
+def test_what_a_store_voted_while_it_was_alone_is_no_vote_of_a_cluster() -> None:
+    lone = acceptor(electorate=Electorate((frozenset("a"),)))
+    assert lone.questions() == []
+    vote(lone, Prepare("k", ONE, {}))
+    vote(lone, Accept("k", ONE, VALUE, {}))
+    among_others = restarted(lone)
+    assert among_others.term is None
+    assert among_others.recovery.empty
+    again = acceptor("a", {key: value for key, value in lone.rows.items() if value}, electorate=lone.electorate)
+    assert vote(again, Prepare("k", TWO, {})).value == VALUE
+
+
+def test_keys_and_values_beyond_the_bounds_are_refused() -> None:
+    voting = voter()
+    for key in "xy":
+        assert vote(voting, Prepare(key, ONE, {})).refusal == ""
+    assert vote(voting, Prepare("z", ONE, {})).refusal == "full"
+    assert vote(voting, Accept("x", ONE, Value(1, b"123456789", ()), {})).refusal == "full"
+
+
+def test_two_groups_decide_together() -> None:
+    joint = Electorate((frozenset("abc"), frozenset("cde")))
+    assert joint.members == list("abcde")
+    assert not joint.decides("ab")
+    assert not joint.decides("abd")
+    assert joint.decides("bcd")
+    assert joint.restores("a", "bcd")
+    assert not joint.restores("a", "bde")
+    assert Electorate((frozenset("ab"),)).restores("a", "b")
