@@ -37,6 +37,11 @@ class Config(Struct, frozen=True, kw_only=True):
     join: str = ""  # The peers, "host:port,host:port"; may contain the node itself, so the list can be the same for all nodes.
     advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
     quorum_timeout_s: float = 5.0  # How long `quorum` and `all` wait for copies.
+    quorum_register_keys_max: int = 64  # Keys of the quorum register, which every member holds in memory.
+    quorum_register_value_bytes_max: int = 16 * KiB  # The content of one of them.
+    quorum_register_requests_max: int = 64  # Its operations in progress on one node; beyond this: Overloaded.
+    quorum_register_retry_s: float = 0.1  # Until its messages are sent again; the pause between two attempts begins with it.
+    quorum_register_hello_s: float = 5.0  # Between two reports of a voter to its peers, once the register is used.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
     rights_spread_s: float = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
     rights_spread_max: int = 64  # Budgets in one such check.

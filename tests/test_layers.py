@@ -64,7 +64,8 @@ ROOMS: dict[str, set[str]] = {
     "verification": {"appliers", "collection", "items"},
     "writes": {"appliers", "collection", "document", "thread", "watching"},
     "reads": {"watching"},
-    "peers": {"appliers", "collection", "document", "values", "verification", "watching", "writes"},
+    "consensus": set(),
+    "peers": {"appliers", "collection", "consensus", "document", "values", "verification", "watching", "writes"},
 }
 
 # What puts the rooms together → the rooms that may import it.

@@ -10,7 +10,8 @@ Laws:
 Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
-`Present` tells who is present, which is not durable. `Rows` and `Objects` compare the rows that equal
+`Present` tells who is present, which is not durable. The messages of the quorum register are in
+`shoal.cluster.consensus.motions`. `Rows` and `Objects` compare the rows that equal
 operations have made (`shoal.cluster.scrub`).
 """
 
@@ -22,6 +23,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from shoal.cluster.consensus import motions
+from shoal.cluster.consensus.motions import AnyMotion, Motion
 from shoal.cluster.operation import CHAIN_BYTES
 from shoal.cluster.partition import PARTITIONS
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
@@ -220,6 +223,7 @@ Message = (
     | Present
     | Rows
     | Objects
+    | AnyMotion
 )
 
 
@@ -250,6 +254,7 @@ _Received = (
     | Present
     | Rows
     | Objects
+    | AnyMotion
 )
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
@@ -305,6 +310,8 @@ def decode(packed: bytes) -> Message:
         case Present(entries):
             if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
                 raise InvalidValue("a peer sent too many presence entries, or an impossible one. Nothing was written.")
+        case Motion():
+            motions.check(message)
         case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if not start < stop or (isinstance(message, Objects) and len(message.objects) > OBJECTS_MAX):

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.config import Config, checked
+from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
@@ -97,6 +98,12 @@ class Node:
             environment=environment,
             config=config,
         )
+        self.register = (
+            QuorumRegister(storage, self._commit, incarnation=self._incarnation, environment=environment, config=config)
+            if self.replicator is None
+            else self.replicator.register
+        )
+        """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
         if self.replicator is not None:
             self.replicator.start()
         self._database.garbage.start(replicas)
@@ -141,6 +148,7 @@ class Node:
             return
         self._stopped = True
         try:
+            self.register.close()
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.garbage.stop()

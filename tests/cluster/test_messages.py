@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Term, Value
+from shoal.cluster.consensus.motions import Accept, Answer, Ask, Known, Motion, Prepare, Refusal, State, Vote
 from shoal.cluster.messages import (
     LOST_MAX,
     RANGES_MAX,
@@ -35,7 +38,27 @@ sequences, ids = st.integers(1, 2**63 - 1), st.integers(0, 2**63)
 digests = st.binary(min_size=32, max_size=32)
 shipments = st.lists(st.builds(Shipment, partitions, origins, sequences, digests, st.binary(), st.binary()), max_size=3)
 ranges = st.tuples(partitions, origins, st.integers(1, 100), st.integers(100, 2**63 - 1))
+ballots = st.builds(Ballot, sequences.filter(lambda count: count < 1 << 62), st.binary(max_size=16))
+values = st.builds(Value, st.integers(2, 99), st.binary(max_size=8), st.tuples(st.binary(max_size=16)))
+terms = st.builds(Term, st.integers(0, 99), st.binary(max_size=16), st.integers(0, 99))
+known_terms, keys = st.dictionaries(st.text(max_size=9), terms, max_size=3), st.text(min_size=1, max_size=9)
+refusals: st.SearchStrategy[Refusal] = st.sampled_from(get_args(Refusal))
 known: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Prepare, keys, ballots, known_terms),
+    st.builds(Accept, keys, ballots, values, known_terms),
+    st.builds(Vote, keys, ballots, st.booleans(), refusals, ballots, ballots, values, terms, known_terms),
+    st.builds(Ask, terms, known_terms),
+    st.builds(
+        Answer,
+        terms,
+        st.sampled_from(get_args(State)),
+        st.booleans(),
+        origins,
+        terms,
+        known_terms,
+        st.lists(st.tuples(keys, ballots, ballots, values), max_size=2),
+    ),
+    st.builds(Known, known_terms, st.booleans()),
     st.builds(Push, shipments),
     st.builds(Have, st.lists(st.tuples(partitions, origins, sequences), max_size=3)),
     st.builds(Digest, digests),
@@ -133,3 +156,24 @@ def test_slices_are_all_there_is_in_order_and_of_bounded_size(items: list[int], 
 def test_a_question_for_what_cannot_be_lost_is_refused(lost: RepairRequest) -> None:
     with pytest.raises(InvalidValue):
         decode(encode(lost))
+
+
+@pytest.mark.parametrize(
+    "motion",
+    [
+        Prepare("", NO_BALLOT, {}),
+        Prepare("k" * 256, NO_BALLOT, {}),
+        Prepare("k", Ballot(-1, b""), {}),
+        Prepare("k", Ballot(1, b"x" * 17), {}),
+        Prepare("k", NO_BALLOT, {str(member): NO_TERM for member in range(65)}),
+        Accept("k", NO_BALLOT, Value(1, b"", (b"x", b"y")), {}),
+        Accept("k", NO_BALLOT, Value(99, b"", (b"x",) * 17), {}),
+        Vote("k", NO_BALLOT, False, "", NO_BALLOT, Ballot(1 << 62, b""), NOTHING, NO_TERM, {}),
+        Ask(Term(1, b"", -1), {}),
+        Answer(NO_TERM, "voting", True, b"x" * 17, NO_TERM, {}),
+        Known({"a": Term(-1, b"", 0)}),
+    ],
+)
+def test_an_impossible_message_of_the_quorum_register_is_refused(motion: Motion) -> None:
+    with pytest.raises(InvalidValue, match="quorum register"):
+        decode(msgspec.msgpack.encode(motion))

@@ -103,6 +103,11 @@ class Members:
         """The ids of the owners that have a link now."""
         return {member.node for member in self._members.values() if member.outlet is not None}
 
+    @property
+    def reached(self) -> dict[str, bytes]:
+        """The owners that have a link now, by their addresses."""
+        return {member.address: member.node for member in self._members.values() if member.outlet is not None}
+
     def address_of(self, node: bytes) -> str:
         """For people: the address of a node, or its whole id if it is no longer a member."""
         return next((member.address for member in self.all if member.node == node), node.hex())

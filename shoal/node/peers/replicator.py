@@ -24,6 +24,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from shoal.cluster import messages
+from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import (
@@ -50,6 +51,7 @@ from shoal.cluster.replication import Apply, Read, Replication, Send, SetBack
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
+from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
@@ -119,6 +121,14 @@ class Replicator:
         self._presences = presences
         presences.share = lambda message: self._hint(self._outlets, message)
         members = Members(addresses_of(config))
+        self.register = QuorumRegister(
+            storage,
+            commit,
+            incarnation=incarnation,
+            environment=environment,
+            config=config,
+            links=Links(members.addresses, lambda: members.reached, lambda node, motion: self._send((node,), motion)),
+        )
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
         self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.
         self._protocol = Replication(
@@ -231,6 +241,7 @@ class Replicator:
         self._carry_out()
         for message in self._presences.own():
             self._hint((peer.node,), message)
+        self.register.linked(peer.node)
         self.quorum.stir()
 
     def _forget(self, node: bytes) -> None:
@@ -265,7 +276,7 @@ class Replicator:
             ReadOnly, StorageFull: storage failed before, or now.
         """
         decoded = messages.decode(message)
-        if isinstance(decoded, Digest):  # A clone may have linked before the original did.
+        if isinstance(decoded, Digest | Motion):  # A clone may have linked before the original did.
             self.quorum.members.check(peer, own=self._config.advertise)
         self._mender.heard(peer.node)
         match decoded:
@@ -294,6 +305,8 @@ class Replicator:
                 self._send((peer.node,), self._seeker.answer(decoded))
             case RightsReply():
                 self._seeker.given(peer.node, decoded)
+            case Motion():
+                self.register.heard(peer.node, decoded)
             case Present():
                 self._presences.heard(peer.node, decoded)
             case _ if peer.opening != self._runs.get(peer.node, peer.opening):
@@ -442,7 +455,7 @@ class Replicator:
         self._admission, self._set_back_by = None, peer
         rows = self._incarnation.set_back(self.quorum.members.name_of(peer), learning.owed)
         with suppress(ShoalError):  # A later tick tries again; after a restart peers report it again.
-            self._commit.write(rows)
+            self._commit.write(rows | self.register.forget())
             self._set_back_by = None
 
     def _keep_records(self) -> None:
@@ -467,5 +480,6 @@ class Replicator:
                 self._seek_admission()
                 self._keep_records()
                 self.scrubber.tick(self._environment.monotonic())
+                self.register.tick(self._environment.monotonic())
             except ShoalError:
                 continue  # Storage failed; writers get errors, and peers are not admitted.

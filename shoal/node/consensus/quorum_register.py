@@ -1,0 +1,342 @@
+"""Linearizable compare-and-set for a few small keys of the cluster, with the votes of a majority of its members.
+
+Laws:
+- A vote is sent once the disk holds it, and so is everything else that binds this directory. If the disk fails,
+  the node votes no more; it still reads and changes keys while the others are a majority.
+- One operation for a key is under way at a time on each node; the others wait for their turns, within their time.
+- An error says whether the change was made: `NoQuorum` and `RegisterChanged` mean that it was not and will not be;
+  `OutcomeUnknown` that it may be, now or later. The same change sent again, with its id, is made once.
+- The register is founded when it is first used and all members are up; a cluster that does not use it sends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from shoal.cluster.consensus.acceptor import Acceptor, Limits
+from shoal.cluster.consensus.ballots import ID_BYTES, Ballot, Ballots, Change, Electorate, Value, Verdict
+from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
+from shoal.cluster.consensus.proposal import Phase, Proposal
+from shoal.config import Config
+from shoal.errors import (
+    InvalidValue,
+    NoQuorum,
+    OutcomeUnknown,
+    Overloaded,
+    RegisterChanged,
+    ShoalError,
+    ShuttingDown,
+    StorageFull,
+    StoreCorrupt,
+    TooLarge,
+)
+from shoal.names import check_key
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Incarnation
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_log = logging.getLogger("shoal.node")
+
+_ROWS, _ROWS_END = keys.meta("register/"), keys.meta("register0")  # "0" follows "/".
+_PAUSE_S_MAX = 1.0  # Between two attempts of one operation.
+
+
+class Versioned(NamedTuple):
+    """The content of a key, and how often it was changed: 0 for a key that never was."""
+
+    version: int
+    content: bytes
+
+
+class Links(NamedTuple):
+    """How the other members are reached. `linked` returns the nodes that have a link, by address."""
+
+    others: Collection[str]
+    linked: Callable[[], Mapping[str, bytes]]
+    send: Callable[[bytes, AnyMotion], None]
+
+
+ALONE = Links((), dict, lambda node, motion: None)
+
+
+class _Attempt(NamedTuple):
+    proposal: Proposal
+    stirred: asyncio.Event
+
+
+class QuorumRegister:
+    """The register as one node sees it. `tick`, `linked`, `heard` and `forget` are called by the node's replicator."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        incarnation: Incarnation,
+        environment: Environment,
+        config: Config,
+        links: Links = ALONE,
+    ) -> None:
+        self._commit = commit
+        self._environment = environment
+        self._config = config
+        self._links = links
+        self._member = config.advertise
+        self._ballots: Ballots | None = None
+        self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `quorum_register_requests_max`.
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._requests = 0
+        self._wanted = False  # Whether somebody uses the register, so that this node should vote.
+        self._number = 0  # The last write of votes.
+        self._next_question = 0.0
+        self._next_hello = 0.0
+        self._closed = False
+        rows = _read(storage)
+        self._acceptor = Acceptor(
+            self._member,
+            incarnation.node,
+            rows,
+            electorate=Electorate((frozenset({self._member, *links.others}),)),
+            is_set_back=bool(incarnation.told_by),
+            nonce=lambda: environment.entropy(ID_BYTES),
+            limits=Limits(config.quorum_register_keys_max, config.quorum_register_value_bytes_max),
+        )
+        self._unreadable = rows is None  # The rows are deleted with the next write.
+
+    @property
+    def is_voting(self) -> bool:
+        """Whether this directory votes: it has forgotten no vote, as far as anybody told it."""
+        return self._acceptor.term is not None
+
+    # ── operations ────────────────────────────────────────────────────────────
+
+    async def read(self, key: str) -> Versioned:
+        """The content of a key, as the last change left it that was made before this call.
+
+        Raises:
+            NoQuorum: a majority of the members did not answer in time.
+            InvalidName, Overloaded, ShuttingDown: nothing was asked.
+        """
+        value = await self._decide(key, None, repeated=False)
+        return Versioned(value.version, value.content)
+
+    async def change(self, key: str, expected: int, content: bytes, *, id: bytes | None = None) -> Versioned:
+        """Set the content of a key if its version is `expected`. Give the `id` of 16 bytes to be able to repeat the change.
+
+        Raises:
+            RegisterChanged: the key has another version, which the error names; nothing was written.
+            NoQuorum: a majority of the members did not answer in time; nothing was written.
+            OutcomeUnknown: the change may be made, now or later. Repeat it with its id, or read the key.
+            TooLarge: the content is too long, or there are too many keys; nothing was written.
+            InvalidName, InvalidValue, Overloaded, ShuttingDown: nothing was written.
+        """
+        if len(content) > self._config.quorum_register_value_bytes_max:
+            raise TooLarge(
+                f"{len(content):,} bytes are too many for a key of the quorum register, which takes "
+                f"{self._config.quorum_register_value_bytes_max:,} (quorum_register_value_bytes_max). Nothing was written."
+            )
+        if id is not None and len(id) != ID_BYTES:
+            raise InvalidValue(f"the id of a change has {ID_BYTES} bytes, not {len(id)}. Nothing was written.")
+        change = Change(id or self._environment.entropy(ID_BYTES), expected, content)
+        value = await self._decide(key, change, repeated=id is not None)
+        version = value.version_of(change.id)
+        if version is None:
+            raise RegisterChanged(
+                f"{key!r} has version {value.version}, not {expected}. Nothing was written. Read it, and decide again.",
+                version=value.version,
+            )
+        return Versioned(version, content)
+
+    async def _decide(self, key: str, change: Change | None, *, repeated: bool) -> Value:
+        check_key("key", key)
+        if self._closed:
+            raise ShuttingDown("The store is closing. Nothing was written. Send the request again once it is open.")
+        if self._requests >= self._config.quorum_register_requests_max:
+            raise Overloaded(
+                f"{self._requests} operations of the quorum register are under way. Nothing was written. Try again later.",
+                retry_after_s=self._config.quorum_register_retry_s,
+            )
+        if self._ballots is None:
+            self._ballots = Ballots(self._environment.entropy(ID_BYTES))
+        proposal = Proposal(key, change, electorate=self._acceptor.electorate, ballots=self._ballots)
+        self._requests += 1
+        try:
+            async with asyncio.timeout(self._config.quorum_timeout_s):
+                async with self._turns.setdefault(key, asyncio.Lock()):
+                    await self._attempt(proposal)
+        except TimeoutError:
+            raise self._undecided(proposal, repeated=repeated) from None
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._turns.clear()
+        is_decided = change is None or change.judge(proposal.value) is not Verdict.UNKNOWN
+        if not is_decided and (proposal.may_be_made or repeated):
+            raise OutcomeUnknown(
+                f"{key!r} has version {proposal.value.version}, and does not tell any more whether this change made one of "
+                "the versions before. Read it, and decide again."
+            )
+        return proposal.value
+
+    async def _attempt(self, proposal: Proposal) -> None:
+        """Try until a value is chosen."""
+        pause_s = retry_s = self._config.quorum_register_retry_s
+        self._want()
+        while True:
+            proposal.begin(self._acceptor.terms)
+            attempt = self._attempts[proposal.ballot] = _Attempt(proposal, asyncio.Event())
+            try:
+                self._send(proposal.messages())
+                while proposal.phase in (Phase.PREPARING, Phase.ACCEPTING):
+                    try:
+                        async with asyncio.timeout(retry_s):
+                            await attempt.stirred.wait()
+                    except TimeoutError:
+                        self._check_room(proposal)
+                        self._send(proposal.messages())
+                    attempt.stirred.clear()
+            finally:
+                del self._attempts[attempt.proposal.ballot]
+            if proposal.phase is Phase.CHOSEN:
+                return
+            await asyncio.sleep(pause_s * (0.5 + self._environment.entropy(1)[0] / 256))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _check_room(self, proposal: Proposal) -> None:
+        full = [member for member, refusal in proposal.refusals.items() if refusal == "full"]
+        able = set(self._acceptor.electorate.members).difference(full)
+        if not proposal.may_be_made and not self._acceptor.electorate.decides(able):
+            raise TooLarge(
+                f"{', '.join(full)} take no more keys or no such value: the quorum register has room for "
+                f"{self._config.quorum_register_keys_max} keys (quorum_register_keys_max). Nothing was written. Use a key "
+                "that exists."
+            )
+
+    def _undecided(self, proposal: Proposal, *, repeated: bool) -> NoQuorum | OutcomeUnknown:
+        members, counted = self._acceptor.electorate.members, proposal.counted
+        linked = self._links.linked()
+        why = [
+            f"{member} {_REASONS.get(proposal.refusals.get(member, ''), 'did not answer')}"
+            if member == self._member or member in linked
+            else f"{member} cannot be reached"
+            for member in members
+            if member not in counted
+        ]
+        needed = len(members) // 2 + 1
+        told = (
+            f"the quorum register needs the votes of {needed} of {len(members)} members, and did not get them within "
+            f"{self._config.quorum_timeout_s:g} s: {'; '.join(why) or 'other operations came first'}"
+        )
+        if proposal.may_be_made or repeated:
+            return OutcomeUnknown(f"{told}. The change may be made, now or later. Repeat it with its id, or read the key.")
+        return NoQuorum(
+            f"{told}. Nothing was written. Try again when more of them vote.", reachable=1 + len(linked), needed=needed
+        )
+
+    # ── what the replicator tells ─────────────────────────────────────────────
+
+    def heard(self, node: bytes, motion: AnyMotion) -> None:
+        """Take a message of a peer; one of a node that is not linked as a member is ignored."""
+        source = next((address for address, linked in self._links.linked().items() if linked == node), None)
+        if source is not None:
+            self._take(source, motion)
+
+    def linked(self, node: bytes) -> None:
+        """A link begins: a node that does not vote learns that it could."""
+        if self._acceptor.term is not None:
+            self._links.send(node, self._acceptor.known())
+
+    def forget(self) -> dict[bytes, bytes | None]:
+        """Stop to vote until enough others have told what they know: this directory was set back. Returns rows to write."""
+        self._acceptor.forget()
+        rows = self._rows()
+        self._acceptor.written()
+        return rows
+
+    def tick(self, now: float) -> None:
+        """Ask again to vote, or tell again that this node does, whatever is due."""
+        if self._acceptor.term is None:
+            if self._wanted and now >= self._next_question:
+                self._next_question = now + self._config.quorum_register_retry_s
+                self._reply(self._acceptor.questions())
+        elif now >= self._next_hello:
+            self._next_hello = now + self._config.quorum_register_hello_s
+            for node in self._links.linked().values():
+                self._links.send(node, self._acceptor.known())
+
+    def close(self) -> None:
+        """Reject new operations."""
+        self._closed = True
+
+    # ── messages ──────────────────────────────────────────────────────────────
+
+    def _want(self) -> None:
+        """Somebody uses the register: this node should vote."""
+        if self._acceptor.term is None:
+            self._wanted = True
+            self._reply(self._acceptor.questions())
+
+    def _take(self, source: str, motion: AnyMotion) -> None:
+        answers = self._acceptor.receive(source, motion)
+        if isinstance(motion, Prepare | Accept | Known):
+            self._wanted = True
+        if isinstance(motion, Answer) and self._acceptor.term is not None:
+            _log.info("this node votes in the quorum register, in term %d", self._acceptor.term.number)
+        self._reply(answers)
+        attempt = self._attempts.get(motion.ballot) if isinstance(motion, Vote) else None
+        if attempt is not None and isinstance(motion, Vote):
+            before = attempt.proposal.phase
+            self._send(attempt.proposal.receive(source, motion))
+            if attempt.proposal.phase is not before:
+                attempt.stirred.set()
+
+    def _reply(self, answers: Iterable[tuple[str, AnyMotion]]) -> None:
+        """Send what binds this directory once it is durable. If the disk fails it is not sent; the asking node asks again."""
+        with suppress(ShoalError):
+            if not self._number:
+                self._number = self._commit.written  # What the directory is called must be durable, too.
+            if self._acceptor.is_due:
+                ranges = [(_ROWS, _ROWS_END)] if self._unreadable else []
+                self._number = self._commit.write(self._rows(), ranges)
+                self._acceptor.written()
+                self._unreadable = False
+            sends = list(answers)
+
+            def send(error: StorageFull | None) -> None:
+                if error is None:
+                    self._send(sends)
+
+            self._commit.when_durable(self._number, send)
+
+    def _rows(self) -> dict[bytes, bytes | None]:
+        return {_ROWS + key: value for key, value in self._acceptor.rows.items()}
+
+    def _send(self, sends: Iterable[tuple[str, AnyMotion]]) -> None:
+        linked = self._links.linked()
+        for member, motion in sends:
+            if member == self._member:
+                self._take(member, motion)
+            elif member in linked:
+                self._links.send(linked[member], motion)
+
+
+_REASONS = {
+    "beaten": "votes for another operation",
+    "not-voting": "may have forgotten votes, and does not vote until enough members have told it theirs",
+    "full": "has no room for the key",
+}
+
+
+def _read(storage: Storage) -> dict[bytes, bytes] | None:
+    """The rows of this directory's votes; None if some cannot be read, so that it has forgotten."""
+    try:
+        return {key[len(_ROWS) :]: value for key, value in storage.scan(_ROWS, _ROWS_END)}
+    except StoreCorrupt as error:
+        _log.warning("this node does not vote in the quorum register until it has recovered: %s", error.message)
+        return None
