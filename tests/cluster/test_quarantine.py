@@ -49,6 +49,16 @@ def test_a_sound_copy_ends_it_and_a_copy_of_another_does_not() -> None:
     assert not found.covers(7, Dot(A, 2), 0.0)
 
 
+def test_of_sound_copies_that_were_stored_together_one_must_be_the_operation() -> None:
+    found = quarantine()
+    found.put(7, Dot(A, 5), "bad", 0.0)
+    found.stored(7, Dot(A, 4), 4)
+    found.stored(7, Dot(A, 9), 4)
+    assert found.covers(7, Dot(A, 5), 0.0)
+    found.stored(7, Dot(A, 9), 5)
+    assert not found.covers(7, Dot(A, 5), 0.0)
+
+
 def test_past_its_bound_the_oldest_is_tried_again() -> None:
     found = quarantine(places_max=1)
     found.put(7, Dot(A, 1), "first", 0.0)

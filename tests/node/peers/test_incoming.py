@@ -262,6 +262,24 @@ async def test_of_a_slice_all_but_the_bad_ones_and_what_follows_them_is_applied(
         assert await space.counter("other").value() == 1, "the other partition goes on"
 
 
+async def test_a_message_makes_the_same_rows_as_its_operations_one_by_one() -> None:
+    """The object is deleted by one node and changed by another: in one write, the change must find the deletion."""
+    async with Fleet("abcd") as fleet:
+        append = requests.Append("crew", "t", b"\x01")
+        await fleet["a"].node.session().call(append)
+        await fleet.converged()
+        for name in "abcd":
+            await fleet.isolate(name)
+        session = fleet["a"].node.session()
+        ours = await issued_by(fleet["a"], [session.call(each) for each in (append, requests.DeleteThread("crew", "t"))])
+        theirs = await issued_by(fleet["b"], [fleet["b"].node.session().call(append)])
+        assert await take(fleet["c"], [*ours, *theirs]) == []
+        for shipment in (*ours, *theirs):
+            assert await take(fleet["d"], [shipment]) == []
+        assert fleet.rows("c") == fleet.rows("d")
+        assert verify(fleet["c"].storage, config=Config()).problems == []
+
+
 async def test_redelivered_operations_change_nothing() -> None:
     async with Fleet("ab") as fleet:
         await fleet.isolate("b")
