@@ -8,6 +8,7 @@ until the caller passes `rows` to one atomic write. Work that depends on the out
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
@@ -35,12 +36,13 @@ class Readable(Protocol):
 class Transaction:
     """One write in the making. `rows` are its writes by key; None deletes."""
 
-    __slots__ = ("_abandoned", "_read", "_storage", "_written", "rows")
+    __slots__ = ("_abandoned", "_keys", "_read", "_storage", "_written", "rows")
 
     def __init__(self, storage: Readable) -> None:
         self._storage = storage
         self._read: dict[bytes, bytes | None] = {}  # Nobody else writes while a transaction decides.
-        self.rows: dict[bytes, bytes | None] = {}
+        self.rows: dict[bytes, bytes | None] = {}  # No key is ever removed from it, so new ones are the last.
+        self._keys: list[bytes] = []  # Of `rows`, sorted; those that were written since the last scan are missing.
         self._written: list[Callable[[], None]] = []
         self._abandoned: list[Callable[[], None]] = []
 
@@ -65,10 +67,18 @@ class Transaction:
         self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """As `Storage.scan`, merged with the transaction's own writes. Write nothing while it is iterated."""
-        own = sorted((key for key in self.rows if start <= key and (stop is None or key < stop)), reverse=reverse)
+        own = self._written_between(start, stop)
         if not own:
             return self._storage.scan(start, stop, reverse=reverse, limit=limit)
+        if reverse:
+            own.reverse()
         return islice(self._merged(own, start, stop, reverse=reverse), limit)
+
+    def _written_between(self, start: bytes, stop: bytes | None) -> list[bytes]:
+        keys = self._keys
+        for key in islice(self.rows, len(keys), None):
+            insort(keys, key)
+        return keys[bisect_left(keys, start) : None if stop is None else bisect_left(keys, stop)]
 
     def _merged(self, own: list[bytes], start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         stored = (row for row in self._storage.scan(start, stop, reverse=reverse) if row[0] not in self.rows)
@@ -115,6 +125,7 @@ class Nested(Transaction):
     def clear(self) -> None:
         """Begin anew: what was written here was absorbed, or is dropped."""
         self.rows.clear()
+        self._keys.clear()
         self._written.clear()
         self._abandoned.clear()
 
