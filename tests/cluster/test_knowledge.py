@@ -55,17 +55,6 @@ def test_a_hash_is_made_anew_when_its_vector_changed(replica: ToyReplica) -> Non
     assert len(before[3]) == PART_BYTES
 
 
-@pytest.mark.parametrize("held", [0, 3, 5, 9, 12])
-def test_operations_that_become_durable_at_once_count_as_one_by_one(replica: ToyReplica, held: int) -> None:
-    at_once, one_by_one = Knowledge(replica), Knowledge(replica)
-    for known in (at_once, one_by_one):
-        known.take([(1, THEIRS, held)])
-    at_once.settled(1, Dot(THEIRS, 9), 6)
-    for sequence in range(4, 10):
-        one_by_one.settled(1, Dot(THEIRS, sequence))
-    assert (at_once.shared, at_once.shared_in(1)) == (one_by_one.shared, one_by_one.shared_in(1))
-
-
 def test_what_a_peer_holds_only_grows(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     known.take([(1, THEIRS, 5)])
