@@ -3,7 +3,8 @@
 Laws:
 - With it a put reads nothing, and sends of a list only the elements that were added to it.
 - It is bounded. If a checkpoint is forgotten, the next put reads it first; if its lists are, they are sent whole.
-- A list is remembered as it was packed for, or read from, exactly that checkpoint.
+- A list is remembered as it was packed for, or read from, exactly that checkpoint: with its id in Shoal, because LangGraph may
+  put another checkpoint under the same id of its own.
 
 Any thread may use it.
 """
@@ -36,6 +37,11 @@ class Base(NamedTuple):
     stored: frozenset[str]  # The channels that have a value.
 
 
+class _Lists(NamedTuple):
+    of: str  # The checkpoint's id in Shoal.
+    packed: Packed
+
+
 class Bases:
     """The last checkpoints, and up to `lists_bytes_max` of their lists; beyond either bound the oldest are forgotten."""
 
@@ -44,15 +50,16 @@ class Bases:
         self._lists_bytes = 0
         self._lock = Lock()
         self._known: OrderedDict[tuple[Place, str], Base] = OrderedDict()
-        self._lists: OrderedDict[tuple[Place, str], Packed] = OrderedDict()
+        self._lists: OrderedDict[tuple[Place, str], _Lists] = OrderedDict()
 
     def get(self, place: Place, id: str) -> Base | None:
         """The base for a put on checkpoint `id`; None if it is not known here."""
         return self._known.get((place, id))
 
-    def lists(self, place: Place, id: str) -> Packed:
-        """The long lists of checkpoint `id`, as far as they are known here."""
-        return self._lists.get((place, id), NOTHING_PACKED)
+    def lists(self, place: Place, id: str, base: Base) -> Packed:
+        """The long lists of checkpoint `id`, whose data is `base`, as far as they are known here."""
+        found = self._lists.get((place, id))
+        return found.packed if found is not None and found.of == base.id else NOTHING_PACKED
 
     def put(self, place: Place, id: str, base: Base, *, replacing: str | None = None, packed: Packed = NOTHING_PACKED) -> None:
         """Remember a checkpoint and its lists; the checkpoint that it is `replacing` is not live any more."""
@@ -65,9 +72,8 @@ class Bases:
             if len(self._known) > BASES_MAX:
                 self._drop(next(iter(self._known)))
             if self._lists_bytes_max and packed:
-                self._keep(
-                    key, {name: value for name, value in packed.items() if len(value) >= LIST_BYTES_MIN and is_list(value)}
-                )
+                lists = {name: value for name, value in packed.items() if len(value) >= LIST_BYTES_MIN and is_list(value)}
+                self._keep(key, base, lists)
 
     def forget(self, place: Place, id: str) -> None:
         """Forget one checkpoint."""
@@ -80,10 +86,10 @@ class Bases:
             for known in [known for known in self._known if known[0].thread_id == thread_id]:
                 self._drop(known)
 
-    def _keep(self, key: tuple[Place, str], lists: Packed) -> None:
+    def _keep(self, key: tuple[Place, str], base: Base, lists: Packed) -> None:
         self._drop_lists(key)
         if lists:
-            self._lists[key] = lists
+            self._lists[key] = _Lists(base.id, lists)
             self._lists_bytes += _size(lists)
         while self._lists_bytes > self._lists_bytes_max:
             self._drop_lists(next(iter(self._lists)))
@@ -95,7 +101,7 @@ class Bases:
 
     def _drop_lists(self, key: tuple[Place, str]) -> None:
         if (dropped := self._lists.pop(key, None)) is not None:
-            self._lists_bytes -= _size(dropped)
+            self._lists_bytes -= _size(dropped.packed)
 
 
 def _size(packed: Packed) -> int:

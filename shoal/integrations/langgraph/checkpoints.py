@@ -125,7 +125,7 @@ class Checkpoints:
         bare: dict[str, Any] = {**checkpoint}
         values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], checkpoint["id"]
         before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
-        lists = self.bases.lists(place, parent) if parent and base is not None else NOTHING_PACKED
+        lists = self.bases.lists(place, parent, base) if parent and base is not None else NOTHING_PACKED
         channels: dict[str, bytes] = {}
         appended: dict[str, bytes] = {}
         packed: dict[str, bytes] = {}

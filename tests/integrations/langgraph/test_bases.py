@@ -131,6 +131,16 @@ async def test_a_process_that_reads_first_sends_only_what_it_adds(store: Store, 
     assert await state(saver) == {"said": WORDS[:21]}
 
 
+async def test_a_checkpoint_that_another_process_put_again_has_lists_of_its_own(
+    store: Store, saver: ShoalSaver, distant: Distant
+) -> None:
+    await put(saver, 0, said=WORDS[:20])
+    await put(ShoalSaver(store), 0, said=WORDS[:10])
+    assert [found.checkpoint["channel_values"]["said"] async for found in saver.alist(config())] == [WORDS[:10]]
+    await put(saver, 1, said=WORDS[:21])
+    assert await state(saver) == {"said": WORDS[:21]}
+
+
 async def test_a_list_that_cannot_be_extended_is_sent_whole(saver: ShoalSaver, distant: Distant) -> None:
     await put(saver, 0, said=WORDS[:20])
     distant.appends_fail = True
@@ -159,6 +169,26 @@ async def test_whatever_becomes_of_a_list_is_read_again(saver: ShoalSaver, dista
     assert any(sent.appended for sent in distant.sent), seed
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_several_processes_put_is_what_others_read(store: Store, distant: Distant, seed: int) -> None:
+    draw = random.Random(seed)
+    savers = [ShoalSaver(store) for _ in range(2)]
+    there: dict[str, list[Any]] = {}
+    for number in range(60):
+        saver, id = draw.choice(savers), f"{draw.randrange(4):04}"  # Ids repeat, so checkpoints are put again.
+        if draw.random() < 0.4:
+            assert {found.config["configurable"]["checkpoint_id"] async for found in saver.alist(config())} == set(there)
+        parent = draw.choice([None, *there])
+        said = [*(there[parent] if parent else WORDS[:10]), draw.choice(WORDS)]
+        made = {**empty_checkpoint(), "id": id, "channel_values": {"said": said}, "channel_versions": {"said": str(number)}}
+        await saver.aput(config(parent), made, {}, {"said": str(number)})  # type: ignore[arg-type]
+        there[id] = said
+        found = await ShoalSaver(store).aget_tuple(config(id))
+        assert found is not None
+        assert found.checkpoint["channel_values"] == {"said": said}, (seed, number)
+    assert any(sent.appended for sent in distant.sent), seed
+
+
 @given(LISTS, LISTS)
 def test_added_elements_are_those_after_the_first_list(first: list[Any], then: list[Any]) -> None:
     assert added_elements(pack(first), pack(first + then)) == pack(then)
@@ -184,20 +214,20 @@ def test_beyond_the_bound_the_oldest_lists_are_forgotten_and_their_checkpoints_s
     bases = Bases(lists_bytes_max=3 * LIST_BYTES_MIN)
     for number in range(4):
         bases.put(PLACE, str(number), BASE, packed={"a": long_list("x")})
-    assert [bool(bases.lists(PLACE, str(number))) for number in range(4)] == [False, False, True, True]
+    assert [bool(bases.lists(PLACE, str(number), BASE)) for number in range(4)] == [False, False, True, True]
     assert all(bases.get(PLACE, str(number)) for number in range(4))
 
 
 def test_a_list_larger_than_the_bound_is_not_kept() -> None:
     bases = Bases(lists_bytes_max=LIST_BYTES_MIN)
     bases.put(PLACE, "1", BASE, packed={"a": long_list("x")})
-    assert not bases.lists(PLACE, "1")
+    assert not bases.lists(PLACE, "1", BASE)
 
 
 def test_short_lists_and_other_values_are_not_kept() -> None:
     bases = Bases(lists_bytes_max=100 * LIST_BYTES_MIN)
     bases.put(PLACE, "1", BASE, packed={"short": pack([1]), "text": pack("x" * 5000), "long": long_list("x")})
-    assert list(bases.lists(PLACE, "1")) == ["long"]
+    assert list(bases.lists(PLACE, "1", BASE)) == ["long"]
 
 
 def test_what_is_replaced_or_forgotten_leaves_with_its_lists(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,15 +237,15 @@ def test_what_is_replaced_or_forgotten_leaves_with_its_lists(monkeypatch: pytest
         bases.put(PLACE, f"{round}-1", BASE, packed={"a": long_list("x")})
         bases.put(PLACE, f"{round}-2", BASE, replacing=f"{round}-1", packed={"a": long_list("y")})
         assert bases.get(PLACE, f"{round}-1") is None
-        assert not bases.lists(PLACE, f"{round}-1")
-        assert bases.lists(PLACE, f"{round}-2")
+        assert not bases.lists(PLACE, f"{round}-1", BASE)
+        assert bases.lists(PLACE, f"{round}-2", BASE)
         bases.put(PLACE, f"{round}-2", BASE, packed={"a": long_list("z")})
         bases.forget(PLACE, f"{round}-2")
-        assert not bases.lists(PLACE, f"{round}-2")
+        assert not bases.lists(PLACE, f"{round}-2", BASE)
     for number in range(3):
         bases.put(PLACE, str(number), BASE, packed={"a": long_list("x")})
     assert bases.get(PLACE, "0") is None
-    assert not bases.lists(PLACE, "0")
+    assert not bases.lists(PLACE, "0", BASE)
     bases.forget_thread("t")
     assert bases.get(PLACE, "2") is None
-    assert not bases.lists(PLACE, "2")
+    assert not bases.lists(PLACE, "2", BASE)
