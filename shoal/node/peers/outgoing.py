@@ -24,7 +24,7 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.generations import Generation, Generations
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -38,6 +38,34 @@ class _Logged(NamedTuple):
     dot: Dot
     entry: operation.LogEntry
     body: operation.Body
+
+
+class _Objects:
+    """The objects of one answer's operations: the current generation of each is looked up once."""
+
+    def __init__(self, storage: Storage, generations: Generations) -> None:
+        self._transaction = Transaction(storage)
+        self._generations = generations
+        self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
+
+    def attached(self, logged: _Logged, nth: int, change: Mutation) -> Blobs:
+        """The blobs of an operation's change.
+
+        Raises:
+            StoreCorrupt: as `Generations.attached_of`.
+        """
+        if not mutation.names_content(change.change):
+            return NOTHING
+        name = change.kind, change.space, change.name
+        found = self._found.get(name)
+        if found is None:
+            target = Target(Kind(change.kind), change.space, change.name)
+            found = self._found[name] = target, self._generations.current(self._transaction, target)
+        target, current = found
+        stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
+        if change.generation == current.number:
+            return mutation.attached_of(current.rows, stamp, change.change)
+        return self._generations.attached_of(self._transaction, target, stamp, change)
 
 
 class Outgoing:
@@ -57,6 +85,7 @@ class Outgoing:
             StoreCorrupt: damage left no operation at all.
         """
         found: list[Raw] = []
+        objects = _Objects(self._storage, self._generations)
         size = 0
         damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
@@ -64,7 +93,7 @@ class Outgoing:
                 for logged in self._logged(number, list(group)):
                     if size >= bytes_max or len(found) >= operations_max:
                         return found
-                    found.append(self._shipped(number, logged))
+                    found.append(self._shipped(number, logged, objects))
                     size += len(memoryview(found[-1]))
             except StoreCorrupt as error:  # The peer still gets those of other partitions.
                 damage = error
@@ -93,27 +122,11 @@ class Outgoing:
             body = _body(number, entry)
             yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
 
-    def _shipped(self, number: int, logged: _Logged) -> Raw:
-        transaction = Transaction(self._storage)
-        besides = [
-            self._attached(transaction, logged, nth, change) for nth, change in enumerate(mutation.decode(logged.body.payload))
-        ]
-        return encode_shipment(
-            Shipment(
-                number,
-                logged.dot.origin,
-                logged.dot.sequence,
-                logged.entry.chain,
-                logged.entry.packed,
-                blobs.pack(besides),
-            )
-        )
-
-    def _attached(self, transaction: Transaction, logged: _Logged, nth: int, change: Mutation) -> Blobs:
-        if not mutation.names_content(change.change):
-            return NOTHING
-        stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
-        return self._generations.attached_of(transaction, Target(Kind(change.kind), change.space, change.name), stamp, change)
+    def _shipped(self, number: int, logged: _Logged, objects: _Objects) -> Raw:
+        mutations = mutation.decode(logged.body.payload)
+        besides = [objects.attached(logged, nth, change) for nth, change in enumerate(mutations)]
+        dot, entry = logged.dot, logged.entry
+        return encode_shipment(Shipment(number, dot.origin, dot.sequence, entry.chain, entry.packed, blobs.pack(besides)))
 
 
 def _body(number: int, entry: operation.LogEntry) -> operation.Body:
