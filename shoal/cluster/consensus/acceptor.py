@@ -5,7 +5,8 @@
 Rystsov: "CASPaxos: Replicated State Machines without logs" (2018).
 
 Laws:
-- The caller writes the rows and makes them durable before it sends what was returned with them.
+- The caller writes the rows and makes them durable before it sends what was returned with them. Of each member, it
+  gives the messages of one directory: the one that it reaches at the member's address.
 - A promise is never broken: no ballot below it is accepted, after any restart.
 - A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
   own in any message, or more votes in its term than it has, proves that it has forgotten.
@@ -141,9 +142,10 @@ class Acceptor:
             return []
         return self._try() or self.recovery.questions(self.electorate, self.terms)
 
-    def known(self) -> Known:
-        """What a voter tells new links, so that a directory that does not vote learns that it could."""
-        return Known(dict(self.terms))
+    @property
+    def told(self) -> dict[str, Term]:
+        """The terms to tell before the last votes are durable: without the number of its own, which a crash may take back."""
+        return self.terms | {self.member: self.term._replace(votes=0)} if self.term is not None else dict(self.terms)
 
     def forget(self) -> None:
         """Stop to vote: this directory is known to have forgotten something."""
@@ -210,7 +212,9 @@ class Acceptor:
         """Begin a term if enough is known; the founder may give the others their first."""
         restored = self.recovery.restored(self.electorate, self.terms)
         if restored is None:
-            return self.recovery.founding(self.electorate)
+            given = self.recovery.founding(self.electorate)
+            self.hear(given)
+            return [(member, Known(given, founding=True)) for member in given if member != self.member]
         for key, promised, accepted, value in restored.slots:
             before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
             newest = max((before[1], before[2]), (accepted, value))

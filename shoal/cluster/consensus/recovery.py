@@ -9,8 +9,7 @@ Laws:
 - Only answers of voters that have not forgotten anything since count: each answer names the terms that its sender
   knows, and an answer whose own term is behind one of these is asked for again.
 - A register is founded when all members are empty at the same time: the member with the least address, the founder,
-  then gives each *other* member its first term, named by the id of its directory. It joins as a directory that has
-  forgotten does. So whatever happens to the founder's disk, no vote depends on it.
+  then gives each member its first term, named by the id of its directory. A directory that was replaced does not take it.
 - If too few voters are left, nobody can vote, and the register stays unavailable: nothing can tell what was chosen.
 """
 
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import NO_TERM, Electorate, Term, Terms, joined
-from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Known, Slot
+from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Slot
 
 
 class Restored(NamedTuple):
@@ -81,14 +80,13 @@ class Recovery:
         """A voter exists."""
         self._is_founded = True
 
-    def founding(self, electorate: Electorate) -> list[tuple[str, AnyMotion]]:
-        """What the founder tells the others, once all are empty; nothing on any other member."""
+    def founding(self, electorate: Electorate) -> dict[str, Term]:
+        """The first terms of all members, which the founder gives once all are empty; none on any other member."""
         others = [member for member in electorate.members if member != self._member]
         if not self.empty or not others or self._member > others[0] or not all(member in self._empty for member in others):
-            return []
-        given = {member: Term(1, self._empty[member], 0) for member in others}
-        self._empty = {}
-        return [(member, Known(given, founding=True)) for member in others]
+            return {}
+        self.suspect = False
+        return {self._member: self.first()} | {member: Term(1, self._empty[member], 0) for member in others}
 
     def restored(self, electorate: Electorate, terms: Terms) -> Restored | None:
         """The term that this directory may begin now, if it has heard enough."""

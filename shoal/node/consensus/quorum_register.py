@@ -189,7 +189,7 @@ class QuorumRegister:
         pause_s = retry_s = self._config.quorum_register_retry_s
         self._want()
         while True:
-            proposal.begin(self._acceptor.terms)
+            proposal.begin(self._acceptor.told)
             attempt = self._attempts[proposal.ballot] = _Attempt(proposal, asyncio.Event())
             try:
                 self._send(proposal.messages())
@@ -250,7 +250,7 @@ class QuorumRegister:
     def linked(self, node: bytes) -> None:
         """A link begins: a node that does not vote learns that it could."""
         if self._acceptor.term is not None:
-            self._links.send(node, self._acceptor.known())
+            self._links.send(node, Known(self._acceptor.told))
 
     def forget(self) -> dict[bytes, bytes | None]:
         """Stop to vote until enough others have told what they know: this directory was set back. Returns rows to write."""
@@ -268,7 +268,7 @@ class QuorumRegister:
         elif now >= self._next_hello:
             self._next_hello = now + self._config.quorum_register_hello_s
             for node in self._links.linked().values():
-                self._links.send(node, self._acceptor.known())
+                self._links.send(node, Known(self._acceptor.told))
 
     def close(self) -> None:
         """Reject new operations."""

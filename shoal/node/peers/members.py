@@ -105,8 +105,12 @@ class Members:
 
     @property
     def reached(self) -> dict[str, bytes]:
-        """The owners that have a link now, by their addresses."""
-        return {member.address: member.node for member in self._members.values() if member.outlet is not None}
+        """The owners that have a link now, by their addresses; a node that was reached under another one's is left out."""
+        return {
+            member.address: member.node
+            for member in self._members.values()
+            if member.outlet is not None and member.identity is not None and member.identity.name == member.address
+        }
 
     def address_of(self, node: bytes) -> str:
         """For people: the address of a node, or its whole id if it is no longer a member."""

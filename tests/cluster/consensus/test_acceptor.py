@@ -93,6 +93,15 @@ def test_fewer_votes_than_others_know_of_prove_that_a_directory_was_set_back() -
     assert restarted(old).term is None
 
 
+def test_votes_that_a_crash_may_take_back_are_told_by_nothing_but_themselves() -> None:
+    voting = voter()
+    before = restarted(voting)
+    vote(voting, Prepare("k", ONE, {"b": Term(1, b"b", 7)}))
+    assert voting.told == {"a": Term(1, b"a", 0), "b": Term(1, b"b", 7), "c": Term(1, b"c", 0)}
+    before.hear(voting.told)
+    assert before.term == Term(1, b"a", 0)
+
+
 def test_a_later_term_of_its_own_proves_that_another_directory_votes_for_the_member() -> None:
     voting = voter()
     voting.receive("b", Known({"a": Term(2, b"other", 0)}))
@@ -144,7 +153,8 @@ def test_only_the_member_with_the_least_address_founds_and_only_when_all_are_emp
             told = members[member].receive(other, answered)
             is_last = other == max(MEMBERS.replace(member, ""))
             assert [target for target, _ in told] == (["b", "c"] if member == "a" and is_last else [])
-    told_by_a = Known({"b": Term(1, b"b", 0), "c": Term(1, b"c", 0)}, founding=True)
+    assert members["a"].term == Term(1, b"a", 0)
+    told_by_a = Known({each: Term(1, each.encode(), 0) for each in MEMBERS}, founding=True)
     members["b"].receive("a", told_by_a)
     assert members["b"].term == Term(1, b"b", 0)
     another = acceptor("c", directory=b"replaced")
