@@ -273,6 +273,8 @@ ActKind = Literal[
     "add-job",
     "do-job",
     "forget-jobs",
+    "change-decree",
+    "read-decree",
 ]
 
 

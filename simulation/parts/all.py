@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from simulation.parts.beginnings import Pages
 from simulation.parts.branches import Lines
+from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
 from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
@@ -39,6 +40,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "pages": Pages,
     EVIDENCE: Evidence,
     "jobs": Jobs,
+    "decrees": Decrees,
 }
 """By the name of the family of their objects."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from shoal.config import Config
+from shoal.errors import Disconnected, OutcomeUnknown
+from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import (
@@ -27,9 +29,12 @@ from shoal.protocol.requests import (
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
 from simulation.world.environment import START_MS
+from simulation.world.incarnation import Fenced
 
 if TYPE_CHECKING:
     from simulation.world.cluster import SimulatedCluster
+
+T = TypeVar("T")
 
 
 class Client:
@@ -43,7 +48,7 @@ class Client:
         self.dialled = 0  # Links so far.
         self.random = random
         self.config = cluster.config
-        self._cluster = cluster
+        self.cluster = cluster
         self._nodes = list(nodes)
         self.session = RemoteSession(
             ",".join(cluster.urls[node] for node in nodes),
@@ -62,7 +67,7 @@ class Client:
         bookmark.join(self.session.bookmark)
         first = 1 + self.random.randrange(max(1, len(self._nodes) - 1))
         nodes = self._nodes[first:] + self._nodes[:first]
-        return Client(self._cluster, nodes, name=name, random=self.random, bookmark=bookmark)
+        return Client(self.cluster, nodes, name=name, random=self.random, bookmark=bookmark)
 
     def new_key(self) -> str:
         """An idempotency key for a write."""
@@ -78,11 +83,29 @@ class Client:
         if link is not None:
             await link.close()
 
+    async def within(self, name: str, work: Callable[[Node], Coroutine[Any, Any, T]]) -> T:
+        """Do something on a node, as a part of it would: for what has no public interface.
+
+        Raises:
+            Disconnected: no node runs there.
+            OutcomeUnknown: it died meanwhile.
+            ShoalError: as the work.
+        """
+        host = self.cluster.hosts[name]
+        if not host.up or host.stopping:
+            raise Disconnected(f"{name} is down. Nothing was sent. Try another node.")
+        node = host.node
+        task = host.life.begin(work(node))
+        await asyncio.wait([task])
+        if task.cancelled() or isinstance(task.exception(), Fenced):
+            raise OutcomeUnknown(f"{name} died before it answered. Ask another node.")
+        return task.result()
+
     async def _dial(
         self, url: str, *, config: Config, software: str, token: str | None, bookmark: Bookmark, others: bool
     ) -> Link:
-        link = await self._cluster.dial(url, config=config, software=software, token=token, bookmark=bookmark, others=others)
-        self.at = next(name for name, known in self._cluster.urls.items() if known == url)
+        link = await self.cluster.dial(url, config=config, software=software, token=token, bookmark=bookmark, others=others)
+        self.at = next(name for name, known in self.cluster.urls.items() if known == url)
         self.dialled += 1
         return link
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.mutants import (
     branching,
     compacting,
+    consensus,
     copies,
     delivery,
     durability,
@@ -55,6 +56,7 @@ _MODULES = (
     origins,
     watching,
     yjs,
+    consensus,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}

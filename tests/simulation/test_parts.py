@@ -15,11 +15,13 @@ from shoal.node.items import planning
 from shoal.protocol.requests import Durability
 from shoal.testing.loop import run
 from simulation.execution import execute
+from simulation.judging.linearity import Operation
 from simulation.judging.obligations import Losses
 from simulation.parts import beginnings
 from simulation.parts.all import FAMILIES, KINDS, PARTS
 from simulation.parts.beginnings import Page
 from simulation.parts.branches import Lines
+from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
 from simulation.parts.erasing import ERASED, Deletion, Erasing, Pruned
 from simulation.parts.memory import Items, Written
@@ -376,3 +378,16 @@ def test_what_was_forgotten_need_not_be_there() -> None:
         return await broken(cluster, agents, "jobs")
 
     assert scene(work) == []
+
+
+def test_a_decree_that_nobody_made_and_a_read_that_goes_back_are_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        decrees = cast(Decrees, agents.parts["decrees"])
+        await carry_out(agents, "change-decree", 3)
+        operations = decrees.operations[name_of("decrees", "a")]
+        assert {each.outcome for each in operations} <= {"made", "refused", "shown"}
+        operations.append(Operation(99, 0, 0.0, 0.1, "denied"))
+        operations.append(Operation(0, -1, 0.0, 0.1, "shown", 9, 99))
+        return await broken(cluster, agents, "decrees")
+
+    assert set(scene(work)) == {"8"}
