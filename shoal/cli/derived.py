@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from functools import cache
 from inspect import Parameter
@@ -72,7 +73,7 @@ def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
                     fields[field] = await option.find(space, name, fields[field])
             request: Any = kind(**{"space": space.name, named: name}, **fields)
             shown = getattr(await store.connection.write(request, key=None, durability=None), cli.shows)
-            run.show({cli.shows: shown}, str(shown))
+            run.show({cli.shows: shown}, shown if isinstance(shown, str) else json.dumps(shown))
 
         return work
 

@@ -130,18 +130,18 @@ class Database:
         self._items = Items(config, environment.now_ms)
         document_generations = DocumentGenerations(config, self.generations)
         self.documents = Documents(config, environment, self.catalog, document_generations)
+        rules = Rules(storage, self.catalog, config)
+        self.budgets = Budgets(incarnation, config)
+        self._maps = Maps(config)
         self.eraser = Eraser(
             self.generations,
             self.garbage,
             partitions=self.partitions,
             catalog=self.catalog,
             shapes=shapes,
-            documents=self.documents,
+            ended=self._ended,
             known_max=config.objects_known_max,
         )
-        rules = Rules(storage, self.catalog, config)
-        self.budgets = Budgets(incarnation, config)
-        self._maps = Maps(config)
         retentions = Retentions(config, environment.now_ms)
         prunes = Prunes(config, environment.now_ms)
         compactions = Compactions(config, environment.now_ms, self.catalog)
@@ -306,6 +306,19 @@ class Database:
                 "Run `shoal verify`."
             )
         return stored
+
+    def _ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop what memory holds of an object whose generation this transaction ends."""
+        match target.kind:
+            case Kind.THREAD:
+                self._shapes.forget(target.space, target.name)
+                transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+            case Kind.DOCUMENT:
+                self.documents.forget(transaction, target)
+            case Kind.MAP:
+                self._maps.sums.drop(transaction, target)
+            case Kind.BUDGET:
+                self.budgets.forget(transaction, target)
 
     def _forget(self, transaction: Transaction, target: Target) -> None:
         """Drop what memory holds of an object once the transaction that replaces its rows is written."""

@@ -32,3 +32,9 @@ def target_of(request: requests.ObjectWrite[Any] | requests.ObjectRead[Any] | re
     """The object that a request names. The names must be checked before, or partition and keys would be wrong."""
     label = request.__struct_fields__[1]
     return Target(KINDS[label], request.space, getattr(request, label))
+
+
+def named_by(request: requests.ObjectWrite[Any]) -> tuple[str, str]:
+    """The kind of the object that a request names, and its name, which may not be checked yet."""
+    label = request.__struct_fields__[1]
+    return label, getattr(request, label)

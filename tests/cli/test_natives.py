@@ -81,3 +81,13 @@ def test_a_budget_is_granted_and_spent(data: Path) -> None:
 def test_what_is_no_json_is_refused(data: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--data", str(data)])
     assert (result.exit_code, "is not valid JSON" in result.stderr, result.stderr.count("\n")) == (1, True, 1)
+
+
+@pytest.mark.parametrize("write", ["counter add x 5", "register set x 5", "set add x 5", "map set x k 5", "budget grant x 5"])
+def test_what_is_deleted_is_listed_no_more(data: Path, write: str) -> None:
+    kind = write.split()[0]
+    run(data, *write.split())
+    assert run(data, kind, "list") == "x"
+    assert told(data, kind, "delete", "x") == {"existed": True}
+    assert run(data, kind, "list") == ""
+    assert run(data, kind, "delete", "x") == "false"

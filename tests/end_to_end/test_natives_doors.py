@@ -117,3 +117,20 @@ async def test_a_batch(space: Space, rest: Rest) -> None:
     assert replies[3] == {"remaining": 9, "granted": True}
     await rest("POST", "/batch", {"writes": writes}, status=412)
     assert await space.counter("{x}/c").value() == 5
+
+
+@pytest.mark.parametrize("kind", ["counter", "register", "set", "map", "budget"])
+async def test_a_deletion(space: Space, rest: Rest, cli: Cli, kind: str) -> None:
+    handle = getattr(space, kind)("x")
+    writes = {"counter": ["add", "5"], "register": ["set", "5"], "set": ["add", "5"], "map": ["set", "k", "5"]}
+    verb, *rest_of_it = writes.get(kind, ["grant", "5"])
+    for delete in (
+        lambda: handle.delete(),
+        lambda: rest("DELETE", f"/{kind}s/x"),
+        lambda: cli(kind, "delete", "x"),
+    ):
+        await cli(kind, verb, "x", *rest_of_it)
+        assert (await rest("GET", f"/{kind}s"))["names"] == ["x"]
+        assert await delete() in (True, {"existed": True}, [{"existed": True}])
+        assert (await rest("GET", f"/{kind}s"))["names"] == []
+    assert await handle.delete() is False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.values.deletion import Deletable
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import BudgetConflict, Durability, Holder
@@ -25,12 +26,14 @@ class Rights:
 
 
 @named
-class Budget:
+class Budget(Deletable):
     """An amount that is never overspent, although a spend needs no coordination: each node spends
     only the amount that it has rights to.
 
     A node draws rights from the granted amount, or gets them from another node, before it spends more than it has.
     """
+
+    _deletion = requests.DeleteBudget
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection

@@ -9,6 +9,7 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.values.deletion import Deletable
 from shoal.client.values.sets import packed_elements
 from shoal.names import check_name
 from shoal.protocol import requests
@@ -42,10 +43,12 @@ class Entry:
 
 
 @named
-class SharedMap:
+class SharedMap(Deletable):
     """Registers, counters and sets by key. Changes of different keys never conflict; of a concurrent removal and update
     of one key the update wins.
     """
+
+    _deletion = requests.DeleteMap
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.values.deletion import Deletable
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
@@ -21,8 +22,10 @@ def add_request(space: str, name: str, amount: int = 1, *, key: str | None = Non
 
 
 @named
-class Counter:
+class Counter(Deletable):
     """A counter that all nodes can add to."""
+
+    _deletion = requests.DeleteCounter
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection
@@ -68,13 +71,15 @@ def set_request(space: str, name: str, value: Any, *, expect: RegisterState | st
 
 
 @named
-class Register:
+class Register(Deletable):
     """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
 
     The handle remembers the values that its last `get`, `siblings` or `read` returned, and a later `set`
     replaces only those. A `set` without a read before it replaces all values on the node. So does a `set` that
     begins while another one of the same handle is in progress, because the result of that one is not known yet.
     """
+
+    _deletion = requests.DeleteRegister
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection

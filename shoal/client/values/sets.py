@@ -8,6 +8,7 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.values.deletion import Deletable
 from shoal.names import check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -15,12 +16,14 @@ from shoal.protocol.requests import Durability
 
 
 @named
-class SharedSet:
+class SharedSet(Deletable):
     """A set of members. Of a concurrent add and removal of one element the add wins.
 
     An element is any value that Shoal stores. Values are the same element if they are equal and of equal types: 1, 1.0 and
     True are three elements.
     """
+
+    _deletion = requests.DeleteSet
 
     def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
         self._connection = connection

@@ -6,4 +6,7 @@ from shoal.crdt import deletion
 from shoal.node.appliers.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
-APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=frozenset((Kind.DOCUMENT,)))}
+_OTHERS = frozenset((Kind.DOCUMENT, Kind.COUNTER, Kind.REGISTER, Kind.SET, Kind.MAP, Kind.BUDGET))
+"""A schema is withdrawn by another operation, and items are deleted one by one."""
+
+APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=_OTHERS)}

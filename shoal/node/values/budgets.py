@@ -191,6 +191,12 @@ class Budgets:
         if self.on_change is not None:
             transaction.when_written(partial(self.on_change, target))
 
+    def forget(self, transaction: Transaction, target: Target) -> None:
+        """This transaction ends the budget's generation, and all rights with it."""
+        self.changes(transaction, target)
+        transaction.when_written(partial(self._settle, target))
+        transaction.when_written(partial(self.keep, target, 0))
+
     def usable(self, rows: Rows, target: Target) -> int:
         """The amount that this incarnation may spend."""
         own = self._incarnation.current

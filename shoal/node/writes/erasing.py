@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 from shoal.crdt import deletion
@@ -22,36 +23,45 @@ from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.collection.garbage import Collector, What
 from shoal.node.collection.generations import Generation, Generations
-from shoal.node.document.documents import Documents
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.partitions import Partitions
 from shoal.node.recent import Recent
-from shoal.node.target import Target
+from shoal.node.target import Target, named_by
 from shoal.node.thread.shapes import ShapeCache, Spot
 from shoal.node.transaction import Transaction
-from shoal.protocol.requests import Deleted, DeleteThread
-from shoal.storage.keys import Kind
+from shoal.protocol.requests import (
+    DeleteBudget,
+    DeleteCounter,
+    Deleted,
+    DeleteMap,
+    DeleteRegister,
+    DeleteSet,
+    DeleteThread,
+    ObjectWrite,
+)
 
 DEAD_LISTED_MAX = 100
+_DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget)
 _ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move))
 """Changes that need more than an entry of their object in the catalog."""
 
 
 class Deletions:
-    """The handler of `DeleteThread`. `Eraser` applies the deletion."""
+    """The handler of all deletions of objects but documents. `Eraser` applies the deletion."""
 
     def __init__(self, catalog: Catalog, generations: Generations) -> None:
         self._catalog = catalog
         self._generations = generations
-        self.checks: Checks = {DeleteThread: self._check}
-        self.writers: Writers = {DeleteThread: self._delete}
+        self.checks: Checks = dict.fromkeys(_DELETIONS, self._check)
+        self.writers: Writers = dict.fromkeys(_DELETIONS, self._delete)
         self.readers: Readers = {}
 
-    def _check(self, request: DeleteThread) -> None:
-        check_name("thread", request.thread)
+    def _check(self, request: ObjectWrite[Deleted]) -> None:
+        kind, name = named_by(request)
+        check_name(kind, name)
 
-    def _delete(self, context: WriteContext, _request: DeleteThread) -> Deleted:
-        """End the thread's generation. Deleting a thread that does not exist succeeds."""
+    def _delete(self, context: WriteContext, _request: ObjectWrite[Deleted]) -> Deleted:
+        """End the object's generation. Deleting an object that does not exist succeeds."""
         if not self._catalog.lists(context.transaction, context.target):
             context.is_remembered = True
             return Deleted(existed=False)
@@ -63,6 +73,7 @@ class Deletions:
 class Eraser:
     """Applies what a change requires outside its object's rows: the catalog, the garbage queue, caches.
 
+    `ended` drops what memory holds of an object whose generation a transaction ends.
     `dead` describes the last `DEAD_LISTED_MAX` changes that arrived too late, for people.
     """
 
@@ -74,7 +85,7 @@ class Eraser:
         partitions: Partitions,
         catalog: Catalog,
         shapes: ShapeCache,
-        documents: Documents,
+        ended: Callable[[Transaction, Target], None],
         known_max: int,
     ) -> None:
         self._partitions = partitions
@@ -82,7 +93,7 @@ class Eraser:
         self._garbage = garbage
         self._catalog = catalog
         self._shapes = shapes
-        self._documents = documents
+        self._ended = ended
         self._unpruned: Recent[Target] = Recent(known_max)  # Threads known to have no pruned checkpoint: a save need not look.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
 
@@ -165,10 +176,7 @@ class Eraser:
         transaction.when_written(lambda: self._partitions.load(target.partition).ends(stamp.dot))
         if self._generations.delete(transaction, target, stamp, made):
             self._catalog.leave(transaction, target)
-            if target.kind is Kind.DOCUMENT:
-                self._documents.forget(transaction, target)
-            self._shapes.forget(target.space, target.name)
-            transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+            self._ended(transaction, target)
 
     def bury(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Record a change that arrived after its generation ended: keep its blobs, and count it."""

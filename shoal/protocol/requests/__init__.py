@@ -33,6 +33,7 @@ from shoal.protocol.requests.thread.steps import *
 from shoal.protocol.requests.thread.threads import *
 from shoal.protocol.requests.unions import *
 from shoal.protocol.requests.values.budgets import *
+from shoal.protocol.requests.values.deletions import *
 from shoal.protocol.requests.values.maps import *
 from shoal.protocol.requests.values.scalars import *
 from shoal.protocol.requests.values.sets import *

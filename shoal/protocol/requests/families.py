@@ -12,10 +12,11 @@ from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
 from shoal.protocol.requests.thread import journal, labels, queues, retention, scrutiny, steps, threads
-from shoal.protocol.requests.values import budgets, maps, scalars, sets
+from shoal.protocol.requests.values import budgets, deletions, maps, scalars, sets
 
 FAMILIES = (
     budgets,
+    deletions,
     documents,
     indexes,
     items,

@@ -1,0 +1,67 @@
+"""Deletions of counters, registers, sets, maps and budgets.
+
+A deletion ends the object's generation (`shoal.crdt.deletion`): what is written afterwards begins a new one. A write that was
+made without knowledge of the deletion belongs to the generation that ended, and is deleted with it, even if it arrives later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from shoal.protocol.requests.base import ObjectWrite
+from shoal.protocol.requests.declared import Cli, Http, operation
+from shoal.protocol.requests.thread.threads import Deleted
+
+__all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSet"]
+
+_Deletion = TypeVar("_Deletion", bound=type[ObjectWrite[Deleted]])
+
+
+def _deletion(kind: str, name: str) -> Callable[[_Deletion], _Deletion]:
+    """Declare the deletion of an object of this kind. `name` is one for the example."""
+    command = Cli(
+        f"{kind} delete",
+        f"Delete a {kind}, and print whether it existed.",
+        f"shoal {kind} delete {name} --data ./state",
+        shows="existed",
+    )
+    return operation(http=Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}"), cli=[command])
+
+
+@_deletion("counter", "tokens")
+class DeleteCounter(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-counter"):
+    """Delete a counter: it is 0, and the keys of its adds are forgotten."""
+
+    counter: str
+
+
+@_deletion("register", "goal")
+class DeleteRegister(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-register"):
+    """Delete a register: it has no value."""
+
+    register: str
+
+
+@_deletion("set", "urls")
+class DeleteSet(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-set"):
+    """Delete a set with all its members."""
+
+    set: str
+
+
+@_deletion("map", "settings")
+class DeleteMap(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-map"):
+    """Delete a map with all its entries."""
+
+    map: str
+
+
+@_deletion("budget", "dollars")
+class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-budget"):
+    """Delete a budget: nothing is granted, and the rights of all nodes end.
+
+    What others spend without knowing of the deletion is spent of the budget that was deleted, not of one that is granted later.
+    """
+
+    budget: str
