@@ -251,6 +251,7 @@ ActKind = Literal[
     "add-to-set",
     "remove-from-set",
     "read-set",
+    "delete-set",
     "spend",
     "grant",
     "draw-rights",

@@ -1,8 +1,9 @@
-"""Sets that agents add to and remove from, and read.
+"""Sets that agents add to and remove from, read, and delete.
 
 Laws:
 - What is a member was added (10). An element whose last write, begun after every other of it had
-  ended, was an add is a member (3).
+  ended, was an add is a member, unless a deletion may have ended the lifetime that it was added to (3).
+- What its own session alone had added before it deleted the set is no member (15).
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 
 from shoal import values
 from shoal.errors import ShoalError
 from shoal.protocol import requests
-from shoal.protocol.requests import AlterSet
+from shoal.protocol.requests import AlterSet, DeleteSet
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
-from simulation.parts.part import Bench, Deeds, Told
+from simulation.parts.part import Bench, Deeds, Told, outlives
 from simulation.plan import Act, ActKind
 from simulation.workload.random_agents import SPACE
 
@@ -31,23 +33,36 @@ _ELEMENTS = 5
 class Touched:
     """`told` is None, and the end never, where the outcome is not known."""
 
+    session: str
     adds: bool
     begun_s: float
     ended_s: float = float("inf")
     told: Told | None = None
 
 
-class Sets:
-    """All by set and element."""
+@dataclass(slots=True)
+class Deletion:
+    """As `Touched`."""
 
-    kinds: tuple[ActKind, ...] = ("add-to-set", "remove-from-set", "read-set")
+    session: str
+    begun_s: float
+    ended_s: float = float("inf")
+    told: Told | None = None
+
+
+class Sets:
+    """Writes by set and element, deletions by set."""
+
+    kinds: tuple[ActKind, ...] = ("add-to-set", "remove-from-set", "read-set", "delete-set")
 
     def __init__(self) -> None:
         self.touched: defaultdict[tuple[str, int], list[Touched]] = defaultdict(list)
+        self.deleted: defaultdict[str, list[Deletion]] = defaultdict(list)
+        self.sessions = count(1)
 
     def deeds(self, bench: Bench) -> Deeds:
         agent = _Agent(self, bench)
-        return {"add-to-set": agent.add, "remove-from-set": agent.remove, "read-set": agent.read}
+        return {"add-to-set": agent.add, "remove-from-set": agent.remove, "read-set": agent.read, "delete-set": agent.delete}
 
     def erased(self, losses: Losses) -> Collection[bytes]:
         return ()
@@ -60,9 +75,25 @@ class Sets:
                 found.append(Violation("10", f"set {name} holds what nobody added: {sorted(invented)}"))
             for element in sorted(self.added(name) - members):
                 last = self.last(name, element)
-                if last is not None and last.told is not None and last.told.is_owed(losses):
+                if last is None or last.told is None or not last.told.is_owed(losses):
+                    continue
+                if outlives(last.session, last.begun_s, last.told, self.deleted[name], losses):
                     found.append(Violation("3", f"{element} was added to set {name} after all else, and is no member"))
+            found += [
+                Violation("15", f"{element} was deleted with set {name}, and is a member")
+                for element in sorted(members)
+                if any(self._is_over(name, element, deletion, losses) for deletion in self.deleted[name])
+            ]
         return found
+
+    def _is_over(self, name: str, element: int, deletion: Deletion, losses: Losses) -> bool:
+        """Whether this deletion ended the lifetime of each add of an element."""
+        adds = [each for each in self.touched[name, element] if each.adds]
+        return (
+            deletion.told is not None
+            and deletion.told.is_owed(losses)
+            and all(each.session == deletion.session and each.ended_s <= deletion.begun_s for each in adds)
+        )
 
     def added(self, name: str) -> set[int]:
         return {element for (of, element), writes in self.touched.items() if of == name and any(each.adds for each in writes)}
@@ -82,6 +113,7 @@ class _Agent:
         self._sets = sets
         self._bench = bench
         self._handle = bench.space.set(bench.name)
+        self._session = f"{bench.client.name}/{next(sets.sessions)}"  # Another one after it let go of what it had seen.
 
     async def add(self, act: Act, random: Random) -> None:
         await self._alter(act, random, adds=True)
@@ -98,9 +130,25 @@ class _Agent:
         if not members <= self._sets.added(self._bench.name):
             self._bench.violated("10", f"the set shows what nobody added: {sorted(members)}")
 
+    async def delete(self, act: Act, random: Random) -> None:
+        deletion = Deletion(self._session, _now())
+        self._sets.deleted[self._bench.name].append(deletion)
+
+        async def send() -> None:
+            await self._handle.delete(durability=act.durability)
+            deletion.told = self._bench.told(act.durability)
+
+        try:
+            left_once = await self._bench.send(act, random, send, of=DeleteSet)
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        deletion.ended_s = _now() if left_once else float("inf")
+        self._bench.did("delete")
+
     async def _alter(self, act: Act, random: Random, *, adds: bool) -> None:
         element = random.randrange(_ELEMENTS)
-        touched = Touched(adds, _now())
+        touched = Touched(self._session, adds, _now())
         writes = self._sets.touched[self._bench.name, element]
         writes.append(touched)
 

@@ -29,6 +29,7 @@ from simulation.parts.memory import Place as ItemPlace
 from simulation.parts.messages import MESSAGES, Messages
 from simulation.parts.part import Told, name_of, outlives
 from simulation.parts.saves import At
+from simulation.parts.sets import Deletion as SetDeletion
 from simulation.parts.sets import Sets, Touched
 from simulation.parts.spending import OVERSPENT, Budgets, Paid
 from simulation.parts.steps import EFFECT, Place, Steps
@@ -301,10 +302,24 @@ def test_an_element_that_was_added_last_and_is_no_member_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         await carry_out(agents, "add-to-set", 4)
         part = cast(Sets, agents.parts["sets"])
-        part.touched[name_of("sets", "a"), 99].append(Touched(True, 1.0, 2.0, Told("local", "n1", 2.0)))
+        part.touched[name_of("sets", "a"), 99].append(Touched("mine", True, 1.0, 2.0, Told("local", "n1", 2.0)))
         return await broken(cluster, agents, "sets")
 
     assert scene(work) == ["3"]
+
+
+def test_a_member_that_was_deleted_with_its_set_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], list[str]]:
+        await agents.act(Act(at=0.0, agent=0, kind="add-to-set"))
+        part = cast(Sets, agents.parts["sets"])
+        ((name, _), [touched]) = next(iter(part.touched.items()))
+        later = touched.ended_s + 1.0
+        part.deleted[name].append(SetDeletion("another", later, later, Told("local", "n1", later)))
+        sound = await broken(cluster, agents, "sets")
+        part.deleted[name].append(SetDeletion(touched.session, later, later, Told("local", "n1", later)))
+        return sound, await broken(cluster, agents, "sets")
+
+    assert scene(work) == ([], ["15"])
 
 
 @pytest.mark.parametrize("seed", range(4))
