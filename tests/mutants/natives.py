@@ -8,11 +8,15 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import budget, ormap, orset, shares
 from shoal.crdt.values.budget import Transfer
 from shoal.node import service
+from shoal.node.collection.garbage import Collector
+from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.handler import WriteContext
 from shoal.node.peers.rights import Rights
 from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.node.values.budgets import Budgets
 from shoal.protocol import requests
+from shoal.storage.keys import Kind
 from tests.mutants.mutant import Mutant, patch_applier
 
 
@@ -64,7 +68,19 @@ def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(service, "_DURABLE", frozenset())
 
 
+def members_outlive_their_set(patch: pytest.MonkeyPatch) -> None:
+    sound = Generations.current
+
+    def current(self: Generations, transaction: Transaction, target: Target) -> Generation:
+        found = sound(self, transaction, target)
+        return Generation(found.number, rows_of(transaction, target, 0)) if target.kind is Kind.SET else found
+
+    patch.setattr(Generations, "current", current)
+    patch.setattr(Collector, "enter", lambda self, *given: None)  # Nor are they swept.
+
+
 MUTANTS = (
+    Mutant(members_outlive_their_set, "a deletion of a set leaves its members", ("15",)),
     Mutant(a_removal_takes_what_it_has_not_seen, "a removal takes adds that it has not seen", ("3", "4")),
     Mutant(a_removed_key_takes_what_is_unseen_with_it, "a removal takes what it has not seen of a key", ("3", "4")),
     Mutant(a_transfer_of_rights_counts_twice, "rights that were given stay with who gave them", ("17",)),
