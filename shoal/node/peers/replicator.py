@@ -73,6 +73,7 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _BUSY_MS = 100
+_OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 
 
 class _Unsettled(NamedTuple):
@@ -276,7 +277,7 @@ class Replicator:
             ReadOnly, StorageFull: storage failed before, or now.
         """
         decoded = messages.decode(message)
-        if isinstance(decoded, Digest | Motion):  # A clone may have linked before the original did.
+        if isinstance(decoded, _OF_MEMBERS):  # A clone may have linked before the original did.
             self.quorum.members.check(peer, own=self._config.advertise)
         self._mender.heard(peer.node)
         match decoded:
