@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import ID_BYTES, Ballot, Ballots, Change, Electorate, Value, Verdict
+from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, Ballot, Ballots, Change, Electorate, Value, Verdict
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
 from shoal.cluster.consensus.proposal import Phase, Proposal
 from shoal.config import Config
@@ -219,25 +219,31 @@ class QuorumRegister:
             )
 
     def _undecided(self, proposal: Proposal, *, repeated: bool) -> NoQuorum | OutcomeUnknown:
-        members, counted = self._acceptor.electorate.members, proposal.counted
+        members = self._acceptor.electorate.members
         linked = self._links.linked()
-        why = [
-            f"{member} {_REASONS.get(proposal.refusals.get(member, ''), 'did not answer')}"
-            if member == self._member or member in linked
-            else f"{member} cannot be reached"
-            for member in members
-            if member not in counted
-        ]
         needed = len(members) // 2 + 1
+        why = (
+            "; ".join(self._why(proposal, member, linked) for member in members if member not in proposal.counted)
+            if proposal.ballot != NO_BALLOT
+            else f"other operations on {proposal.key!r} came first"
+        )
         told = (
             f"the quorum register needs the votes of {needed} of {len(members)} members, and did not get them within "
-            f"{self._config.quorum_timeout_s:g} s: {'; '.join(why) or 'other operations came first'}"
+            f"{self._config.quorum_timeout_s:g} s: {why}"
         )
         if proposal.may_be_made or repeated:
             return OutcomeUnknown(f"{told}. The change may be made, now or later. Repeat it with its id, or read the key.")
         return NoQuorum(
             f"{told}. Nothing was written. Try again when more of them vote.", reachable=1 + len(linked), needed=needed
         )
+
+    def _why(self, proposal: Proposal, member: str, linked: Collection[str]) -> str:
+        """For people: why the vote of a member is missing."""
+        if member == self._member and self._commit.failed is not None:
+            return f"{member} cannot write to its disk"
+        if member != self._member and member not in linked:
+            return f"{member} cannot be reached"
+        return f"{member} {_REASONS.get(proposal.refusals.get(member, ''), 'did not answer')}"
 
     # ── what the replicator tells ─────────────────────────────────────────────
 

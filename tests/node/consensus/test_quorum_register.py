@@ -350,3 +350,28 @@ async def test_a_copy_of_a_store_without_peers_goes_on_with_what_it_holds() -> N
     assert await copy.register.change("k", 1, b"two") == (2, b"two")
     await node.stop()
     await copy.stop()
+
+
+async def test_a_store_whose_disk_failed_says_so_and_that_nothing_was_written() -> None:
+    node = single(storage := MemoryStorage())
+    await node.register.change("k", 0, b"one")
+    storage.fail_next("write")
+    node.register._config = msgspec.structs.replace(node.register._config, quorum_timeout_s=0.3)
+    with pytest.raises(NoQuorum, match=r"cannot write to its disk\. Nothing was written"):
+        await node.register.change("k", 1, b"two")
+    await node.stop()
+
+
+async def test_an_operation_that_never_had_its_turn_wrote_nothing() -> None:
+    async with fleet() as nodes:
+        await voting(nodes)
+        await nodes.isolate("a")
+        register = nodes["a"].node.register
+        with impatient(nodes["a"]):
+            first = asyncio.create_task(register.read("k"))
+            await asyncio.sleep(0)
+            register._config = msgspec.structs.replace(register._config, quorum_timeout_s=0.1)
+            with pytest.raises(NoQuorum, match=r"other operations on 'k' came first\. Nothing was written"):
+                await register.change("k", 0, b"one")
+            with pytest.raises(NoQuorum, match="cannot be reached"):
+                await first
