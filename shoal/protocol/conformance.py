@@ -49,7 +49,7 @@ def check_manner(key: str | None, durability: Durability | None, stale: bool) ->
     """
     if key is not None:
         _TEXT.made(key, "key")
-    if durability is not None and type(durability) is not str:
+    if durability is not None and (type(durability) is not str or durability not in _DURABILITIES):
         _TEXT.made(durability, "durability")
     if stale is not True and stale is not False:
         _FLAG.made(stale, "stale")
@@ -259,6 +259,7 @@ class _StructOf(_Kind):
         return _made(value, f"{where}.")
 
 
+_DURABILITIES = frozenset(get_args(Durability))
 _TEXT, _FLAG = _Text(), _Flag()
 _PLAIN: dict[Any, _Kind] = {str: _TEXT, int: _Integer(), bytes: _Bytes(), bool: _FLAG}
 
