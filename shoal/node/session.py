@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
+from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.requests import AnyRequest, Durability, Push, R, Request, Subscription
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
 from shoal.protocol.session import Told
 
 if TYPE_CHECKING:
@@ -31,6 +34,13 @@ class ServiceSession:
         check_manner(key, durability, stale)
         request = conforming(request)
         reply: Any
+        if durability != "memory" and type(request) in self._service.prompt:
+            # Fewer coroutines, each of which would be resumed for the answer.
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            begun: Any = request
+            if self._service.begin(begun, self.bookmark, partial(_settle, answer), key=key, durability=durability, stale=stale):
+                reply = await answer
+                return cast("R", reply)
         announce = self._service.presences.of_sessions.get(type(request))
         if announce is not None:
             reply = announce(self, request)
@@ -63,3 +73,12 @@ class ServiceSession:
     async def close(self) -> None:
         """End the presences that this session announced."""
         self._service.presences.leave(self)
+
+
+def _settle(answer: asyncio.Future[Any], told: AnyReply | ShoalError) -> None:
+    if answer.done():
+        return  # The caller gave up.
+    if isinstance(told, ShoalError):
+        answer.set_exception(told)
+    else:
+        answer.set_result(told)
