@@ -34,6 +34,7 @@ class Dot(NamedTuple):
 
 
 DOT_BYTES = ORIGIN_BYTES + 8
+_ZERO = bytes(8)
 
 
 OVER_MAX = 32  # Entries that a vector holds of its own before it copies the entries that it shares with another.
@@ -195,6 +196,8 @@ class VersionVector(Mapping[Origin, int]):
         Raises:
             ValueError: `packed` is not what `pack` returns.
         """
+        if len(packed) == DOT_BYTES and packed[ORIGIN_BYTES:] != _ZERO:  # As most contexts and bookmarks.
+            return cls.of(Dot.unpack(packed))
         dots = [Dot.unpack(packed[start : start + DOT_BYTES]) for start in range(0, len(packed), DOT_BYTES)]
         vector = cls(dots)
         # Neither torn, nor out of order, nor twice, nor zero: one vector has one form.
