@@ -85,6 +85,12 @@ def a_copied_directory_votes_with_old_promises(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Acceptor, "forget", lambda self: None)
 
 
+def a_directory_that_was_set_back_goes_on_voting(patch: pytest.MonkeyPatch) -> None:
+    """It does not believe that it has forgotten, and proposers count its votes, whatever others know of it."""
+    patch.setattr(Acceptor, "forget", lambda self: None)
+    patch.setattr(Proposal, "counted", property(lambda self: list(self._votes)))
+
+
 def votes_are_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     """A node that crashes has made fewer votes than others know of, and does not vote any more."""
     patch.setattr(Acceptor, "told", property(lambda self: dict(self.terms)))
@@ -127,6 +133,9 @@ MUTANTS = (
         ("8",),
         "composed",
         frozenset({"stale_copy", "set_back"}),
+    ),
+    Mutant(
+        a_directory_that_was_set_back_goes_on_voting, "a directory that was set back as a whole goes on voting", ("8",), "storm"
     ),
     Mutant(votes_are_told_before_the_fsync, "the number of a voter's votes is told before their fsync", ("9",), "storm"),
     Mutant(a_change_is_not_recognised_when_it_is_repeated, "a change that is repeated is made again, or denied", ("8",)),
