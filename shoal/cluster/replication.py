@@ -18,7 +18,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
+from shoal.cluster.effects import Apply, Effect, Read, Send, SetBack
 from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
@@ -53,37 +54,6 @@ class Limits(NamedTuple):
     quarantine_max: int
     quarantine_s: float
     early_s: float = 60.0
-
-
-class Send(NamedTuple):
-    """Send a message to these peers."""
-
-    peers: Sequence[bytes]
-    message: Message
-
-
-class Apply(NamedTuple):
-    """Store `ready`, in this order; compare `again` with the operations stored under the same dots."""
-
-    peer: bytes
-    ready: list[Arrival]
-    again: list[Arrival]
-
-
-class Read(NamedTuple):
-    """Answer a peer's Want from the log."""
-
-    peer: bytes
-    want: Want
-
-
-class SetBack(NamedTuple):
-    """Record that this node's directory was set back, as `peer` says, so that it is a learner: `Replication.learning`."""
-
-    peer: bytes
-
-
-Effect = Send | Apply | Read | SetBack
 
 
 @dataclass(slots=True)

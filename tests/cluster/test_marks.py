@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import marks
+from shoal.cluster.effects import Send, SetBack
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Digest, Vectors
-from shoal.cluster.replication import Send, SetBack
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import InvalidValue
 from tests.cluster.replicas import ToyCluster

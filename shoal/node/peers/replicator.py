@@ -26,6 +26,7 @@ from msgspec import Raw
 from shoal.cluster import messages
 from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
+from shoal.cluster.effects import Apply, Read, Send, SetBack
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import (
     Busy,
@@ -47,7 +48,7 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
-from shoal.cluster.replication import Apply, Read, Replication, Send, SetBack
+from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
