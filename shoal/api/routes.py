@@ -238,7 +238,7 @@ ROUTES: tuple[Route, ...] = (
         ITEM,
         items.delete,
         "Delete an item",
-        items.DeletedView,
+        items.ItemDeletedView,
         query=items.DeleteQuery,
         compares=True,
         errors=(ItemChanged,),

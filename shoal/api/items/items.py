@@ -49,7 +49,7 @@ class DeleteQuery(WriteQuery, forbid_unknown_fields=True):
     expect: str | None = None
 
 
-class DeletedView(Struct):
+class ItemDeletedView(Struct):
     """The result of a deletion."""
 
     deleted: bool
@@ -164,7 +164,7 @@ async def delete(exchange: Exchange) -> web.Response:
     """
     expect = exchange.expected(exchange.query(DeleteQuery).expect)
     reply = await exchange.call(delete_request(exchange.name("space"), _namespace(exchange), exchange.name("key"), expect))
-    return exchange.answer(DeletedView(reply.deleted))
+    return exchange.answer(ItemDeletedView(reply.deleted))
 
 
 async def search(exchange: Exchange) -> web.Response:
