@@ -228,7 +228,9 @@ class Knowledge:
         vector = vector_of(packed)
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
-        self._whole[partition] = vector
+        # Messages may overtake each other, and what a peer holds only grows while its link lasts.
+        if vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
+            self._whole[partition] = vector
         return vector
 
     def take_all(self) -> None:
@@ -247,7 +249,7 @@ class Knowledge:
                 self._vectors[partition] = vector  # The two share their entries, so comparing them is cheap.
 
     def whole(self, partition: int) -> VersionVector | None:
-        """The whole vector that the peer sent last; None if it has sent none."""
+        """The greatest whole vector that the peer has sent; None if it has sent none."""
         return self._whole.get(partition)
 
     def vector(self, partition: int) -> VersionVector:

@@ -103,6 +103,7 @@ class Replication:
             pause_s_max=limits.pause_s_max,
         )
         self._next_sync = 0.0
+        self._compared: set[bytes] = set()  # The peers that were sent a digest in this round.
 
     # ── links ─────────────────────────────────────────────────────────────────
 
@@ -417,7 +418,13 @@ class Replication:
             self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
             linked = sorted(peer for peer, state in self._peers.items() if state.linked)
             if linked:
-                self._send_digest(linked[int(self._random() * len(linked))])
+                # In rounds: what hangs on the comparison with one peer, as sweeping does, waits for one round at most.
+                left = [peer for peer in linked if peer not in self._compared]
+                if not left:
+                    self._compared.clear()
+                peer = (left or linked)[int(self._random() * len(left or linked))]
+                self._compared.add(peer)
+                self._send_digest(peer)
 
     def take_outbox(self) -> list[Effect]:
         """The effects to carry out, in order. The outbox is empty afterwards."""

@@ -108,6 +108,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     await _supplied(cluster)
     found += await _sweeps(cluster)
     found += await _scrubs(cluster)
+    found += await _converges(cluster)  # Nodes spread rights to budgets of themselves, at any time.
     found += _swept_early(cluster, Losses(agents.plan))
     disks = Disks(cluster)
     found += disks.broken("before anything was read")

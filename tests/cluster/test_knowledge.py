@@ -103,6 +103,14 @@ def test_nobody_holds_what_was_not_issued_or_is_not_durable(replica: ToyReplica)
         known.take_vector(3, Dot(replica.origin, 2).pack())
 
 
+def test_a_vector_that_was_overtaken_does_not_take_the_place_of_a_later_one(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    later = VersionVector({THEIRS: 2})
+    known.take_vector(1, later.pack())
+    known.take_vector(1, VersionVector({THEIRS: 1}).pack())
+    assert known.whole(1) == later
+
+
 @pytest.mark.parametrize("sequence", [-1, 1 << 63])
 def test_a_sequence_that_cannot_be_is_refused(replica: ToyReplica, sequence: int) -> None:
     known = Knowledge(replica)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
+from shoal.cluster.effects import Send
 from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Vectors, Want
 from shoal.cluster.operation import Body
 from shoal.cluster.replication import Replication
@@ -432,3 +433,17 @@ def test_a_vector_that_is_none_is_refused() -> None:
     ours, theirs = pair()
     with pytest.raises(InvalidValue):
         ours.take(theirs.name, Vectors([(0, b"no vector")], False), 0)
+
+
+def test_peers_are_compared_with_in_rounds() -> None:
+    ours = ToyReplica(1, Random(3))
+    peers = [bytes([number]) * 16 for number in range(2, 7)]
+    for peer in peers:
+        ours.machine.admitted(peer)
+        ours.machine.linked(peer)
+    ours.machine.take_outbox()
+    told: list[bytes] = []
+    for nth in range(20):
+        ours.machine.tick(nth * 2 * LIMITS.sync_interval_s)
+        told += [peer for effect in ours.machine.take_outbox() if isinstance(effect, Send) for peer in effect.peers]
+    assert [sorted(told[start : start + 5]) for start in range(0, 20, 5)] == [peers] * 4

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from shoal.crdt.rows import successor
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Add, Durability
 from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
@@ -54,6 +54,18 @@ def verdict(
             return await judge(cluster, agents)
 
     return run(main())
+
+
+def test_what_nodes_write_of_themselves_is_waited_for_before_disks_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = judging._scrubs
+
+    async def scrubs(cluster: SimulatedCluster) -> list[Violation]:
+        found = await sound(cluster)
+        await cluster.hosts["n1"].node.session().call(Add("another", "c", 1))  # As a transfer of rights.
+        return found
+
+    monkeypatch.setattr(judging, "_scrubs", scrubs)
+    assert verdict() == []
 
 
 def invariants(violations: list[Violation]) -> set[str]:
