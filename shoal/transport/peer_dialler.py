@@ -6,7 +6,8 @@ Laws:
 - Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
   each time ("full jitter"). They start over after a link that lasted longer
   than the slowest of them. A peer that refused, or was refused, is dialled at the slowest pace.
-- A peer that has just made a link to this node can be reached: it is dialled at once.
+- A peer that has just made a link to this node can be reached: it is dialled at once. If that link does not last, the
+  next attempt is made at the usual pace, whatever links it makes meanwhile.
 - An address that leads to this node itself is a mistake, which may be corrected while the
   node runs: it is reported, and dialled again at the slowest pace. It still counts as an owner.
 - `reasons` says of each other address why there is no link now, if there is none.
@@ -80,13 +81,19 @@ class PeerDialler:
             hurried.set()
 
     async def _keep(self, address: str) -> None:
-        failures = 0
+        failures, at_once = 0, False
         while True:
             self._hurried[address].clear()
             failures = await self._once(address, failures=failures)
+            if at_once and failures > 1:  # Two peers whose links do not last would go on dialling each other.
+                at_once = False
+                await asyncio.sleep(self._delay_s(failures))
+                continue
+            at_once = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._delay_s(failures)):
                     await self._hurried[address].wait()
+                    at_once = True
 
     async def _once(self, address: str, *, failures: int) -> int:
         """Make one attempt, and hold its link. Returns the number of failures in a row."""

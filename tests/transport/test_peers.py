@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import aiohttp
 import msgspec
@@ -14,10 +15,13 @@ from aiohttp.test_utils import TestServer
 
 from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
+from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused
+from shoal.testing.loop import run
 from shoal.transport import peer_dialler
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
+from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_link import PeerSocket
 from tests.transport.dummy_node import CONFIG, Make, dialled, raw, side, soon, until
 
@@ -79,6 +83,30 @@ async def test_a_peer_that_returns_is_dialled_at_once_when_it_has_made_a_link_it
     await b.listen()
     b.start(a.address)
     assert (await a.outlet()).peer.node == b.node
+
+
+def test_a_peer_whose_links_do_not_last_is_not_dialled_at_once_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    async def once(dialler: PeerDialler, address: str, *, failures: int) -> int:
+        nonlocal attempts
+        attempts += 1
+        asyncio.get_running_loop().call_later(0.01, dialler.hurry, address)  # The other side links, and is cut as well.
+        return failures + 1
+
+    async def kept_apart() -> None:
+        silent = cast(Any, lambda *_, **__: None)
+        config = Config(reconnect_delay_s_max=1.0)
+        dialler = PeerDialler(
+            silent, addresses=["b:1"], config=config, entropy=lambda count: b"\xff" * count, report=silent, warn=silent
+        )
+        dialler.start()
+        await asyncio.sleep(100)
+        await dialler.stop()
+
+    monkeypatch.setattr(PeerDialler, "_once", once)
+    run(kept_apart())
+    assert attempts < 250  # 10,000 if each link of the other side were answered by another.
 
 
 async def test_the_same_reason_is_reported_once(make: Make) -> None:
