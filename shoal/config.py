@@ -193,9 +193,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Caches. The oldest entries are dropped first.
     objects_known_max: int = 8192  # Known, without a lookup, to be in the catalog and never deleted.
-    checkpoint_cache_bytes: int = (
-        32 * MiB
-    )  # Latest serialised states of live threads; a connected LangGraph saver keeps their lists.
+    checkpoint_cache_bytes: int = 32 * MiB  # Latest serialised states of live threads; lists of a connected LangGraph saver.
     document_cache_max: int = 1024  # Live documents.
     document_cache_bytes: int = 32 * MiB  # Their encoded states; in memory they take several times that.
     document_snapshot_updates: int = 512  # Updates since the last snapshot that trigger a new one.

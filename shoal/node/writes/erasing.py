@@ -117,11 +117,6 @@ class Eraser:
 
     def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         made = change.change
-        if isinstance(made, dag.Save):
-            self._catalog.enter(transaction, target)
-            if beside.content and (marking := self._garbage.markings.get(target)) is not None:
-                marking.protect(dag.decode_record(beside.content))
-            return
         if isinstance(made, deletion.Delete):
             self._delete(transaction, target, stamp, made)
             return
