@@ -189,6 +189,31 @@ async def test_no_right_to_a_deleted_budget_is_left(fleet: Fleet) -> None:
     assert await budgets["a"].remaining() == 0
 
 
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_a_spend_without_knowledge_of_the_deletion_takes_nothing_of_the_next_budget(fleet: Fleet, crashes: bool) -> None:
+    first = fleet["a"].store().space("crew").budget("x")
+    await first.grant(90)
+    await fleet.converged()
+    await fleet["c"].store().space("crew").budget("x").draw(30)
+    await fleet.converged()
+    await fleet.isolate("c")
+    assert await first.delete(durability="quorum")
+    await first.grant(3, durability="quorum")
+    await fleet["c"].store().space("crew").budget("x").spend(10)
+    if crashes:
+        fleet.start("c", await fleet.crash("c"))
+    else:
+        fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert await fleet[name].store().space("crew").budget("x").remaining() == 3
+    await fleet["c"].store().space("crew").budget("x").spend(3)
+    await fleet.converged()
+    for name in "abc":
+        with pytest.raises(BudgetExhausted):
+            await fleet[name].store().space("crew").budget("x").spend(1)
+
+
 async def test_unsure_rights_end_with_the_budget(bench: Bench) -> None:
     budget = bench.space.budget("x")
     await budget.grant(50)
