@@ -84,4 +84,5 @@ async def test_one_that_a_node_began_is_answered_though_the_node_stops(fleet: Fl
     answers: Answers = []
     assert fleet["a"].node.session().begin(WRITE, answers.append, durability="quorum")
     await fleet["a"].node.stop()
-    assert await told(answers) == Added(5, True)
+    # Whether another node's acknowledgement came before its links were closed depends on the disk.
+    assert isinstance(await told(answers), Added | OutcomeUnknown)
