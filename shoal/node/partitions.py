@@ -1,7 +1,9 @@
-"""The operations that this replica has applied, per partition: the tip of every origin's log.
+"""The operations that this replica has applied, per partition: the tip and the base of every origin's log.
 
-Law: a tip is read from storage once and updated with every write, so that `vector`
-always covers a contiguous prefix of every origin's log in storage.
+Laws:
+- A tip is read from storage once and updated with every write, so that `vector`
+  always covers a contiguous prefix of every origin's operations.
+- The log in storage holds exactly the operations that `vector` covers and `base` does not.
 """
 
 from __future__ import annotations
@@ -20,13 +22,19 @@ from shoal.storage.interface import Storage
 
 
 class Partition:
-    """One partition of a node: the applied operations (`vector`, `tips`) and the durable ones (`durable`). Mutable."""
+    """One partition of a node: the operations applied (`vector`, `tips`), durable (`durable`), and gone from the log (`base`).
 
-    __slots__ = ("durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
+    Mutable.
+    """
 
-    def __init__(self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None) -> None:
+    __slots__ = ("base", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
+
+    def __init__(
+        self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None, *, base: VersionVector = NOTHING_SEEN
+    ) -> None:
         self.number = number
         self.tips = tips
+        self.base = base
         vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
         self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
         self.durable = self.vector  # The part that survives a crash, and so may be sent to peers.
@@ -53,6 +61,10 @@ class Partition:
         changed = {origin: replace(self.tip(origin), known=True) for origin, _ in context} if context else {}
         changed[dot.origin] = tip
         return changed
+
+    def truncate(self, base: VersionVector) -> None:
+        """Record that the operations up to `base` left the log."""
+        self.base = self.base.join(base)
 
     def ends(self, dot: Dot) -> None:
         """Record an operation that deletes."""
@@ -107,10 +119,10 @@ class Partitions:
         """The durable operations of the loaded partitions."""
 
     def load(self, number: int) -> Partition:
-        """The partition of this number; the first call reads its tips from storage."""
+        """The partition of this number; the first call reads its tips and its base from storage."""
         found = self._loaded.get(number)
         if found is None:
-            found = self._loaded[number] = Partition(number, self._tips(number), self.totals)
+            found = self._loaded[number] = Partition(number, self._tips(number), self.totals, base=self._base(number))
         return found
 
     def load_all(self) -> None:
@@ -143,3 +155,8 @@ class Partitions:
         for tip in tips.values():
             self._clock.observe(tip.hlc)
         return tips
+
+    def _base(self, number: int) -> VersionVector:
+        prefix = keys.base(number)
+        rows = self._storage.scan(prefix, successor(prefix))
+        return VersionVector((Origin(key[len(prefix) :]), Tip.unpack(packed).sequence) for key, packed in rows)

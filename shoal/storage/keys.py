@@ -12,6 +12,7 @@ Laws:
     M name                                            the store itself
     V partition₂ origin₁₆                             sequence, HLC and chain hash of an origin
     L partition₂ origin₁₆ sequence₈                   the operation log
+    B partition₂ origin₁₆                             sequence, HLC and chain hash at the base of an origin's log
     O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
@@ -54,6 +55,7 @@ KINDS: dict[str, Kind] = {kind.label: kind for kind in Kind}
 META = b"M"
 VECTOR = b"V"
 LOG = b"L"
+BASE = b"B"
 OBJECT = b"O"
 KEY = b"K"
 CATALOG = b"C"
@@ -81,6 +83,11 @@ def log(partition: int, dot: Dot) -> bytes:
 def log_of(partition: int, origin: Origin | None = None) -> bytes:
     """The prefix of a partition's log, or of one origin's part of it."""
     return LOG + partition.to_bytes(2, "big") + (origin or b"")
+
+
+def base(partition: int, origin: Origin | None = None) -> bytes:
+    """The row of the last operation that left an origin's log, or with None the prefix of a partition's."""
+    return BASE + partition.to_bytes(2, "big") + (origin or b"")
 
 
 def split_log(key: bytes) -> tuple[int, Dot]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from shoal.errors import StorageError, StoreCorrupt, StoreTooNew
 from shoal.storage import witness
 
-FORMAT_NUMBER = 4
+FORMAT_NUMBER = 5
 LOCK = "LOCK"
 FORMAT = "FORMAT"
 WITNESS = "WITNESS"

@@ -89,6 +89,7 @@ def test_tables_do_not_overlap(identity: tuple[int, Kind, str, str], dot: Dot, t
         keys.meta(text),
         keys.vector(partition, dot.origin),
         keys.log(partition, dot),
+        keys.base(partition, dot.origin),
         keys.object_rows(*identity),
         keys.request_key(partition, text),
         keys.catalog(space, kind, name),

@@ -1,0 +1,36 @@
+"""The vector and the base of a partition, as they are in storage."""
+
+from __future__ import annotations
+
+from shoal.cluster.operation import CHAIN_START, Tip
+from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.node.partitions import Partitions
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+
+ONE, OTHER = Origin(b"1" * 16), Origin(b"2" * 16)
+
+
+def tip(sequence: int) -> bytes:
+    return Tip(sequence, sequence, CHAIN_START).pack()
+
+
+def test_the_base_of_each_origin_is_loaded_with_its_partition() -> None:
+    storage = MemoryStorage()
+    storage.write({keys.vector(3, ONE): tip(9), keys.vector(3, OTHER): tip(4), keys.vector(4, ONE): tip(7)})
+    storage.write({keys.base(3, ONE): tip(5), keys.base(4, ONE): tip(7)})
+    partitions = Partitions(storage, HybridClock())
+    assert partitions.load(3).base == VersionVector.of(Dot(ONE, 5))
+    assert partitions.load(4).base == VersionVector.of(Dot(ONE, 7))
+    assert not partitions.load(5).base
+
+
+def test_truncating_raises_the_base_and_nothing_else() -> None:
+    storage = MemoryStorage()
+    storage.write({keys.vector(3, ONE): tip(9), keys.base(3, ONE): tip(5)})
+    partition = Partitions(storage, HybridClock()).load(3)
+    partition.truncate(VersionVector.of(Dot(ONE, 8)))
+    assert (partition.base[ONE], partition.vector[ONE]) == (8, 9)
+    partition.truncate(VersionVector.of(Dot(ONE, 7)))
+    assert partition.base[ONE] == 8
