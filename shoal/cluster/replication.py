@@ -19,8 +19,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from msgspec import Raw
 
@@ -30,42 +28,17 @@ from shoal.cluster.effects import Apply, Effect, Read, Send, SetBack
 from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
+from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Busy, Digest, Have, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
 from shoal.cluster.messages import Parts as PartsMessage
+from shoal.cluster.peer_state import PeerState
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
 NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
-
-
-class Limits(NamedTuple):
-    """The bounds of `Config` that matter here. Times are in seconds."""
-
-    sync_interval_s: float
-    grace_s: float  # How long an operation may be missing before it is asked for. Usually it is on its way.
-    answer_s: float  # How long a Want waits for its answer.
-    pause_s_max: float  # How long at most a peer that does not answer is left alone.
-    push_bytes_max: int
-    vectors_bytes_max: int
-    early_bytes_max: int
-    quarantine_max: int
-    quarantine_s: float
-    early_s: float = 60.0
-
-
-@dataclass(slots=True)
-class _PeerState:
-    known: Knowledge
-    mark: Mark
-    linked: bool = False
-    heard: int = 0  # The number of the last `Digest.once` from it.
-    member: bool = False  # Whether it said, on the current link from it, that it is no learner.
-    caught_up: set[int] | None = None  # The partitions of its mark in which it says that it has caught up.
-    unheard: set[int] = field(default_factory=set)  # Those of them of which it has not sent its vector since.
-    unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # Operations that we hold and have not told it of.
 
 
 class Replication:
@@ -91,7 +64,7 @@ class Replication:
         self._random = random
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
-        self._peers = {peer: _PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
+        self._peers = {peer: PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
         self._fetching = Fetching(
@@ -234,7 +207,7 @@ class Replication:
             if state.linked:
                 self._send_digest(peer)
 
-    def _compare(self, peer: bytes, state: _PeerState, digest: bytes) -> None:
+    def _compare(self, peer: bytes, state: PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
             state.known.take_all()
             self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
@@ -243,7 +216,7 @@ class Replication:
         else:
             self._send(peer, PartsMessage(list(self._parts.all().items())))
 
-    def _compare_parts(self, peer: bytes, state: _PeerState, theirs: dict[int, bytes]) -> None:
+    def _compare_parts(self, peer: bytes, state: PeerState, theirs: dict[int, bytes]) -> None:
         ours = self._parts.all()
         differing = [
             partition for partition in sorted(ours.keys() | theirs.keys()) if ours.get(partition) != theirs.get(partition)
@@ -260,7 +233,7 @@ class Replication:
             self.learning.differs(peer, differing)
         self._send_vectors(peer, differing, answer=True)
 
-    def _take_vectors(self, peer: bytes, state: _PeerState, message: Vectors, now: float) -> None:
+    def _take_vectors(self, peer: bytes, state: PeerState, message: Vectors, now: float) -> None:
         told: dict[int, VersionVector] = {}
         for partition, packed in message.vectors:
             theirs = told[partition] = state.known.take_vector(partition, packed)
@@ -279,7 +252,7 @@ class Replication:
 
     # ── directories that were set back ────────────────────────────────────────
 
-    def _compare_mark(self, peer: bytes, state: _PeerState, told: Mapping[int, VersionVector]) -> None:
+    def _compare_mark(self, peer: bytes, state: PeerState, told: Mapping[int, VersionVector]) -> None:
         """`peer` holds exactly this: tell it if it once held more, or lower its mark if it has caught up."""
         is_told = state.mark.compare(told)
         if state.caught_up is not None:
@@ -295,7 +268,7 @@ class Replication:
         if is_told and state.linked:
             self._send_digest(peer)
 
-    def _hear(self, peer: bytes, state: _PeerState, message: Digest) -> None:
+    def _hear(self, peer: bytes, state: PeerState, message: Digest) -> None:
         """Take the operations that this node once held, as `peer` says."""
         if not message.once:
             return
@@ -316,7 +289,7 @@ class Replication:
                 self._send_digests()
         self._send_vectors(peer, once, answer=False)
 
-    def _settle(self, peer: bytes, state: _PeerState, message: Digest) -> None:
+    def _settle(self, peer: bytes, state: PeerState, message: Digest) -> None:
         """`peer` may say that it has caught up with the mark that it was told. It counts once it has sent its vectors."""
         if message.learner or not state.mark.told or message.heard != state.mark.number:
             return
@@ -342,7 +315,7 @@ class Replication:
                 self._fetching.hurry(peer, partition, now)
         return question
 
-    def _want(self, peer: bytes, state: _PeerState, now: float) -> None:
+    def _want(self, peer: bytes, state: PeerState, now: float) -> None:
         want = self._fetching.want(peer, state.known, now) if state.linked else None
         if want is not None:
             self._send(peer, want)
@@ -463,10 +436,10 @@ class Replication:
         """The refused operations with the reasons, for people."""
         return self._quarantine.listed()
 
-    def _state(self, peer: bytes) -> _PeerState:
+    def _state(self, peer: bytes) -> PeerState:
         state = self._peers.get(peer)
         if state is None:
-            state = self._peers[peer] = _PeerState(Knowledge(self._replica), Mark())
+            state = self._peers[peer] = PeerState(Knowledge(self._replica), Mark())
         return state
 
     def _send(self, peer: bytes, message: Message) -> None:

@@ -15,10 +15,11 @@ from msgspec import Raw
 from shoal.cluster import messages, operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Send
+from shoal.cluster.limits import Limits
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Want, encode_shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.cluster.quarantine import taken
-from shoal.cluster.replication import Limits, Replication
+from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.cluster.limits import Limits
 from shoal.cluster.peering import Identity
-from shoal.cluster.replication import Limits
 from shoal.errors import PeerRefused
 from shoal.node.peers import replica
 from shoal.node.peers.members import Members

@@ -14,28 +14,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 
-from shoal.cluster.knowledge import Knowledge, Totals
-from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.cluster.stability import Holding
 from shoal.config import Config
-from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.node.database import Database
-from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
-from shoal.node.peers.members import Members, MemberState
+from shoal.node.peers.cluster_state import ClusterState
+from shoal.node.peers.members import Members
 from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.replicas import Repairs
 from shoal.node.target import Target
-from shoal.node.verification.scrubbing import Scrubber
-from shoal.protocol.requests import ClusterView, Durability, Member
-
-_LAGGING_READ_MAX = 256  # Operations that are read to find the oldest one that a peer lacks,
-_LAGGING_PARTITIONS_MAX = 8  # from so many partitions.
+from shoal.protocol.requests import ClusterView, Durability
 
 
 class _Waiter:
@@ -79,21 +72,19 @@ class Quorum:
         members: Members,
         incarnation: Incarnation,
         config: Config,
-        environment: Environment,
         hurry: Callable[[int], int],
         mender: ReadRepairer,
         seeker: RightsRequests,
-        scrubber: Scrubber,
+        state: ClusterState,
     ) -> None:
         self.members = members
         self._seeker = seeker
-        self._scrubber = scrubber
+        self._state = state
         self._mender = mender
         self._protocol = protocol
         self._database = database
         self._incarnation = incarnation
         self._config = config
-        self._environment = environment
         self._hurry = hurry
         self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
         self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
@@ -304,6 +295,15 @@ class Quorum:
         """See `Replicas.mended`."""
         return self._mender.mended
 
+    def view(self) -> ClusterView:
+        """See `Replicas.view`."""
+        return self._state.view()
+
+    @property
+    def learning(self) -> list[str]:
+        """See `Replicas.learning`."""
+        return self._state.learning
+
     # ── counting ──────────────────────────────────────────────────────────────
 
     @property
@@ -368,102 +368,6 @@ class Quorum:
                 return False  # It may hold more than is known.
             everything = everything.join(known.vector(partition))
         return not everything.dominates(wanted)
-
-    # ── the state of the cluster ──────────────────────────────────────────────
-
-    def view(self) -> ClusterView:
-        """See `Replicas.view`."""
-        return ClusterView(
-            cluster=self._config.cluster,
-            size=self.members.size,
-            quorum=self.members.needed("quorum"),
-            members=[self._itself(), *map(self._member, self.members.all)],
-            digest=self._protocol.digest().hex(),
-            early=self._protocol.early,
-            quarantined=self._protocol.quarantined(),
-            clock_ahead_ms=self._database.clock_ahead_ms(),
-            disagreements=self.members.disagreements,
-            learning=self.learning,
-            differing=self._scrubber.told,
-            replaced=self._scrubber.replaced,
-        )
-
-    @property
-    def learning(self) -> list[str]:
-        """See `Replicas.learning`."""
-        learning = self._protocol.learning
-        if learning is None:
-            return []
-        told_by = self._incarnation.told_by
-        fallen = (
-            [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still missing"] if told_by else []
-        )
-        return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self.members.all]
-
-    def _shown_progress(self, learning: Learning, node: bytes) -> str:
-        known = self._protocol.known(node)
-        if known.totals.operations > known.shared:
-            return f"{known.totals.operations - known.shared:,} operations to fetch"
-        return "all fetched" if learning.heard(node) else "not heard yet"
-
-    def _itself(self) -> Member:
-        totals = self._database.partitions.totals
-        return Member(
-            self._config.advertise,
-            self._incarnation.node.hex(),
-            "self",
-            operations=totals.operations,
-            lacks=0,
-            ahead=0,
-            lag_ms=0,
-            waiting_bytes=0,
-            dropped=0,
-            linked_ms=0,
-            reason="",
-            vector=self._shown(totals),
-            origins=len(totals),
-        )
-
-    def _member(self, member: MemberState) -> Member:
-        known = self._protocol.known(member.node)
-        lacks = self._database.partitions.totals.operations - known.shared
-        oldest_ms = self._database.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
-        return Member(
-            member.address,
-            member.node.hex(),
-            "unreachable" if member.outlet is None else "linked",
-            operations=known.totals.operations,
-            lacks=lacks,
-            ahead=known.totals.operations - known.shared,
-            lag_ms=0 if oldest_ms is None else max(0, self._environment.now_ms() - oldest_ms),
-            waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
-            dropped=member.dropped,
-            linked_ms=member.linked_ms,
-            reason=self.members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
-            vector=self._shown(known.totals),
-            origins=len(known.totals),
-        )
-
-    def _lost_by(self, node: bytes) -> str:
-        if not node or not self._protocol.mark(node).is_behind:
-            return ""
-        return "its directory was set back: it once held more, and does not count until it has fetched that"
-
-    def _lacking(self, known: Knowledge) -> list[tuple[int, Dot]]:
-        """The first durable operations of some partitions and origins that a peer is not known to hold."""
-        partitions = map(self._database.partitions.load, self._database.partitions.holding())
-        behind = (partition for partition in partitions if known.shared_in(partition.number) < partition.operations)
-        found: list[tuple[int, Dot]] = []
-        for partition in islice(behind, _LAGGING_PARTITIONS_MAX):
-            missing = partition.durable.missing(known.vector(partition.number))
-            found += [(partition.number, Dot(origin, lacking.start)) for origin, lacking in missing.items()]
-            if len(found) >= _LAGGING_READ_MAX:
-                break
-        return found[:_LAGGING_READ_MAX]
-
-    def _shown(self, totals: Totals) -> dict[str, int]:
-        """The counts of at most `status_origins_max` origins, the same ones on every node that knows the same origins."""
-        return {origin.hex(): count for origin, count in totals.first(self._config.status_origins_max)}
 
 
 def _wake(waiters: list[_Waiter]) -> None:

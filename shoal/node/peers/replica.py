@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.cluster.replication import Limits
+from shoal.cluster.limits import Limits
 from shoal.config import Config
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.node.database import Database

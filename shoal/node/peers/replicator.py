@@ -3,9 +3,8 @@
 Laws:
 - An operation is given to the protocol once its group commit is done: pushed if it
   was issued here, acknowledged if a peer sent it.
-- A learner becomes an owner once it holds all that it must and its admission is
-  durable; only then does it say so. If a peer reports that an owner's directory was
-  set back, the owner is a learner at once.
+- Each kind of message has one handler, which the part that it belongs to provides (`_handlers`).
+  What has none is for the protocol.
 - A peer's operations are applied in steps, one write each, and other tasks get their turns
   between them: longer ones while a request waits for the disk. The next message of a link is
   read once this one is written, which waits while too many writes wait for the disk.
@@ -17,9 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import Raw
 
@@ -31,7 +29,6 @@ from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.messages import (
     Busy,
     Digest,
-    Message,
     Objects,
     Parts,
     Present,
@@ -58,8 +55,11 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.peers import vetting
+from shoal.node.peers.admission import Admission
+from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
+from shoal.node.peers.outlets import Outlets
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
@@ -109,7 +109,6 @@ class Replicator:
         self._environment = environment
         self._config = config
         self._software = software
-        self._outlets: dict[bytes, Outlet] = {}
         self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
         self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
         self._run = environment.entropy(OPENING_BYTES)
@@ -117,22 +116,21 @@ class Replicator:
         self._ticking: asyncio.Task[None] | None = None
         self._pace = document_pace(config)
         self._stepping = asyncio.Lock()  # However many peers send long messages, other tasks get a turn after each step.
-        self._admission: int | None = None  # The write that makes this learner an owner.
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
         self._presences = presences
-        presences.share = lambda message: self._hint(self._outlets, message)
         members = Members(addresses_of(config))
+        self._outlets = Outlets(dropped=members.note_dropped, bytes_max=config.peer_send_bytes_max // 2)
+        presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
         self.register = QuorumRegister(
             storage,
             commit,
             incarnation=incarnation,
             environment=environment,
             config=config,
-            links=Links(members.addresses, lambda: members.reached, lambda node, motion: self._send((node,), motion)),
+            links=Links(members.addresses, lambda: members.reached, lambda node, motion: self._outlets.send((node,), motion)),
         )
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
-        self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.
         self._protocol = Replication(
             NodeReplica(database, incarnation),
             limits=limits_of(config),
@@ -147,20 +145,20 @@ class Replicator:
             commit,
             members=members,
             holds=lambda node, partition, vector: self._protocol.known(node).holds(partition, vector),
-            send=lambda node, lost: self._send((node,), lost),
+            send=lambda node, lost: self._outlets.send((node,), lost),
             config=config,
         )
         self._seeker = RightsRequests(
             database,
             incarnation=incarnation,
-            send=lambda node, seek: self._send((node,), seek),
+            send=lambda node, seek: self._outlets.send((node,), seek),
             linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
             config=config,
         )
         self.scrubber = Scrubber(
             database,
             own=incarnation.node,
-            send=lambda node, message: self._send([] if self._is_behind(node) else [node], message),
+            send=lambda node, message: self._outlets.hint([node], message),
             linked=lambda: sorted(self.quorum.linked),
             named=members.address_of,
             config=config,
@@ -171,12 +169,32 @@ class Replicator:
             members=members,
             incarnation=incarnation,
             config=config,
-            environment=environment,
             hurry=self._hurry,
             mender=self._mender,
             seeker=self._seeker,
-            scrubber=self.scrubber,
+            state=ClusterState(
+                self._protocol,
+                database,
+                members=members,
+                incarnation=incarnation,
+                config=config,
+                environment=environment,
+                scrubber=self.scrubber,
+            ),
         )
+        self._admission = Admission(
+            self._protocol, commit, members=members, incarnation=incarnation, forget_votes=self.register.forget
+        )
+        self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
+            Rows: self._compared,
+            Objects: self._compared,
+            Trouble: members.note_trouble,
+            RepairRequest: self._repair,
+            RepairReply: self._mender.found,
+            RightsRequest: lambda node, request: self._outlets.send((node,), self._seeker.answer(request)),
+            RightsReply: self._seeker.given,
+            Present: presences.heard,
+        }
 
     def start(self) -> None:
         """Begin to tick, on the running loop.
@@ -186,7 +204,7 @@ class Replicator:
         """
         if introduction := self._incarnation.introduction():
             self._commit.write(introduction)
-        self._seek_admission()  # A node without others has nothing to learn.
+        self._admission.seek()  # A node without others has nothing to learn.
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
@@ -234,7 +252,7 @@ class Replicator:
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         """See `Peer.linked`."""
-        self._outlets[peer.node] = outlet
+        self._outlets.linked(peer.node, outlet)
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self._compare(peer)
         if replaced:
@@ -242,7 +260,7 @@ class Replicator:
         self._protocol.linked(peer.node)
         self._carry_out()
         for message in self._presences.own():
-            self._hint((peer.node,), message)
+            self._outlets.hint((peer.node,), message)
         self.register.linked(peer.node)
         self.quorum.stir()
 
@@ -262,9 +280,8 @@ class Replicator:
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
         """See `Peer.unlinked`."""
-        if self._outlets.get(peer.node) is not outlet:
+        if not self._outlets.unlinked(peer.node, outlet):
             return
-        del self._outlets[peer.node]
         self.quorum.members.unlinked(outlet)
         self._protocol.unlinked(peer.node)
         self._mender.unlinked(peer.node)
@@ -281,45 +298,42 @@ class Replicator:
         if isinstance(decoded, _OF_MEMBERS):  # A clone may have linked before the original did.
             self.quorum.members.check(peer, own=self._config.advertise)
         self._mender.heard(peer.node)
-        match decoded:
-            case Push(operations):
-                await self._deliver(peer.node, operations)
-            case Supply() if self.scrubber.expects(decoded):
-                self.scrubber.supplied(peer.node, decoded)
-            case Rows() | Objects():
-                self.scrubber.heard(peer.node, decoded, self._environment.monotonic())
-            case Supply(_, operations):
-                self._protocol.supplied(peer.node, decoded, self._environment.monotonic())
-                self._carry_out()
-                try:
-                    await self._deliver(peer.node, operations)
-                finally:
-                    self._protocol.delivered(peer.node)
-            case Trouble():
-                self.quorum.members.note_trouble(peer.node, decoded)
-            case RepairRequest():
-                self._send(
-                    (peer.node,), RepairReply(decoded.id, []) if self._is_behind(peer.node) else self._mender.answer(decoded)
-                )
-            case RepairReply():
-                self._mender.found(peer.node, decoded)
-            case RightsRequest():
-                self._send((peer.node,), self._seeker.answer(decoded))
-            case RightsReply():
-                self._seeker.given(peer.node, decoded)
-            case Motion():
-                self.register.heard(peer.node, decoded)
-            case Present():
-                self._presences.heard(peer.node, decoded)
-            case _ if peer.opening != self._runs.get(peer.node, peer.opening):
-                pass  # It was on its way when its sender died, so it may no longer be true.
-            case _:
-                self._protocol.receive(peer.node, decoded, self._environment.monotonic())
-                self._carry_out()
-                if isinstance(decoded, Digest | Parts | Vectors):  # After one of these a peer can count.
-                    self.quorum.stir()
-        self._seek_admission()
+        handler = self._handlers.get(type(decoded))
+        if handler is not None:
+            handler(peer.node, decoded)
+        elif isinstance(decoded, Push):
+            await self._deliver(peer.node, decoded.operations)
+        elif isinstance(decoded, Supply):
+            await self._supplied(peer.node, decoded)
+        elif isinstance(decoded, Motion):
+            self.register.heard(peer.node, decoded)
+        elif peer.opening == self._runs.get(
+            peer.node, peer.opening
+        ):  # Else its sender has died since, and it may be no longer true.
+            self._protocol.receive(peer.node, decoded, self._environment.monotonic())
+            self._carry_out()
+            if isinstance(decoded, Digest | Parts | Vectors):  # After one of these a peer can count.
+                self.quorum.stir()
+        self._admission.seek()
         self.quorum.settle(peer.node)
+
+    def _compared(self, peer: bytes, message: Rows | Objects) -> None:
+        self.scrubber.heard(peer, message, self._environment.monotonic())
+
+    def _repair(self, peer: bytes, request: RepairRequest) -> None:
+        behind = self._outlets.is_behind(peer)
+        self._outlets.send((peer,), RepairReply(request.id, []) if behind else self._mender.answer(request))
+
+    async def _supplied(self, peer: bytes, supply: Supply) -> None:
+        if self.scrubber.expects(supply):
+            self.scrubber.supplied(peer, supply)
+            return
+        self._protocol.supplied(peer, supply, self._environment.monotonic())
+        self._carry_out()
+        try:
+            await self._deliver(peer, supply.operations)
+        finally:
+            self._protocol.delivered(peer)
 
     async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
         shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
@@ -349,24 +363,13 @@ class Replicator:
             for effect in outbox:
                 match effect:
                     case Send(peers, message):
-                        self._send(peers, message)
+                        self._outlets.send(peers, message)
                     case Apply(peer, ready, again):
                         self._apply(peer, ready, again)
                     case Read(peer, want):
-                        self._send((peer,), self._answer(peer, want))
+                        self._outlets.send((peer,), self._answer(peer, want))
                     case SetBack(peer):
-                        self._fall_back(peer)
-
-    def _send(self, peers: Iterable[bytes], message: Message) -> None:
-        packed = messages.encode(message)
-        for peer in peers:
-            outlet = self._outlets.get(peer)
-            if outlet is not None and not outlet.offer(packed):
-                self.quorum.members.note_dropped(peer)
-
-    def _hint(self, peers: Iterable[bytes], message: Present) -> None:
-        """Send a message that may be lost, to the peers that have little waiting."""
-        self._send([peer for peer in peers if not self._is_behind(peer)], message)
+                        self._admission.fall_back(peer)
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()
@@ -392,18 +395,13 @@ class Replicator:
         self.quorum.applied(partitions)
 
     def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
-        if self._is_behind(peer):
+        if self._outlets.is_behind(peer):
             return Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)
         try:
             bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
             return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))
         except StorageError as error:
             return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
-
-    def _is_behind(self, peer: bytes) -> bool:
-        """Whether too many bytes wait to be sent to a peer."""
-        outlet = self._outlets.get(peer)
-        return outlet is not None and outlet.waiting_bytes > self._config.peer_send_bytes_max // 2
 
     # ── what the node did ─────────────────────────────────────────────────────
 
@@ -426,46 +424,15 @@ class Replicator:
             self._protocol.issued(issued)
         if stored:
             self._protocol.stored(stored)
-        if self._admission is not None and self._admission <= number:
-            self._admission = None
-            self._incarnation.admitted()
-            self._protocol.admit_itself()
+        if self._admission.durable(number):
             self.quorum.stir()
         self._carry_out()
-
-    def _seek_admission(self) -> None:
-        """Write the admission, if this is a learner that holds all that it must."""
-        learning = self._protocol.learning
-        if learning is None or self._admission is not None or self._commit.failed is not None:
-            return
-        members = self.quorum.members
-        others = members.nodes - {self._incarnation.node}
-        learners = {node for node in others if not self._protocol.is_member(node)}
-        if learning.is_done(others, needed=members.others_needed, everyone=members.size - 1, learners=learners):
-            with suppress(ShoalError):  # A later tick tries again.
-                self._admission = self._commit.write(*self._incarnation.admission())
-                self._set_back_by = None  # A crash before it is durable does no harm: peers report the set-back again.
-
-    def _fall_back(self, peer: bytes) -> None:
-        """Become a learner, because a peer knows that this directory was set back."""
-        learning = self._protocol.learning
-        assert learning is not None, "the protocol has made it a learner"
-        if not self._incarnation.fence:
-            _log.warning(
-                "this node's directory was set back: %s knows that it once held more", self.quorum.members.name_of(peer)
-            )
-        self._admission, self._set_back_by = None, peer
-        rows = self._incarnation.set_back(self.quorum.members.name_of(peer), learning.owed)
-        with suppress(ShoalError):  # A later tick tries again; after a restart peers report it again.
-            self._commit.write(rows | self.register.forget())
-            self._set_back_by = None
 
     def _keep_records(self) -> None:
         """Write the node's own records, which may be late."""
         if self._commit.failed is not None:
             return
-        if self._set_back_by is not None:
-            self._fall_back(self._set_back_by)
+        self._admission.keep_record()
         self._marking.record(self._protocol, self._environment.monotonic())
 
     def _hurry(self, partition: int) -> int:
@@ -479,7 +446,7 @@ class Replicator:
             try:
                 self._protocol.tick(self._environment.monotonic())
                 self._carry_out()
-                self._seek_admission()
+                self._admission.seek()
                 self._keep_records()
                 self.scrubber.tick(self._environment.monotonic())
                 self.register.tick(self._environment.monotonic())

@@ -1,0 +1,55 @@
+"""The links on which messages go out to peers, and what waits in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from shoal.cluster import messages
+from shoal.cluster.messages import Message
+from shoal.cluster.peering import Outlet
+
+
+class Outlets:
+    """One outlet for each linked node. `dropped` is told of a message that the queue of a node's link did not take.
+
+    Above `bytes_max` waiting bytes a peer is behind: it gets no more hints, and no bulk.
+    """
+
+    def __init__(self, *, dropped: Callable[[bytes], None], bytes_max: int) -> None:
+        self._dropped = dropped
+        self._bytes_max = bytes_max
+        self._outlets: dict[bytes, Outlet] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._outlets)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._outlets)
+
+    def linked(self, node: bytes, outlet: Outlet) -> None:
+        """A link to a node begins; it takes the place of an older one."""
+        self._outlets[node] = outlet
+
+    def unlinked(self, node: bytes, outlet: Outlet) -> bool:
+        """A link has ended. Returns whether it was the node's present one."""
+        if self._outlets.get(node) is not outlet:
+            return False
+        del self._outlets[node]
+        return True
+
+    def send(self, nodes: Iterable[bytes], message: Message) -> None:
+        """Send a message to nodes, encoded once. A node without a link does not get it."""
+        packed = messages.encode(message)
+        for node in nodes:
+            outlet = self._outlets.get(node)
+            if outlet is not None and not outlet.offer(packed):
+                self._dropped(node)
+
+    def hint(self, nodes: Collection[bytes], message: Message) -> None:
+        """Send a message that may be lost, to the nodes that have little waiting."""
+        self.send([node for node in nodes if not self.is_behind(node)], message)
+
+    def is_behind(self, node: bytes) -> bool:
+        """Whether too many bytes wait to be sent to a node."""
+        outlet = self._outlets.get(node)
+        return outlet is not None and outlet.waiting_bytes > self._bytes_max
