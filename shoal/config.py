@@ -185,6 +185,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Storage.
     writes_pending_max: int = 16384  # Not yet durable; beyond this: Overloaded.
+    storage_snapshots_max: int = 16  # Open at once; each keeps what was deleted since on the disk.
     memtable_bytes: int = 16 * MiB  # Small, so that its rows stay in the processor's cache.
     block_cache_bytes: int = 64 * MiB
     tables_open_max: int = 512  # RocksDB files open at the same time; reading another one opens it.

@@ -8,6 +8,7 @@ implementation:
 - After a crash the store holds a prefix of the writes, in the order in which
   they were made: all that were synced, and perhaps some after them.
 - A scan either returns all rows or raises; it is never silently short.
+- A snapshot shows the store as it was when the snapshot was taken, however long it is open.
 - After a failed write or sync nothing more is written in this opening.
 """
 
@@ -15,6 +16,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
+
+from shoal.errors import Overloaded
+
+
+class Snapshot(Protocol):
+    """The store as it was at one moment. It holds memory and disk space until it is closed; close it where it was taken."""
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """The rows with `start` ≤ key < `stop`, in key order. A new scan ends the one before it.
+
+        Raises:
+            StoreCorrupt: while iterating, when a block does not pass its checksum.
+            StorageError: the snapshot or the store was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release it. Closing twice is allowed."""
+        ...
 
 
 class Storage(Protocol):
@@ -37,6 +57,14 @@ class Storage(Protocol):
 
         Raises:
             StoreCorrupt: while iterating, when a block does not pass its checksum.
+        """
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """The store as it is now, unsynced writes included. Closing the store closes its snapshots.
+
+        Raises:
+            Overloaded: `storage_snapshots_max` are open.
         """
         ...
 
@@ -72,3 +100,8 @@ class Storage(Protocol):
     def close(self) -> None:
         """Sync and release everything. Closing twice is allowed; no other call may follow."""
         ...
+
+
+def too_many_snapshots(count: int) -> Overloaded:
+    """The error of `Storage.snapshot` beyond the bound."""
+    return Overloaded(f"{count} snapshots of the store are open, which is the maximum. Try again later.", retry_after_s=0.5)

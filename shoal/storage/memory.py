@@ -8,10 +8,14 @@ implementation is compared with this one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from shoal.config import Config
 from shoal.errors import StorageError, StorageFull
+from shoal.storage.interface import too_many_snapshots
+
+SNAPSHOTS_MAX = Config().storage_snapshots_max
 
 
 class _Write(NamedTuple):
@@ -50,6 +54,29 @@ class _SortedMap:
             del self._keys[bisect_left(self._keys, key)]
 
 
+class MemorySnapshot:
+    """A `Snapshot` of a `MemoryStorage`: a copy of its rows."""
+
+    def __init__(self, rows: Mapping[bytes, bytes], ended: Callable[[MemorySnapshot], None]) -> None:
+        self._rows: _SortedMap | None = _SortedMap(rows)
+        self._ended = ended
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """See `Snapshot.scan`."""
+        for key in self._open().keys(start, stop):
+            yield key, self._open().rows[key]
+
+    def close(self) -> None:
+        """See `Snapshot.close`."""
+        self._rows = None
+        self._ended(self)
+
+    def _open(self) -> _SortedMap:
+        if self._rows is None:
+            raise StorageError("This snapshot was closed. Nothing was written. Take another one.")
+        return self._rows
+
+
 class MemoryStorage:
     """A `LoggedStorage` without files, for tests and the simulator. `failed` says why it rejects writes, or is None."""
 
@@ -62,6 +89,7 @@ class MemoryStorage:
         self._written = 0
         self._fails_next: set[Literal["write", "sync"]] = set()
         self._over: str | None = None
+        self._snapshots: set[MemorySnapshot] = set()
         self.failed: str | None = None
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -78,6 +106,15 @@ class MemoryStorage:
         if reverse:
             keys.reverse()
         yield from [(key, self._shown.rows[key]) for key in keys[:limit]]
+
+    def snapshot(self) -> MemorySnapshot:
+        """See `Storage.snapshot`."""
+        self._refuse_if_over()
+        if len(self._snapshots) >= SNAPSHOTS_MAX:
+            raise too_many_snapshots(len(self._snapshots))
+        taken = MemorySnapshot(self._shown.rows, self._snapshots.discard)
+        self._snapshots.add(taken)
+        return taken
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         """See `Storage.write`."""
@@ -117,6 +154,8 @@ class MemoryStorage:
         """See `Storage.close`. After a failure it does not sync."""
         if self._over is None and self.failed is None:
             self.sync()
+        for taken in list(self._snapshots):
+            taken.close()
         self._over = self._over or "closed"
 
     def fail_next(self, operation: Literal["write", "sync"], /) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from rocksdict import (
     DbClosedError,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
     WriteBatch,
 )
@@ -35,6 +36,7 @@ from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt
 from shoal.storage import layout
 from shoal.storage.identity import identity_of
+from shoal.storage.interface import too_many_snapshots
 from shoal.storage.lock import Holder, StoreLock
 from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, options_for
 from shoal.storage.witness import Witness, Witnessed
@@ -56,6 +58,39 @@ class Synced(NamedTuple):
     wal_bytes: int
 
 
+class RocksSnapshot:
+    """A `Snapshot` of a `RocksStorage`: one iterator, which shows the database as it was when the iterator was made.
+
+    It is not RocksDB's snapshot, because iterators that this binding makes of one show what was written later.
+    """
+
+    def __init__(
+        self, rows: RdictIter, unreadable: Callable[[Exception], StorageError], ended: Callable[[RocksSnapshot], None]
+    ):
+        self._rows: RdictIter | None = rows
+        self._unreadable = unreadable
+        self._ended = ended
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """See `Snapshot.scan`."""
+        rows = self._rows
+        if rows is None:
+            raise StorageError("This snapshot was closed. Nothing was written. Take another one.")
+        try:
+            rows.seek(start)
+            while self._rows is rows and rows.valid() and (key := rows.key()) < stop:
+                yield key, rows.value()
+                rows.next()
+            rows.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def close(self) -> None:
+        """See `Snapshot.close`."""
+        self._rows = None
+        self._ended(self)
+
+
 class RocksStorage:
     """One opening of a data directory. `failed` says why it rejects writes, or is None; `rotations` counts new logs."""
 
@@ -71,6 +106,8 @@ class RocksStorage:
         self._lock = lock
         self._witness = witness
         self._rotate_bytes = config.memtable_bytes
+        self._snapshots: set[RocksSnapshot] = set()
+        self._snapshots_max = config.storage_snapshots_max
         self._written = 0
         self._log_bytes = 0  # An upper bound of what the memtable holds.
         self._wal = layout.newest_wal(self._files)
@@ -147,6 +184,20 @@ class RocksStorage:
             rows.status()
         except Exception as error:
             raise self._unreadable(error) from error
+
+    def snapshot(self) -> RocksSnapshot:
+        """See `Storage.snapshot`."""
+        if len(self._snapshots) >= self._snapshots_max:
+            raise too_many_snapshots(len(self._snapshots))
+        try:
+            rows = self._db.iter()
+            rows.seek_to_first()  # It shows what is there now from the moment of its making; this fails if that failed.
+            rows.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+        taken = RocksSnapshot(rows, self._unreadable, self._snapshots.discard)
+        self._snapshots.add(taken)
+        return taken
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         """See `Storage.write`. Beyond twice `memtable_bytes` it also syncs, and begins a new log."""
@@ -244,6 +295,8 @@ class RocksStorage:
         if self._closed:
             return
         self._closed = True
+        for taken in list(self._snapshots):
+            taken.close()
         with suppress(StorageFull):
             self.sync()
         # After a failure RocksDB reports it once more here.

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from shoal.errors import StorageError, StoreCorrupt
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.memory import MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
 from simulation.world.incarnation import Incarnation
 from simulation.world.trace import Trace
@@ -138,6 +138,10 @@ class SimulatedDisk:
                 raise _unreadable(row[0])
             yield row
 
+    def snapshot(self) -> SimulatedSnapshot:
+        self._life.check()
+        return SimulatedSnapshot(self._disk, self._storage.snapshot(), self._life)
+
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         self._life.check()
         holds_snapshot = any(key[:1] == keys.SNAPSHOT for key in rows)
@@ -187,6 +191,25 @@ class SimulatedDisk:
     def close(self) -> None:
         self._life.check()
         self._storage.close()
+
+
+class SimulatedSnapshot:
+    """A `Snapshot` of one incarnation."""
+
+    def __init__(self, disk: Disk, snapshot: MemorySnapshot, life: Incarnation) -> None:
+        self._disk = disk
+        self._snapshot = snapshot
+        self._life = life
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        self._life.check()
+        for row in self._snapshot.scan(start, stop):
+            if row[0] in self._disk.corrupt:
+                raise _unreadable(row[0])
+            yield row
+
+    def close(self) -> None:
+        self._snapshot.close()
 
 
 def _unreadable(key: bytes) -> StoreCorrupt:

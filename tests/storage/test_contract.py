@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
+from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
+from shoal.storage.interface import Snapshot
 from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
 
@@ -258,3 +260,74 @@ def test_two_crashes_in_a_row_lose_nothing_that_the_first_kept(harness: Harness)
     harness.crash(lambda _, most: most)
     harness.crash(lambda least, _: least)
     assert scan(harness.storage) == [(b"a", b"1")]
+
+
+def rows_of(snapshot: Snapshot) -> list[tuple[bytes, bytes]]:
+    return list(snapshot.scan(b"", b"\xff"))
+
+
+@pytest.mark.parametrize("later", ["put", "change", "delete", "range"])
+def test_a_snapshot_shows_nothing_of_later_writes(storage: LoggedStorage, later: str) -> None:
+    storage.write({b"a": b"1", b"b": b"2"})
+    snapshot = storage.snapshot()
+    rows: dict[str, Rows] = {"put": {b"c": b"3"}, "change": {b"a": b"3"}, "delete": {b"a": None}, "range": {}}
+    storage.write(rows[later], EVERYTHING if later == "range" else [])
+    assert rows_of(snapshot) == [(b"a", b"1"), (b"b", b"2")]
+    assert scan(storage) != rows_of(snapshot)
+    snapshot.close()
+
+
+def test_a_snapshot_outlasts_a_new_log_and_reclaimed_space(storage: LoggedStorage) -> None:
+    storage.write({bytes([number]): b"1" * 1000 for number in range(100)})
+    snapshot = storage.snapshot()
+    storage.write({}, EVERYTHING)
+    storage.reclaim()
+    for number in range(100):
+        storage.write({bytes([number]): b"2" * 20_000})
+        storage.sync()
+        storage.rotate_if_due()
+    assert rows_of(snapshot) == [(bytes([number]), b"1" * 1000) for number in range(100)]
+    snapshot.close()
+
+
+def test_a_snapshot_shows_writes_that_are_not_synced(storage: LoggedStorage) -> None:
+    storage.sync()
+    storage.write({b"a": b"1"})
+    snapshot = storage.snapshot()
+    assert rows_of(snapshot) == [(b"a", b"1")]
+    snapshot.close()
+
+
+def test_a_snapshot_is_scanned_in_parts(storage: LoggedStorage) -> None:
+    storage.write({b"a": b"1", b"b": b"2", b"c": b"3"})
+    snapshot = storage.snapshot()
+    assert list(snapshot.scan(b"b", b"c")) == [(b"b", b"2")]
+    assert list(snapshot.scan(b"a", b"b")) == [(b"a", b"1")]
+    assert list(snapshot.scan(b"d", b"e")) == []
+    snapshot.close()
+
+
+def test_a_closed_snapshot_shows_nothing(storage: LoggedStorage) -> None:
+    snapshot = storage.snapshot()
+    snapshot.close()
+    snapshot.close()
+    with pytest.raises(StorageError, match="closed"):
+        rows_of(snapshot)
+
+
+def test_the_open_snapshots_are_bounded(storage: LoggedStorage) -> None:
+    taken = [storage.snapshot() for _ in range(Config().storage_snapshots_max)]
+    with pytest.raises(Overloaded, match="snapshots"):
+        storage.snapshot()
+    taken.pop().close()
+    taken.append(storage.snapshot())
+    for snapshot in taken:
+        snapshot.close()
+
+
+def test_closing_a_store_closes_its_snapshots(harness: Harness) -> None:
+    harness.storage.write({b"a": b"1"})
+    snapshot = harness.storage.snapshot()
+    harness.storage.close()
+    with pytest.raises(StorageError):
+        rows_of(snapshot)
