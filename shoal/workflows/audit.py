@@ -1,14 +1,15 @@
 """One time line of a thread: its checkpoints, events and steps, with their authors.
 
 Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
-millisecond checkpoints come before events, and events before steps. Each entry names the newest
-checkpoint before it, the most that its author could know of this thread.
+millisecond checkpoints come before events, and events before steps, and a checkpoint's parents come before it.
+Each entry names the newest checkpoint before it, the most that its author could know of this thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
+from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
@@ -48,7 +49,9 @@ async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
     told = [event async for event in events(connection, space, thread, limit=LISTED_MAX)]
     starts += [id for event in told for id in _left_behind(event)]
     starts += [id async for _, id in checkpoints.labels()]
-    entries = [_of_checkpoint(each) async for each in _first(checkpoints.reachable(starts))]
+    saved = {each.id: each async for each in _first(checkpoints.reachable(starts))}
+    causally = TopologicalSorter({id: each.parents for id, each in saved.items()}).static_order()
+    entries = [_of_checkpoint(saved[id]) for id in causally if id in saved]
     entries += [_of_event(event) for event in told]
     async for record in _first(steps(connection, space, thread)):
         entries += _of_step(record)

@@ -9,6 +9,9 @@ import pytest
 
 import shoal
 from shoal.client.store import Space
+from tests.node.conftest import Bench, bench, open_bench
+
+__all__ = ["bench", "open_bench"]
 
 
 @pytest.fixture
@@ -51,3 +54,15 @@ async def test_events_that_only_look_like_a_rollback_and_what_was_pruned_leave_i
     entries = await thread.audit()
     assert [entry.id for entry in entries if entry.kind == "checkpoint"] == [first.id]
     assert sum(entry.kind == "event" for entry in entries) == 6
+
+
+async def test_within_a_millisecond_a_checkpoint_comes_after_its_parents(bench: Bench) -> None:
+    thread = bench.space.thread("t")  # The bench's clock stands still.
+    saved = [await thread.save({"n": n}) for n in range(4)]
+    await thread.branch("side", at=saved[1].id)
+    saved.append(await thread.save({"n": 9}, branch="side"))
+    saved.append(await thread.merge([saved[3].id, saved[4].id]))
+    order = [entry.id for entry in await thread.audit() if entry.kind == "checkpoint"]
+    assert sorted(order) == sorted(each.id for each in saved)
+    for each in saved:
+        assert all(order.index(parent) < order.index(each.id) for parent in each.parents)
