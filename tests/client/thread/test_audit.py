@@ -60,7 +60,7 @@ async def test_within_a_millisecond_a_checkpoint_comes_after_its_parents(bench: 
     thread = bench.space.thread("t")  # The bench's clock stands still.
     saved = [await thread.save({"n": n}) for n in range(4)]
     await thread.branch("side", at=saved[1].id)
-    saved.append(await thread.save({"n": 9}, branch="side"))
+    saved.append(await thread.save({"n": 1, "m": 9}, branch="side"))
     saved.append(await thread.merge([saved[3].id, saved[4].id]))
     order = [entry.id for entry in await thread.audit() if entry.kind == "checkpoint"]
     assert sorted(order) == sorted(each.id for each in saved)
