@@ -190,6 +190,7 @@ class Config(Struct, frozen=True, kw_only=True):
     block_cache_bytes: int = 64 * MiB
     tables_open_max: int = 512  # RocksDB files open at the same time; reading another one opens it.
     witness_interval_s: float = 0.25
+    erase_within_s: float = 24 * 3600.0  # From a sweep until no file holds what it removed. A pass may write all data again.
     reclaim_interval_s: float = 5.0  # At least this long between two runs that give back the space of erased data.
 
     # Caches. The oldest entries are dropped first.

@@ -26,6 +26,7 @@ from shoal.errors import (
 )
 from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
+from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
@@ -119,7 +120,10 @@ class Database:
         self._clock = HybridClock()
         self.partitions = Partitions(storage, self._clock)
         self.catalog = Catalog(storage, known_max=config.objects_known_max)
-        self.garbage = Collector(storage, commit, partitions=self.partitions, config=config, environment=environment)
+        self.erasure = Erasure(storage, commit, clock=self._clock, config=config, environment=environment)
+        self.garbage = Collector(
+            storage, commit, partitions=self.partitions, erasure=self.erasure, config=config, environment=environment
+        )
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
@@ -136,6 +140,7 @@ class Database:
         self.eraser = Eraser(
             self.generations,
             self.garbage,
+            erasure=self.erasure,
             partitions=self.partitions,
             catalog=self.catalog,
             shapes=shapes,

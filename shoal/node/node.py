@@ -106,6 +106,7 @@ class Node:
         """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
         if self.replicator is not None:
             self.replicator.start()
+        self._database.erasure.start()
         self._database.garbage.start(replicas)
         self._database.statuses.start()
         self.service.start()
@@ -152,6 +153,7 @@ class Node:
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.garbage.stop()
+            await self._database.erasure.stop()
             await self._database.indexer.stop()
             await self._database.statuses.stop()
             await self._database.compactor.stop()

@@ -59,6 +59,24 @@ class LoggedStorage(Storage, Protocol):
         """
         ...
 
+    def begin_erasing(self) -> None:
+        """Begin to remove the bytes of deleted rows from the disk. Blocks for a sync. Called where `write` is called.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        ...
+
+    def erase(self, age_s: float) -> bool:
+        """Carry on what began `age_s` seconds ago; True when nothing of what was deleted before is left.
+
+        Called about once a second, where `sync` is called.
+
+        Raises:
+            StorageFull: the store rejects further writes.
+        """
+        ...
+
     def write_witness(self) -> bool:
         """Record outside the log what is durable; False if the record is already up to date. Blocks for an fsync.
 

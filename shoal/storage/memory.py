@@ -142,6 +142,13 @@ class MemoryStorage:
     def reclaim(self) -> None:
         """There is nothing to give back."""
 
+    def begin_erasing(self) -> None:
+        """A deleted row leaves nothing."""
+
+    def erase(self, age_s: float) -> bool:
+        """A deleted row leaves nothing."""
+        return True
+
     def write_witness(self) -> bool:
         """There is no file that could be lost."""
         return False

@@ -17,6 +17,7 @@ COMPACTS_AT = "level0_file_num_compaction_trigger"
 # So many files make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so any
 # compaction writes all of the next level again.
 LEVEL_ZERO_FILES = 8
+TTL_S = 30 * 24 * 3600  # RocksDB's default: files older than this move to the next level.
 
 # Agents save the same bytes in many threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
 # A dictionary for each table finds that, and blocks stay small for reads of single rows (docs/decisions/0011).
@@ -48,6 +49,8 @@ def options_for(config: Config, *, create: bool) -> Options:
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
     options.set_block_based_table_factory(_tables(config))
+    # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
+    options.set_max_manifest_file_size(1)
     # RocksDB's own diary, LOG and LOG.old.*: a few small files.
     options.set_max_log_file_size(MiB)
     options.set_keep_log_file_num(4)

@@ -35,6 +35,7 @@ from rocksdict import (
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt
 from shoal.storage import layout
+from shoal.storage.erasing import ErasingPass
 from shoal.storage.identity import identity_of
 from shoal.storage.interface import too_many_snapshots
 from shoal.storage.lock import Holder, StoreLock
@@ -115,6 +116,7 @@ class RocksStorage:
         self._synced_guard = threading.Lock()
         self._closed = False
         self._reclaiming = False
+        self._erasing: ErasingPass | None = None
 
     @classmethod
     def open(cls, directory: Path, *, config: Config, now_ms: int) -> RocksStorage:
@@ -256,11 +258,42 @@ class RocksStorage:
         self._db.set_options({COMPACTS_AT: "1"})
         self._reclaiming = True
 
+    def begin_erasing(self) -> None:
+        """Begin a pass that removes the bytes of deleted rows from the files. `erase` carries it on.
+
+        Raises:
+            StorageFull: as `sync`.
+        """
+        self._refuse_if_failed()
+        self._rotate()
+        self._erasing = ErasingPass(self._db)
+
+    def erase(self, age_s: float) -> bool:
+        """Carry on the pass that began `age_s` seconds ago; True once the bytes of all rows deleted before it are gone.
+
+        Called where `sync` is called. It returns at once: RocksDB works in the background.
+
+        Raises:
+            StorageFull: the store rejects further writes.
+        """
+        if self._closed or self._erasing is None:
+            return False
+        try:
+            if not self._erasing.advance(age_s):
+                return False
+            if self._reclaiming:  # The pass has set the usual trigger again.
+                self._db.set_options({COMPACTS_AT: "1"})
+        except Exception as error:
+            raise self._fail("Erasing", error) from error
+        self._erasing = None
+        return True
+
     def _end_reclaiming(self) -> None:
         """Set the usual trigger of compactions again when nothing is left to compact."""
         # First the memtable becomes a file of the first level, then that is compacted.
         left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
-        if self._reclaiming and not self._closed and all(self._db.property_value(name) == "0" for name in left):
+        idle = self._reclaiming and self._erasing is None and not self._closed
+        if idle and all(self._db.property_value(name) == "0" for name in left):
             self._reclaiming = False
             self._db.set_options({COMPACTS_AT: str(LEVEL_ZERO_FILES)})
 

@@ -175,6 +175,15 @@ class SimulatedDisk:
         """There is nothing to give back."""
         self._life.check()
 
+    def begin_erasing(self) -> None:
+        """A deleted row leaves nothing."""
+        self._life.check()
+
+    def erase(self, age_s: float) -> bool:
+        """A deleted row leaves nothing."""
+        self._life.check()
+        return True
+
     def write_witness(self) -> bool:
         """There is no file that could be lost."""
         self._life.check()

@@ -31,6 +31,7 @@ from shoal.crdt.thread import pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import sweeping
+from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking
 from shoal.node.environment import Environment
@@ -102,10 +103,18 @@ class Collector:
     """The queue of garbage and its sweep. `storage` is the one that `commit` writes to."""
 
     def __init__(
-        self, storage: LoggedStorage, commit: GroupCommit, *, partitions: Partitions, config: Config, environment: Environment
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        erasure: Erasure,
+        config: Config,
+        environment: Environment,
     ) -> None:
         self._storage = storage
         self._commit = commit
+        self._erasure = erasure
         self._partitions = partitions
         self._config = config
         self._pace = document_pace(config)
@@ -232,7 +241,12 @@ class Collector:
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
             await self._pause()
-        self._commit.write({entry.key: None for entry in entries})
+        transaction = Transaction(self._storage)
+        for entry in entries:
+            transaction.delete(entry.key)
+        self._erasure.note(transaction)
+        self._commit.write(transaction.rows)
+        transaction.written()
         self.swept += len(entries)
         self._unreclaimed = True
 

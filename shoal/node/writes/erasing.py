@@ -14,13 +14,16 @@ from contextlib import suppress
 
 from shoal.crdt import deletion
 from shoal.crdt.document import compaction
+from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag, pruning, status, trimming
+from shoal.crdt.values import ormap, orset
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
+from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.garbage import Collector, What
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
@@ -42,7 +45,8 @@ from shoal.protocol.requests import (
 
 DEAD_LISTED_MAX = 100
 _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget)
-_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move))
+_REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
+_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move)) | _REMOVING
 """Changes that need more than an entry of their object in the catalog."""
 
 
@@ -82,12 +86,14 @@ class Eraser:
         generations: Generations,
         garbage: Collector,
         *,
+        erasure: Erasure,
         partitions: Partitions,
         catalog: Catalog,
         shapes: ShapeCache,
         ended: Callable[[Transaction, Target], None],
         known_max: int,
     ) -> None:
+        self._erasure = erasure
         self._partitions = partitions
         self._generations = generations
         self._garbage = garbage
@@ -140,6 +146,8 @@ class Eraser:
             )
         elif isinstance(made, status.Move):
             self.list_status(transaction, target)
+        elif not isinstance(made, orset.Alter) or made.remove:
+            self._erasure.note(transaction)
 
     def list_status(self, transaction: Transaction, target: Target) -> None:
         """List a thread under the status that its rows say."""

@@ -1,0 +1,112 @@
+"""A pass after which the files hold nothing of what was deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shoal.config import Config, MiB
+from shoal.storage.rocks import RocksStorage
+from tests.support.remains import files_with, uncompressed
+
+MARK = b"the-text-that-was-deleted"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RocksStorage]:
+    uncompressed(monkeypatch)
+    storage = RocksStorage.open(tmp_path, config=Config(memtable_bytes=MiB, block_cache_bytes=MiB), now_ms=0)
+    yield storage
+    storage.close()
+
+
+def write(storage: RocksStorage, rows: Mapping[bytes, bytes | None]) -> None:
+    for row, value in rows.items():
+        storage.write({row: value})
+        storage.rotate_if_due()
+    storage.sync()
+
+
+def others(count: int, seed: int = 1) -> dict[bytes, bytes]:
+    random = Random(seed)
+    return {b"%08d" % random.randrange(10**8): random.randbytes(4000) for _ in range(count)}
+
+
+def erase(storage: RocksStorage) -> None:
+    storage.begin_erasing()
+    began = time.monotonic()
+    while not storage.erase(age := time.monotonic() - began):
+        assert age < PATIENCE_S
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("count", [0, 10, 4000], ids=["alone", "few others", "many others"])
+def test_no_file_holds_a_deleted_row(storage: RocksStorage, tmp_path: Path, count: int) -> None:
+    write(storage, others(count) | {b"5" + MARK: MARK * 10})
+    write(storage, {b"5" + MARK: None})
+    assert files_with(tmp_path, MARK)
+    erase(storage)
+    assert files_with(tmp_path, MARK) == []
+    assert len(list(storage.scan(b"", None))) == count
+
+
+def test_no_file_holds_a_deleted_range(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, others(3000) | {b"5%d%s" % (n, MARK): MARK for n in range(1000)})
+    storage.write({}, [(b"50", b"5:")])
+    erase(storage)
+    assert files_with(tmp_path, MARK) == []
+
+
+def test_what_was_deleted_long_ago_is_gone_after_a_pass(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, {b"5" + MARK: MARK, b"6" + MARK: b""})
+    erase(storage)  # Now they are in the deepest level.
+    assert files_with(tmp_path, MARK)
+    write(storage, {b"5" + MARK: None, b"6" + MARK: None, **others(2000)})
+    erase(storage)
+    assert files_with(tmp_path, MARK) == []
+
+
+def test_a_row_that_was_replaced_is_gone_after_a_pass(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, {b"5": MARK, **others(2000)})
+    erase(storage)
+    write(storage, {b"5": b"other"})
+    erase(storage)
+    assert files_with(tmp_path, MARK) == []
+
+
+def test_a_pass_ends_while_the_store_is_written(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, others(500) | {b"5" + MARK: MARK})
+    write(storage, {b"5" + MARK: None})
+    storage.begin_erasing()
+    began, seed = time.monotonic(), 2
+    while not storage.erase(age := time.monotonic() - began):
+        assert age < PATIENCE_S
+        write(storage, others(300, seed))
+        seed += 1
+    assert files_with(tmp_path, MARK) == []
+
+
+def test_a_pass_leaves_the_usual_options(storage: RocksStorage, tmp_path: Path) -> None:
+    def options() -> list[str]:
+        newest = max((tmp_path / "db").glob("OPTIONS-*"))
+        names = ("level0_file_num_compaction_trigger", "ttl", "periodic_compaction_seconds")
+        return sorted(line.strip() for line in newest.read_text().splitlines() if line.strip().startswith(names))
+
+    usual = options()
+    assert len(usual) == 3
+    write(storage, others(300))
+    erase(storage)
+    assert options() == usual
+
+
+def test_without_a_pass_the_bytes_stay(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, others(2000) | {b"5" + MARK: MARK * 10})
+    write(storage, {b"5" + MARK: None})
+    storage.reclaim()
+    storage.write_witness()
+    assert storage.erase(10.0) is False
