@@ -22,6 +22,7 @@ from shoal.crdt.rows import Stamp
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.implied_keys import implied_key
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps
@@ -41,9 +42,11 @@ class Made(NamedTuple):
 class WriteContext:
     """The input of a write's decision, and the changes that it makes to one object."""
 
-    __slots__ = ("_first", "is_remembered", "key", "made", "rows", "target", "transaction")
+    __slots__ = ("_first", "_place", "is_remembered", "key", "made", "rows", "target", "transaction")
 
-    def __init__(self, transaction: Transaction, target: Target, rows: ObjectRows, first: Stamp, key: str | None) -> None:
+    def __init__(
+        self, transaction: Transaction, target: Target, rows: ObjectRows, first: Stamp, key: str | None, place: int = 0
+    ) -> None:
         self.transaction = transaction
         self.target = target
         self.rows = rows
@@ -53,11 +56,19 @@ class WriteContext:
         # after somebody has added the entry, it must not remove it.
         self.is_remembered = False
         self._first = first
+        self._place = place  # Of this write in the request.
 
     @property
     def stamp(self) -> Stamp:
         """The stamp of the next change."""
         return self._first.at(self._first.nth + len(self.made)) if self.made else self._first
+
+    @property
+    def implied_key(self) -> str | None:
+        """The key of the next change, derived from the request's; None if that has none."""
+        if self.key is None:
+            return None
+        return implied_key(self.key, f"{self._place}.{len(self.made)}" if self.made else str(self._place))
 
     def end(self, change: Delete) -> None:
         """Note the deletion that ends the object's generation. Its row belongs to no generation and is not written here."""

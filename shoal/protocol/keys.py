@@ -18,6 +18,11 @@ def make_key(now_ms: int, random: bytes) -> str:
     return f"c{now_ms:012x}-{random.hex()}"
 
 
+def is_made(key: str) -> bool:
+    """Whether a client generated `key`; false for a key that a user chose."""
+    return key[:1] == "c" and _FORM.fullmatch(key) is not None
+
+
 def is_made_before(key: str, wall_ms: int) -> bool:
     """Whether a client generated `key` before `wall_ms`; false for a key that a user chose."""
     # Generated keys sort by their times: most are new, and this comparison settles them.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.mutants import (
     branching,
-    clocks,
     compacting,
     consensus,
     copies,
@@ -58,7 +57,6 @@ _MODULES = (
     watching,
     yjs,
     consensus,
-    clocks,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}

@@ -22,7 +22,6 @@ from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Target
-from shoal.node.values import scalars
 from shoal.node.values.scalars import Counters
 from shoal.node.watching import changelog, feed, resumable
 from shoal.node.watching.audience import Audience
@@ -32,7 +31,8 @@ from shoal.node.writes.idempotency import Answered, IdempotencyTable
 from shoal.protocol import requests
 from shoal.protocol.requests import AnyWrite, Change, CounterValue, Durability, ObjectKind, Watch
 from shoal.storage.commit import GroupCommit
-from tests.mutants.mutant import Mutant, patch_applier
+from shoal.storage.keys import Kind
+from tests.mutants.mutant import Mutant, forget_implied_keys, patch_applier
 
 # ── what has an unknown outcome ───────────────────────────────────────────────
 
@@ -40,7 +40,7 @@ from tests.mutants.mutant import Mutant, patch_applier
 def an_add_counts_again_at_another_node(patch: pytest.MonkeyPatch) -> None:
     """What came from a peer does not answer a key, and a counter knows its users' keys alone."""
     patch.setattr(incoming, "_claim", lambda own, key, dot: None)
-    patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
+    forget_implied_keys(patch, Kind.COUNTER)
 
 
 def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None
 
     patch.setattr(Quorum, "when_replicated", when_replicated)
     patch.setattr(IdempotencyTable, "find", find)
-    patch.setattr(scalars, "implied_key", lambda request_key, nth: None)
+    forget_implied_keys(patch, Kind.COUNTER)
 
 
 def the_last_of_concurrent_assigns_wins(patch: pytest.MonkeyPatch) -> None:
@@ -84,21 +84,28 @@ def the_last_of_concurrent_assigns_wins(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
-    """What peers add goes to the totals only; a read of the counter mends its value, on this node."""
+    """What peers add is set aside; a read of the counter adds it to the value, on this node."""
+    aside = b"W"
+
+    def amount(rows: Any, row: bytes) -> int:
+        return counter.unpack(rows.get(row) or b"")
+
     sound = Incoming._receive
 
     def receive(self: Incoming, place: Any, stamp: Stamp, change: Any, beside: Any) -> bool:
         before = place.rows.get(counter.VALUE)
         filled = sound(self, place, stamp, change, beside)
         if isinstance(change, counter.Add) and before is not None:
+            added = amount(place.rows, counter.VALUE) - counter.unpack(before)
+            place.rows.put(aside, counter.pack(amount(place.rows, aside) + added))
             place.rows.put(counter.VALUE, before)
         return filled
 
     def read(self: Counters, view: View, request: requests.ReadCounter) -> CounterValue:
-        value = sum(counter.unpack(total) for _, total in view.rows.scan(counter.TOTAL))
-        if value != counter.value(view.rows):
+        value = counter.value(view.rows) + amount(view.rows, aside)
+        if view.rows.get(aside) is not None:
             storage: Any = view.transaction._storage
-            storage.write({view.rows.key(counter.VALUE): counter.pack(value)})
+            storage.write({view.rows.key(counter.VALUE): counter.pack(value), view.rows.key(aside): None})
             storage.sync()
         return CounterValue(value)
 

@@ -10,6 +10,8 @@ import pytest
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.appliers import mutation
+from shoal.node.handler import WriteContext
+from shoal.storage.keys import Kind
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -20,6 +22,12 @@ def patch_applier(patch: pytest.MonkeyPatch, kind: type, apply: Callable[[Rows, 
     patch.setitem(
         mutation._APPLIERS, kind, sound._replace(apply=lambda rows, stamp, change, _attached: apply(rows, stamp, change))
     )
+
+
+def forget_implied_keys(patch: pytest.MonkeyPatch, *kinds: Kind) -> None:
+    """Changes of objects of these kinds have no key that is derived from their request's."""
+    sound = WriteContext.implied_key.fget  # type: ignore[attr-defined]
+    patch.setattr(WriteContext, "implied_key", property(lambda self: None if self.target.kind in kinds else sound(self)))
 
 
 class Mutant(NamedTuple):

@@ -31,10 +31,10 @@ def a_counter_keeps_the_claim_that_lost(patch: pytest.MonkeyPatch) -> None:
     sound = counter._claim
 
     def claim(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
-        winner = rows.get(counter.KEY + key)
+        winner = rows.get(counter._key_row(key))
         sound(rows, key, claim, amount)
         if winner is not None and claim < winner[: counter._CLAIM_BYTES]:
-            counter._count(rows, winner, counter.unpack(winner[counter._CLAIM_BYTES :]))
+            counter._count(rows, counter.unpack(winner[counter._CLAIM_BYTES :]))
 
     patch.setattr(counter, "_claim", claim)
 

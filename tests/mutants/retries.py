@@ -11,13 +11,12 @@ from shoal.errors import NoQuorum
 from shoal.node import service
 from shoal.node.peers import incoming
 from shoal.node.peers.quorum import Quorum
-from shoal.node.thread import journals
 from shoal.node.transaction import Transaction
-from shoal.node.values import scalars
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol.requests import AnyReply, AnyRequest
+from shoal.storage.keys import Kind
 from shoal.transport.link import Link
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, forget_implied_keys
 
 
 def the_greatest_dot_of_a_key_is_kept(patch: pytest.MonkeyPatch) -> None:
@@ -38,8 +37,7 @@ def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def data_types_forget_the_key_of_a_request(patch: pytest.MonkeyPatch) -> None:
-    for module in (scalars, journals):
-        patch.setattr(module, "implied_key", lambda request_key, nth: None)
+    forget_implied_keys(patch, Kind.COUNTER, Kind.REGISTER, Kind.THREAD)
 
 
 def a_retry_goes_without_its_key(patch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,16 @@ Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per 
 - Two exceptions need agreement, which the node reaches (`shoal/node/peers/rights.py`): a draw from the
   pool, and a draw from the account of an opening that is over. Here they only add and subtract.
 - A grant and a spend may have a key. If several have one key, the one with the least dot counts, as in a
-  counter. A spend that loses gives its rights back to its own account, for good: it cannot win again.
+  counter. The rights of a spend that loses go to the pool, for good: it cannot win again.
+- An account without rights has no row, so past openings leave nothing. Each change names the node of each
+  account that it changes; so whichever change makes the row, it is the same.
 
 So all rows except those of keys are sums, and any order of the operations gives the same.
 
 Rows:
     G row                        the grants: a counter's rows
-    S row                        the spends: a counter's rows, whose totals by origin are those of the accounts
-    A origin₁₆                   node₁₆ balance: the amounts it drew and was given, less those it gave; may be negative
+    S row                        the spends: a counter's rows
+    A origin₁₆                   node₁₆ rights: may be negative; no row if they are 0
     P                            the amount that was drawn from the pool; no row if it is 0
 """
 
@@ -45,6 +47,7 @@ class Spend(msgspec.Struct, array_like=True, frozen=True, tag="spend"):
     """A mutation: spends rights of the issuer's account."""
 
     amount: int
+    node: bytes  # The issuer's.
     key: str | None = None
 
 
@@ -54,14 +57,16 @@ class Draw(msgspec.Struct, array_like=True, frozen=True, tag="draw-rights"):
     source: bytes  # `THE_POOL`, or the origin whose account they come from.
     amount: int
     node: bytes  # The issuer's.
+    holder: bytes = b""  # The node of the source, if that is an account.
 
 
 class Transfer(msgspec.Struct, array_like=True, frozen=True, tag="transfer-rights"):
     """A mutation: gives rights of the issuer's account to another account."""
 
     to: bytes  # The origin of the other account.
-    node: bytes  # Its node.
+    holder: bytes  # Its node.
     amount: int
+    node: bytes  # The issuer's.
 
 
 Change = Grant | Spend | Draw | Transfer
@@ -80,17 +85,22 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     match change:
         case Grant(amount, key):
             counter.apply(grants(rows), stamp, counter.Add(amount, key))
-        case Spend(amount, key):
+        case Spend(amount, node, key):
+            before = counter.value(spends(rows))
             counter.apply(spends(rows), stamp, counter.Add(amount, key))
-        case Draw(source, amount, node):
+            _move(rows, stamp.dot.origin, node, -amount)
+            lost = amount - (counter.value(spends(rows)) - before)
+            if lost:  # Of this spend, or of the one that it wins against.
+                _put(rows, _drawn(rows) - lost)
+        case Draw(source, amount, node, holder):
             if source == THE_POOL:
                 _put(rows, _drawn(rows) + amount)
             else:
-                _move(rows, source, b"", -amount)
+                _move(rows, source, holder, -amount)
             _move(rows, stamp.dot.origin, node, amount)
-        case Transfer(to, node, amount):
-            _move(rows, stamp.dot.origin, b"", -amount)
-            _move(rows, to, node, amount)
+        case Transfer(to, holder, amount, node):
+            _move(rows, stamp.dot.origin, node, -amount)
+            _move(rows, to, holder, amount)
 
 
 def grants(rows: Rows) -> Rows:
@@ -116,25 +126,23 @@ def pool(rows: Rows) -> int:
 def rights(rows: Rows, origin: bytes) -> int:
     """What the account of `origin` may still spend; 0 if there is no such account."""
     stored = rows.get(ACCOUNT + origin)
-    balance = 0 if stored is None else counter.unpack(stored[ORIGIN_BYTES:])
-    return balance - counter.total(spends(rows), Origin(origin))
+    return 0 if stored is None else counter.unpack(stored[ORIGIN_BYTES:])
 
 
 def accounts(rows: Rows) -> list[Account]:
-    """All accounts, by origin."""
-    found: list[Account] = []
-    for row, stored in rows.scan(ACCOUNT):
-        origin = Origin(row[1:])
-        found.append(Account(origin, stored[:ORIGIN_BYTES], rights(rows, origin)))
-    return found
+    """All accounts whose rights are not 0, by origin."""
+    return [
+        Account(Origin(row[1:]), stored[:ORIGIN_BYTES], counter.unpack(stored[ORIGIN_BYTES:]))
+        for row, stored in rows.scan(ACCOUNT)
+    ]
 
 
 def _move(rows: Rows, origin: bytes, node: bytes, amount: int) -> None:
-    # An empty account stays: it says whose it was.
     row = ACCOUNT + origin
-    stored = rows.get(row) or bytes(ORIGIN_BYTES) + counter.pack(0)
-    balance = counter.unpack(stored[ORIGIN_BYTES:]) + amount
-    rows.put(row, max(stored[:ORIGIN_BYTES], node) + counter.pack(balance))
+    if left := rights(rows, origin) + amount:
+        rows.put(row, node + counter.pack(left))
+    else:
+        rows.delete(row)
 
 
 def _drawn(rows: Rows) -> int:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from shoal.crdt.rows import Stamp
 from shoal.crdt.values import counter, ormap, orset, register
 from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.implied_keys import check as check_implied
 from shoal.storage.keys import Kind
 
+
+def _check_add(_stamp: Stamp, change: counter.Add) -> None:
+    check_implied(change.key)
+
+
+def _check_entry(_stamp: Stamp, change: ormap.Change) -> None:
+    if isinstance(change, ormap.Add):
+        check_implied(change.request)
+
+
 APPLIERS: Appliers = {
-    counter.Add: bare(Kind.COUNTER, counter.apply),
+    counter.Add: bare(Kind.COUNTER, counter.apply, _check_add),
     register.Assign: bare(Kind.REGISTER, register.apply),
     orset.Alter: bare(Kind.SET, orset.apply),
     **{
-        kind: bare(Kind.MAP, ormap.apply, id_of=lambda _name, _stamp, change: change.key)
+        kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key)
         for kind in (ormap.Put, ormap.Add, ormap.Alter, ormap.Remove)
     },
 }

@@ -34,7 +34,6 @@ from shoal.node.document.generations import DocumentGenerations
 from shoal.node.document.opening import DocumentContext, OpenDocument, Opening
 from shoal.node.environment import Environment
 from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once
@@ -248,7 +247,7 @@ class Documents:
         edited = edit(live, client_id)
         made = _Authored(*edited, {client_id: author} if author else {})
         attempt = None
-        if (key := implied_key(context.key, context.stamp.nth)) is not None:
+        if (key := context.implied_key) is not None:
             attempt = repeats.attempt(key, client_id, made.update)
         self._integrate(context, made, attempt=attempt)
         return _json(live)

@@ -123,7 +123,7 @@ class Items:
             ttl_ms=ttl_ms,
             expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
             # Not the mutation's number, because a later put of the same item in this operation replaces this one.
-            request=implied_key(context.key, 0),
+            request=implied_key(context.key, "0"),
             vectors=tuple(request.vectors),
         )
         context.apply(change)

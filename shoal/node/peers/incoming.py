@@ -32,7 +32,6 @@ from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.document.documents import Documents
 from shoal.node.document.opening import DocumentContext
-from shoal.node.implied_keys import implied_key
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules
@@ -104,7 +103,11 @@ class _Batch:
 
 
 class Incoming:
-    """Applies operations of other nodes. `on_dangling` is called with a thread whose save builds on a pruned checkpoint."""
+    """Applies operations of other nodes.
+
+    `on_dangling` is called with a thread whose save builds on a pruned checkpoint, `on_keyed` with the partition of an
+    operation that has a key.
+    """
 
     def __init__(
         self,
@@ -133,6 +136,7 @@ class Incoming:
         self._rules = rules
         self._feed = feed
         self.on_dangling: Callable[[Target], None] = lambda _: None
+        self.on_keyed: Callable[[int], None] = lambda _: None
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
         """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
@@ -193,6 +197,8 @@ class Incoming:
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         is_fresh = body.key is not None and _claim(own, keys.request_key(number, body.key), dot)
         fresh = body.key if is_fresh else None
+        if body.key is not None:
+            self.on_keyed(number)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(batch, number, stamp, change, beside, fresh)
@@ -229,7 +235,7 @@ class Incoming:
             elif target.kind is Kind.BUDGET:
                 self._budgets.changes(own, target)
             elif target.kind is Kind.MAP:
-                self._sums.receive(own, target, cast(ormap.Change, made), implied_key(fresh, stamp.nth))
+                self._sums.receive(own, target, cast(ormap.Change, made), fresh)
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             edit: requests.Edit | None = None

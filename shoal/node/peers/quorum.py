@@ -304,11 +304,6 @@ class Quorum:
         """See `Replicas.learning`."""
         return self._state.learning
 
-    @property
-    def clock_wrong(self) -> str:
-        """See `Replicas.clock_wrong`."""
-        return self._state.clock_wrong
-
     # ── counting ──────────────────────────────────────────────────────────────
 
     @property

@@ -15,7 +15,6 @@ from shoal.errors import BranchTaken, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.naming import hexed, unhex
 from shoal.node.thread.presence import absent, check_room, check_shown
 from shoal.node.thread.system_events import tell
@@ -77,7 +76,7 @@ class Branches:
         return Moved(request.branch, request.to, before, hexed(dag.heads(rows, request.branch)))
 
     def _put(self, context: WriteContext, request: Move, heads: list[dag.Head]) -> None:
-        key = implied_key(context.key, context.stamp.nth)
+        key = context.implied_key
         to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
         token = dag.token_of(request.branch, to, nonce)
         change = dag.Move(token, request.branch, to, [head.token for head in heads])

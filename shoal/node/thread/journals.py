@@ -13,7 +13,7 @@ from shoal.names import check_key, check_name
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key, users_key
+from shoal.node.implied_keys import users_key
 from shoal.node.thread.retention import check_reach, trim_by_rule
 from shoal.protocol import requests
 from shoal.protocol.requests import Append, Appended, ReadJournal
@@ -49,7 +49,7 @@ class Journals:
                     "Use a new key for a new event."
                 )
             return Appended(id=entry.position.hex(), appended=False)
-        change = journal.Append(digest, request.key or implied_key(context.key, context.stamp.nth))
+        change = journal.Append(digest, request.key or context.implied_key)
         id = context.stamp.pack_position().hex()
         context.apply(change, Blobs(request.event))
         trim_by_rule(context, self._config)

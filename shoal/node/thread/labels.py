@@ -13,7 +13,6 @@ from shoal.names import NAME_BYTES_MAX, check_key, check_name
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint
 from shoal.node.thread.ownership import check_owner
 from shoal.protocol import requests
@@ -99,7 +98,7 @@ def _annotate(context: WriteContext, request: Annotate) -> Annotated:
     """
     check_owner(context.rows, request)
     content = notes.pack(request.notes)
-    change = notes.Annotate(request.label, sha256(content).digest(), implied_key(context.key, context.stamp.nth))
+    change = notes.Annotate(request.label, sha256(content).digest(), context.implied_key)
     id = context.stamp.pack_position().hex()
     context.apply(change, Blobs(content))
     return Annotated(id)
@@ -125,7 +124,7 @@ def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
 
 def _claim(context: WriteContext, request: Claim) -> Claimed:
     # If one request went to two nodes, both claims have the same token and are one claim.
-    source = (implied_key(context.key, context.stamp.nth) or "").encode() or context.stamp.pack_position()
+    source = (context.implied_key or "").encode() or context.stamp.pack_position()
     claim = ownership.Claim(sha256(source).digest()[:16])
     context.apply(claim)
     return Claimed(claim.token.hex())

@@ -13,7 +13,7 @@ from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, T
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key, users_key
+from shoal.node.implied_keys import users_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     Dequeue,
@@ -71,7 +71,7 @@ class Queues:
         start = stamp.pack_position()
         items: dict[bytes, Item] = {}
         ids, added = [], []
-        implied = implied_key(context.key, stamp.nth)
+        implied = context.implied_key
         for number, item in enumerate(request.items):
             key = item.key or (None if implied is None else f"{implied}\x00{number}")
             id = queue.identify(key) if key is not None else queue.identify_position(start, len(items))
@@ -139,7 +139,7 @@ class Queues:
                     by=[finish.by for finish in found.takers()],
                 )
             return Dequeued(False, first.by, first.result)
-        change = queue.Dequeue(name, id, request.by, implied_key(context.key, stamp.nth), request.result)
+        change = queue.Dequeue(name, id, request.by, context.implied_key, request.result)
         context.apply(change)
         if name == INBOX:
             # A worklist must know its finished entries for as long as it is used; an inbox forgets them after a while.

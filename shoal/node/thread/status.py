@@ -11,7 +11,6 @@ from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.thread.system_events import tell
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
 
@@ -37,7 +36,7 @@ class StatusHandler:
         check_text(self._config, request.by, "an author")
 
     def _move(self, context: WriteContext, request: MoveThread) -> Standing:
-        change = status.Move(request.status, request.reason, request.by, implied_key(context.key, context.stamp.nth))
+        change = status.Move(request.status, request.reason, request.by, context.implied_key)
         context.apply(change)
         tell(context, "status", {"status": request.status, "by": request.by, "reason": request.reason})
         return shown(context.rows)

@@ -20,7 +20,6 @@ from shoal.names import check_key, check_name
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.checks import check_size, check_text
 from shoal.node.handler import Checks, Contest, Contests, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.thread.system_events import tell
 from shoal.protocol.requests import (
     BeginStep,
@@ -232,7 +231,7 @@ class Steps:
             entry = context.apply(result, Blobs(request.value))
         else:
             there = tuple(attempt.id for attempt in entry.attempts)
-            key = implied_key(context.key, context.stamp.nth)
+            key = context.implied_key
             decision = step_log.Decide(request.step, there, request.how, by=request.by, reason=request.reason, key=key)
             entry = context.apply(decision)
         fields = {"step": request.step, "how": request.how, "by": request.by, "reason": request.reason}

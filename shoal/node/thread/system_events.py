@@ -14,11 +14,10 @@ from shoal import values
 from shoal.crdt.thread import journal
 from shoal.node.blobs import Blobs
 from shoal.node.handler import WriteContext
-from shoal.node.implied_keys import implied_key
 
 
 def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
     """Append an event with this `kind` and these fields, which must be values, to the thread's journal."""
     event = values.encode({"kind": kind} | fields)
-    change = journal.Append(sha256(event).digest(), implied_key(context.key, context.stamp.nth))
+    change = journal.Append(sha256(event).digest(), context.implied_key)
     context.apply(change, Blobs(event))

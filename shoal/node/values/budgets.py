@@ -21,7 +21,7 @@ from shoal.crdt.values import budget, counter, shares
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key, users_key
+from shoal.node.implied_keys import users_key
 from shoal.node.incarnation import Incarnation
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -48,6 +48,7 @@ class Drawn(NamedTuple):
 
     source: bytes
     amount: int
+    holder: bytes = b""  # The node of the source, if that is an account.
 
 
 class Budgets:
@@ -113,7 +114,7 @@ class Budgets:
         """
         if _is_known(budget.grants(context.rows), request, "granted"):
             return Granted(budget.remaining(context.rows), granted=False)
-        change = budget.Grant(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        change = budget.Grant(request.amount, request.key or context.implied_key)
         context.apply(change)
         self.changes(context.transaction, context.target)
         return Granted(budget.remaining(context.rows), granted=True)
@@ -132,7 +133,7 @@ class Budgets:
         usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
         if request.amount > usable:
             raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
-        change = budget.Spend(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        change = budget.Spend(request.amount, self._incarnation.node, request.key or context.implied_key)
         context.apply(change)
         self.changes(context.transaction, target)
         return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True)
@@ -140,7 +141,7 @@ class Budgets:
     def _draw(self, context: WriteContext, request: DrawRights) -> requests.Rights:
         """Draw first from past openings of this directory, then the rest, or a share, from the pool."""
         rows, own = context.rows, context.stamp.dot.origin
-        drawn = [Drawn(account.origin, account.rights) for account in self.over(rows, request.reclaimed)]
+        drawn = [Drawn(account.origin, account.rights, account.node) for account in self.over(rows, request.reclaimed)]
         lacking = request.amount - budget.rights(rows, own) - sum(each.amount for each in drawn)
         pool = budget.pool(rows)
         if lacking > 0 and pool > 0:
@@ -164,7 +165,7 @@ class Budgets:
             context.transaction.when_written(lambda: self.keep(target, 0))
             amount = min(request.amount, usable)
             back = [Drawn(budget.THE_POOL, amount)] if amount > 0 else []
-        self._move(context, [Drawn(each.source, -each.amount) for each in back])
+        self._move(context, [each._replace(amount=-each.amount) for each in back])
         moved = sum(each.amount for each in back)
         return requests.Rights(moved, usable if request.unsure else usable - moved)
 
@@ -174,14 +175,14 @@ class Budgets:
         amount = min(usable, request.amount)
         if amount <= 0 or to == own:
             return requests.Rights(0, usable)
-        change = budget.Transfer(to, _unhexed(request.node), amount)
+        change = budget.Transfer(to, _unhexed(request.node), amount, self._incarnation.node)
         context.apply(change)
         self.changes(context.transaction, context.target)
         return requests.Rights(amount, usable - amount)
 
     def _move(self, context: WriteContext, draws: list[Drawn]) -> None:
         for each in draws:
-            context.apply(budget.Draw(each.source, each.amount, self._incarnation.node))
+            context.apply(budget.Draw(each.source, each.amount, self._incarnation.node, each.holder))
         self.changes(context.transaction, context.target)
 
     # ── rights ────────────────────────────────────────────────────────────────
@@ -246,7 +247,7 @@ class Budgets:
             from_pool = each.source == budget.THE_POOL
             back = min(each.amount, short if from_pool else max(0, -budget.rights(rows, each.source)))
             if back:
-                excess.append(Drawn(each.source, back))
+                excess.append(each._replace(amount=back))
             short -= back if from_pool else 0
             counts += each.amount - back
         if short and counts:

@@ -13,7 +13,6 @@ from shoal.errors import InvalidInput, TooLarge, TooManySiblings
 from shoal.names import check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.node.values.scalars import AMOUNT_MAX, check_expected
 from shoal.node.values.sets import check_elements, spelled
 from shoal.node.values.sums import Sums
@@ -85,7 +84,7 @@ class Maps:
             check_expected(f"{request.key!r} of map {request.map!r}", request.expect, register.siblings(mine))
         self._bound(rows, request)
         seen = register.clipped(register.context_of(mine), stamp.context)
-        implied = implied_key(context.key, stamp.nth)
+        implied = context.implied_key
         change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
         context.apply(change)
         siblings = register.siblings(mine)
@@ -103,7 +102,7 @@ class Maps:
             TooLarge: the map has `map_keys_max` keys.
         """
         self._bound(context.rows, request)
-        key = implied_key(context.key, context.stamp.nth)
+        key = context.implied_key
         before = ormap.unkeyed(context.rows, request.key, context.stamp.dot.origin) if key is None else []
         amount = request.amount + sum(part.amount for part in before)
         change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)

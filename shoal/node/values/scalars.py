@@ -11,7 +11,6 @@ from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblin
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
 
@@ -47,7 +46,7 @@ class Counters:
                     "Nothing was written. Use a new key for a new add."
                 )
             return Added(value=counter.value(rows), added=False)
-        change = counter.Add(request.amount, request.key or implied_key(context.key, context.stamp.nth))
+        change = counter.Add(request.amount, request.key or context.implied_key)
         context.apply(change)
         return Added(value=counter.value(rows), added=True)
 
@@ -83,7 +82,7 @@ class Registers:
         # The context always travels in the change, so that applying it needs nothing else.
         seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
         seen = register.clipped(seen, stamp.context)
-        change = register.Assign(request.value, register.context_entries(seen), implied_key(context.key, stamp.nth))
+        change = register.Assign(request.value, register.context_entries(seen), context.implied_key)
         context.apply(change)
         live = register.entries(rows)
         siblings = register.siblings_of(live)

@@ -14,6 +14,7 @@ from functools import partial
 
 from shoal.crdt.rows import Rows
 from shoal.crdt.values import ormap
+from shoal.node.implied_keys import is_of
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 
@@ -53,8 +54,8 @@ class Sums:
         transaction.when_written(partial(self._drop, target, key))
 
     def receive(self, transaction: Transaction, target: Target, change: ormap.Change, fresh: str | None) -> None:
-        """A peer's change of a map was applied. `fresh`: the request that no other operation has, if there is one."""
-        if isinstance(change, ormap.Add) and change.request is not None and change.request == fresh:
+        """A peer's change of a map was applied. `fresh`: its request's key, if no other operation has it."""
+        if isinstance(change, ormap.Add) and is_of(change.request, fresh):
             self.add(transaction, target, change.key, change.amount)
         elif isinstance(change, ormap.Add | ormap.Remove):
             self.drop(transaction, target, change.key)

@@ -92,7 +92,7 @@ class _Writing(Struct, frozen=True):
 class Issuer:
     """Makes operations of requests. If set, `on_logged` is called with each; `operations` counts them.
 
-    If set, `check_time` is called before each, with the time that it will carry; it may raise.
+    `on_keyed` is called with the partition of each that has a key.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Issuer:
         self._feed = feed
         self._receipts = IdempotencyTable(storage, environment.now_ms, config)
         self.on_logged: Callable[[Logged], None] | None = None
-        self.check_time: Callable[[int], None] | None = None
+        self.on_keyed: Callable[[int], None] = lambda _: None
         self.operations = 0
 
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
@@ -162,7 +162,6 @@ class Issuer:
         """Decide, apply and write a request as one operation, not yet durable. A repeated key gets its stored reply.
 
         Raises:
-            ClockWrong: this node's clock is wrong. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
@@ -193,10 +192,10 @@ class Issuer:
         besides: list[Blobs] = []
         staged: list[Staged] = []
         is_remembered = False
-        for target, write in zip(located.targets, located.writes, strict=True):
+        for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
-            context = WriteContext(transaction, target, generation.rows, here, writing.key)
+            context = WriteContext(transaction, target, generation.rows, here, writing.key, place)
             replies.append(self._writers[type(write)](context, write))
             is_remembered = is_remembered or context.is_remembered
             for made in context.made:
@@ -217,11 +216,8 @@ class Issuer:
         return Issued(reply, partition.written, partition.vector, endings, stamp.dot)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
-        now_ms = self._now_ms()
-        if self.check_time is not None:
-            self.check_time(now_ms)
         origin = self._incarnation.origin(transaction)
-        wall_ms = max(0, min(now_ms, END_MS - 1))  # Peers reject times outside this range.
+        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers reject times outside this range.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 
@@ -241,6 +237,7 @@ class Issuer:
             transaction.put(keys.vector(partition.number, origin), moved.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
+            self.on_keyed(partition.number)
         number = self._commit.write(transaction.rows)
         partition.adopt(partition.vector.issue(dot), tips, written=number)
         self.operations += 1

@@ -98,7 +98,7 @@ class Model:
         for giver in others:
             amount = min(shares.to_give(self.known(giver), asked), self.held()[giver])
             if amount > 0:
-                self.move(giver, Transfer(node, node, amount))
+                self.move(giver, Transfer(node, node, amount, giver))
                 asked -= amount
 
     def settle(self, order: Callable[[], list[bytes]]) -> None:
@@ -151,7 +151,7 @@ def test_a_budget_that_one_node_spends_costs_moves_that_grow_with_its_logarithm(
     model.settle(lambda: model.nodes)
     step = max(1, amount // 1000)
     while (rights := model.held()[first]) > 0:
-        model.apply(first, Spend(min(step, rights)))
+        model.apply(first, Spend(min(step, rights), first))
         model.look(first)
     assert budget.remaining(model.rows) < len(model.nodes)  # The last ones it asks for when it needs them.
     assert model.moves <= 30 * amount.bit_length()
