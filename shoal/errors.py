@@ -16,8 +16,7 @@ status. docs/ERRORS.md is made from this module.
     │       SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
-    │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NoQuorum
-    │       └── ReadOnly: ClockWrong
+    │   └── Unavailable: Overloaded, ShuttingDown, ReadOnly, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NoQuorum
     ├── Unreachable, PeerRefused, BadOperation
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
 """
@@ -365,15 +364,9 @@ class ShuttingDown(Unavailable):
 
 
 class ReadOnly(Unavailable):
-    """The node serves reads and rejects writes: its storage failed, or it is a class below this one."""
+    """Storage failed; the node serves reads and rejects writes."""
 
     code = "read-only"
-
-
-class ClockWrong(ReadOnly):
-    """A majority of the members have clocks that differ from the node's by more than `clock_skew_max_ms`. Set its clock."""
-
-    code = "clock-wrong"
 
 
 class RightsElsewhere(Unavailable):

@@ -38,7 +38,6 @@ _WRITE = (
     errors.KeyExpired,
     errors.ShuttingDown,
     errors.ReadOnly,
-    errors.ClockWrong,
     errors.NoQuorum,
     errors.OutcomeUnknown,
     errors.StorageFull,

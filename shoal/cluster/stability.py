@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
 
 
 class Holding(NamedTuple):
@@ -64,3 +64,33 @@ def lacks(waiting: Waiting, owner: Holding) -> bool:
     if waiting.bound is None:
         return owner.whole is None or not owner.whole.covers(waiting.dot)
     return not owner.vector.dominates(waiting.bound)
+
+
+class Cut(NamedTuple):
+    """The operations of a partition that are stable in two steps, as an eraser is; and those that will be next."""
+
+    stable: VersionVector = NOTHING_SEEN
+    next: VersionVector = NOTHING_SEEN  # What every owner held when the bound was taken.
+    bound: VersionVector | None = None
+
+
+def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
+    """The cut once the owners hold this; `owners` as for `advanced`.
+
+    What every owner's whole vector covers is stable once every owner holds everything that any of them held then.
+    """
+    wholes = [owner.whole for owner in owners if owner.whole is not None]
+    if len(wholes) < len(owners):
+        return cut
+    bound = wholes[0]
+    for whole in wholes[1:]:
+        bound = bound.join(whole)
+    if cut.bound is not None and not bound.dominates(cut.bound):
+        cut = Cut(cut.stable)  # It names operations that were lost with a disk.
+    if cut.bound is None:
+        common = {origin: min(whole[origin] for whole in wholes) for origin in wholes[0]}
+        cut = Cut(cut.stable, VersionVector(common), bound)
+    assert cut.bound is not None
+    if all(owner.vector.dominates(cut.bound) for owner in owners):
+        return Cut(cut.next)
+    return cut

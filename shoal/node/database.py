@@ -27,6 +27,7 @@ from shoal.errors import (
 from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.erasure import Erasure
+from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
@@ -127,6 +128,14 @@ class Database:
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
+        self.claims = ClaimSweeper(
+            storage,
+            commit,
+            partitions=self.partitions,
+            generations=self.generations,
+            config=config,
+            environment=environment,
+        )
         self.statuses = StatusLister(storage, commit, catalog=self.catalog, generations=self.generations)
         self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
@@ -236,6 +245,8 @@ class Database:
             config=config,
             feed=feed,
         )
+
+        self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
 
     # ── writes ────────────────────────────────────────────────────────────────
 

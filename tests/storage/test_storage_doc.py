@@ -16,14 +16,14 @@ from shoal.crdt import schema
 from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.items import indexes, items
 from shoal.crdt.thread import queue
-from shoal.crdt.values import budget, counter, ormap, orset, register
+from shoal.crdt.values import budget, counter, expiring, ormap, orset, register
 from shoal.node.appliers.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "STORAGE.md").read_text()
 ALONE = {
-    "counter": (counter,),
+    "counter": (counter, expiring),
     "register": (register,),
     "document": (document, compaction, repeats),
     "items": (items, indexes),

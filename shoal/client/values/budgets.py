@@ -44,7 +44,7 @@ class Budget(Deletable):
         return f"Budget({self.space!r}, {self.name!r})"
 
     async def grant(self, amount: int, *, key: str | None = None, durability: Durability | None = None) -> int:
-        """Add to the amount that may be spent, and return the amount left. Of all grants with one `key`, one counts.
+        """Add to the amount that may be spent, once for each `key` as long as the budget exists, and return what is left.
 
         Raises:
             KeyReused: `key` was used with another amount.
@@ -54,7 +54,7 @@ class Budget(Deletable):
         return reply.remaining
 
     async def spend(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
-        """Spend, and return the amount left. Of all spends with one `key`, one counts.
+        """Spend, once for each `key` as long as the budget exists, and return the amount left.
 
         A spend is as durable as any write: with "local" it survives a crash, with "quorum" also the loss
         of a disk. "memory" means "local" here.

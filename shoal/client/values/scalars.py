@@ -36,7 +36,10 @@ class Counter(Deletable):
         return f"Counter({self.space!r}, {self.name!r})"
 
     async def add(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
-        """Add `amount` (negative subtracts) and return the value. Of all adds with one `key`, one counts.
+        """Add `amount` (negative subtracts), once for each `key` as long as the counter exists, and return the value.
+
+        Without a `key`, the client makes one for the request, so that a retry counts once. Nodes remember it for
+        `key_window_s`; a later retry raises `KeyExpired`.
 
         Raises:
             KeyReused: `key` was used with another amount.

@@ -3,16 +3,20 @@
 Laws:
 - A piece is read in one step, at a vector that is durable as a whole, so that a crash cannot take back what it shows.
 - It holds a bounded number of rows and bytes, and at least one row.
-- Only rows of objects are compared. Hash chains protect the log and the vectors; `shoal verify` checks the rows derived
-  from these (request keys, the catalog, indexes, snapshots); the node's own rows have no counterpart.
+- Only rows of objects are compared, and of these none that expire (`shoal.node.collection.expiring`). Hash chains protect
+  the log and the vectors; `shoal verify` checks the rows derived from these (request keys, the catalog, indexes, snapshots);
+  the node's own rows have no counterpart.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from shoal.cluster.scrub import Piece, vector_digest
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.node.collection.expiring import range_end
 from shoal.node.collection.garbage import of_partition
 from shoal.node.partitions import Partitions
 from shoal.storage import keys
@@ -55,7 +59,7 @@ class Evidence:
             erased = of_partition(self._storage, number, ERASED_MAX)
             if erased is None:
                 return None
-            for key, value in self._storage.scan(start, stop, limit=rows_max + 1):
+            for key, value in self._compared(start, stop, rows_max + 1):
                 if len(rows) == rows_max or (rows and size + len(value) > bytes_max):
                     stop = key
                     break
@@ -66,6 +70,21 @@ class Evidence:
         except StoreCorrupt:
             return None  # A request that reads the damaged block reports and repairs it.
         return Piece(number, vector_digest(partition.vector), start, stop, size, rows, erased)
+
+    def _compared(self, start: bytes, stop: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a range, without those that expire: these are passed over, not read."""
+        name, at = b"\xff", start
+        while at < stop:
+            for key, value in self._storage.scan(at, stop, limit=limit):
+                if not key.startswith(name):
+                    name = object_of(key)
+                end = range_end(name, key)
+                if end is not None:
+                    at = end
+                    break
+                yield key, value
+            else:
+                return
 
 
 def bounds(number: int) -> tuple[bytes, bytes]:

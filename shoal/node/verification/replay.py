@@ -3,7 +3,7 @@
 Laws:
 - Operations are applied in a causal order by the same code that applied them first, each under the vector of those
   before it, as on a peer that had received all of these.
-- Ended generations are not compared, nor rows that prunes, trims and compactions erased. A row that is missing
+- Ended generations are not compared, nor rows that prunes, trims and compactions erased, or that expired. A row that is missing
   for any other reason is a flaw.
 - A damaged operation does not affect others: it is reported, and the rest is folded.
 """
@@ -22,6 +22,7 @@ from shoal.crdt.thread import dag, journal, pruning, trimming
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.blobs import Blobs, is_gone
+from shoal.node.collection.expiring import expires
 from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
@@ -83,6 +84,7 @@ def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded)
     there = folded.rows.get(place, {})
     if place.kind is Kind.THREAD:
         there = _without_marks(there, here)
+    there = {row: value for row, value in there.items() if row in here or not expires(place.kind, row)}
     return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
 
 

@@ -262,7 +262,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a merged update is missing": (lose(first(D, b"M")), "is missing"),
     "what a compaction covers was altered": (flip(first(D, b"C")), "document 'essay'"),
     "what a compaction covers is forgotten": (lose(first(D, b"C")), "document 'essay'"),
-    "a counter's total was altered": (flip(first(C, b"T")), "rows differ from what its operations make"),
+    "a counter's value was altered": (flip(first(C, b"V")), "rows differ from what its operations make"),
     "a counter's key is forgotten": (lose(first(C, b"K")), "rows differ from what its operations make"),
     "a register's value was altered": (flip(first(R, b"S")), "rows differ from what its operations make"),
     "a sibling is missing": (lose(first(R, b"S")), "rows differ from what its operations make"),
@@ -277,7 +277,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "an index cannot be decoded": (flip(index_row(b"S"), 0), "its index of 'turn' cannot be decoded"),
     "an index is of no object": (put(lambda _: (keys.INDEX + b"\x00\x01\xffxyz", b"")), "belongs to no object"),
     "an object has a row too many": (
-        put(lambda rows: (first(C, b"T")(rows)[:-16] + bytes(16), b"\x05")),
+        put(lambda rows: (first(C, b"V")(rows)[:-1] + b"T", b"\x05")),
         "1 rows differ from what its operations make",
     ),
     "an object has rows and no operations": (

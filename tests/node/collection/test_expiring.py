@@ -1,0 +1,151 @@
+"""Claims under keys that clients made leave once they expired and are stable; the sums stay, and nothing counts twice."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from shoal.config import Config
+from shoal.crdt.rows import successor
+from shoal.errors import KeyExpired
+from shoal.node.collection.expiring import expires
+from shoal.node.verification.verify import verify
+from shoal.protocol import requests
+from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.protocol.requests import Add, Grant, ReadBudget, Spend
+from shoal.storage import keys
+from simulation.plan import Crash, Cut, Plan
+from simulation.world.environment import START_MS
+from tests.simulation.scene import ADD, Scene, on
+
+WINDOW_S = 20
+LONG_S = 60.0  # Until each node has looked twice at what has expired.
+PLAN = Plan(seed=1, duration_s=1.0, settings={"key_window_s": WINDOW_S, "scrub_interval_s": 5.0})
+
+
+def claims(scene: Scene, node: str) -> list[bytes]:
+    """The rows on a node's disk that may expire."""
+    rows = scene.cluster.hosts[node].disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))
+    split = (keys.split_object(key) for key, _ in rows)
+    return [row for _, kind, _, _, row in split if expires(kind, row)]
+
+
+def key_now(scene: Scene, number: int = 0) -> str:
+    return make_key(START_MS + int(scene.loop.time() * 1000), number.to_bytes(RANDOM_BYTES, "big"))
+
+
+def test_claims_of_clients_keys_leave_every_node_and_the_sums_stay() -> None:
+    async def story(scene: Scene) -> None:
+        client = scene.client("n1")
+        for _ in range(5):
+            await client.call(ADD)
+        await client.call(Grant("s", "b", 100))
+        await client.call(Spend("s", "b", 30))
+        await client.call(Add("s", "c", 2, "order-17"))
+        await scene.cluster.converged()
+        assert [len(claims(scene, node)) for node in scene.cluster.hosts] == [7, 7, 7]
+        await asyncio.sleep(LONG_S)
+        assert [claims(scene, node) for node in scene.cluster.hosts] == [[], [], []]
+        for node in scene.cluster.hosts:
+            assert await scene.count(node) == 7
+            assert (await scene.client(node).call(ReadBudget("s", "b"))).remaining == 70
+            assert verify(scene.cluster.hosts[node].disk.copy(), config=Config()).problems == []
+
+    on(story, PLAN)
+
+
+def test_a_key_that_a_user_chose_counts_once_for_ever() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(Add("s", "c", 2, "order-17"))
+        await scene.client("n1").call(ADD, key="my-own-key")
+        await scene.cluster.converged()
+        await asyncio.sleep(LONG_S)
+        assert not (await scene.client("n2").call(Add("s", "c", 2, "order-17"))).added
+        await scene.client("n2").call(ADD, key="my-own-key")
+        assert await scene.count("n2") == 3
+
+    on(story, PLAN)
+
+
+def test_nothing_leaves_before_the_window_is_over() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(ADD)
+        await scene.cluster.converged()
+        await asyncio.sleep(WINDOW_S)
+        assert [len(claims(scene, node)) for node in scene.cluster.hosts] == [1, 1, 1]
+
+    on(story, PLAN)
+
+
+def test_an_add_that_two_nodes_took_across_a_long_cut_counts_once() -> None:
+    """Nothing is swept while a node is away, though its window is long over: it may bring the same request."""
+
+    async def story(scene: Scene) -> None:
+        key = key_now(scene)
+        cut = scene.begin(Cut(at=0.0, sources=["n3"], targets=["n1", "n2"], for_s=LONG_S * 2))
+        await asyncio.sleep(0.1)
+        for node in ("n1", "n3"):
+            await scene.client(node).call(ADD, key=key)
+        await asyncio.sleep(LONG_S)
+        assert [len(claims(scene, node)) for node in scene.cluster.hosts] == [1, 1, 1]
+        for node in ("n1", "n2"):
+            with pytest.raises(KeyExpired):
+                await scene.client(node).call(ADD, key=key_before(scene))
+        await cut
+        await scene.cluster.converged()
+        await asyncio.sleep(LONG_S)
+        assert [len(claims(scene, node)) for node in scene.cluster.hosts] == [0, 0, 0]
+        assert [await scene.count(node) for node in scene.cluster.hosts] == [1, 1, 1]
+
+    on(story, PLAN)
+
+
+def key_before(scene: Scene) -> str:
+    return make_key(START_MS + int((scene.loop.time() - 2 * WINDOW_S) * 1000), b"\xff" * RANDOM_BYTES)
+
+
+def test_a_request_that_comes_again_after_the_sweep_adds_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        key = key_now(scene)
+        await scene.client("n1").call(ADD, key=key)
+        await scene.cluster.converged()
+        await asyncio.sleep(LONG_S)
+        for node in scene.cluster.hosts:
+            with suppress(KeyExpired):  # Its answer is still known, or it is too old: nothing else.
+                await scene.client(node).call(ADD, key=key)
+        assert [await scene.count(node) for node in scene.cluster.hosts] == [1, 1, 1]
+
+    on(story, PLAN)
+
+
+def test_what_an_earlier_opening_left_is_swept_too() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(ADD)
+        await scene.cluster.converged()
+        for node in list(scene.cluster.hosts):
+            await scene.begin(Crash(at=0.0, node=node, down_s=WINDOW_S * 2.0))
+        await scene.cluster.converged()
+        assert await scene.count("n1") == 1
+        await asyncio.sleep(LONG_S)
+        assert [claims(scene, node) for node in scene.cluster.hosts] == [[], [], []]
+
+    on(story, PLAN)
+
+
+def test_a_batch_that_went_to_two_nodes_counts_once_though_its_first_write_changed_one_of_them_only() -> None:
+    async def story(scene: Scene) -> None:
+        key = key_now(scene)
+        removal = requests.AlterSet("s", "{t}/x", [], [b"\xa1e"])
+        batch = requests.Batch([removal, Add("s", "{t}/c", 1)])
+        cut = scene.begin(Cut(at=0.0, sources=["n3"], targets=["n1", "n2"], for_s=2.0))
+        await asyncio.sleep(0.1)
+        await scene.client("n3").call(requests.AlterSet("s", "{t}/x", [b"\xa1e"], []))
+        for node in ("n1", "n3"):
+            await scene.client(node).call(batch, key=key)
+        await cut
+        await scene.cluster.converged()
+        assert (await scene.client("n1").call(requests.ReadCounter("s", "{t}/c"))).value == 1
+
+    on(story, PLAN)
