@@ -50,6 +50,8 @@ class Config(Struct, frozen=True, kw_only=True):
     session_wait_s: float = 2.0  # For the operations that a client's bookmark names; then SessionBehind.
     tick_s: float = 0.05  # Between two looks for work that is due.
     sync_interval_s: float = 0.5  # Between two comparisons with a peer, with jitter.
+    clock_skew_max_ms: int = 10_000  # From a majority of the members' clocks; beyond this a node rejects writes: ClockWrong.
+    clock_interval_s: float = 10.0  # Between two comparisons of clocks with the peers.
     mark_interval_s: float = 5.0  # Between two records of what each peer was ever known to hold.
     peer_message_bytes_max: int = 40 * MiB  # From a peer; one operation may hold a whole request.
     peer_send_bytes_max: int = 8 * MiB  # Queued for one peer; beyond this, pushes are dropped and later fetched by sync.

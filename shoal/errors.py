@@ -16,7 +16,8 @@ status. docs/ERRORS.md is made from this module.
     │       SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
-    │   └── Unavailable: Overloaded, ShuttingDown, ReadOnly, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NoQuorum
+    │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NoQuorum
+    │       └── ReadOnly: ClockWrong
     ├── Unreachable, PeerRefused, BadOperation
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
 """
@@ -364,9 +365,15 @@ class ShuttingDown(Unavailable):
 
 
 class ReadOnly(Unavailable):
-    """Storage failed; the node serves reads and rejects writes."""
+    """The node serves reads and rejects writes: its storage failed, or it is a class below this one."""
 
     code = "read-only"
+
+
+class ClockWrong(ReadOnly):
+    """A majority of the members have clocks that differ from the node's by more than `clock_skew_max_ms`. Set its clock."""
+
+    code = "clock-wrong"
 
 
 class RightsElsewhere(Unavailable):

@@ -38,6 +38,7 @@ _WRITE = (
     errors.KeyExpired,
     errors.ShuttingDown,
     errors.ReadOnly,
+    errors.ClockWrong,
     errors.NoQuorum,
     errors.OutcomeUnknown,
     errors.StorageFull,

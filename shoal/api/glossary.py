@@ -163,6 +163,8 @@ NAMES: dict[str, str] = {
     "early": "Operations that wait for those they depend on.",
     "quarantined": "Operations that could not be applied.",
     "clock_ahead_ms": "How far operations' times are ahead of the clock.",
+    "clocks": "Clocks that differ by more than clock_skew_max_ms, and what to do.",
+    "clock_ms": "How far the peer's clock is ahead of this node's, in milliseconds; null if that is not known.",
     "lacks": "How many operations are durable here but not known to be held by the peer.",
     "ahead": "How many operations the peer holds and this node does not.",
     "lag_ms": "How old the oldest operation is that the peer lacks.",

@@ -67,6 +67,7 @@ class MemberView(Struct):
     reason: str
     vector: dict[str, int]
     origins: int
+    clock_ms: int | None
 
 
 class ClusterDocument(Struct):
@@ -83,6 +84,7 @@ class ClusterDocument(Struct):
     learning: list[str]  # If the node is a learner and so counts in no quorum: how far it is with each of the others.
     differing: list[str]  # Objects whose rows differ from a peer's at equal vectors, and how this node settled it.
     replaced: int  # Objects whose rows were rebuilt from the log, since the node started.
+    clocks: list[str]  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More about the node that answers.
 
@@ -131,6 +133,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         learning=view.learning,
         differing=view.differing,
         replaced=view.replaced,
+        clocks=view.clocks,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

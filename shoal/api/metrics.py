@@ -166,11 +166,15 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     yield counter("shoal_replaced_objects", "Objects whose rows were rebuilt from the log", cluster.replaced)
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
+    yield gauge(
+        "shoal_clocks_differ", "Clocks of members that differ too much, and this node's if it is wrong", len(cluster.clocks)
+    )
     peers = cluster.members[1:]
     linked = gauge("shoal_peer_linked", "1 if there is a link to the peer", labels=["peer"])
     lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that the peer is not known to hold", labels=["peer"])
     lag = gauge("shoal_peer_lag_seconds", "The age of the oldest operation that the peer lacks", labels=["peer"])
     ahead = gauge("shoal_peer_ahead_operations", "Operations that the peer holds and this node does not", labels=["peer"])
+    clock = gauge("shoal_peer_clock_ahead_seconds", "How far the peer's clock is ahead of this node's", labels=["peer"])
     waiting = gauge("shoal_peer_waiting_bytes", "Bytes that wait to be sent to the peer", labels=["peer"])
     dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit the queue", labels=["peer"])
     for peer in peers:
@@ -178,9 +182,11 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
         lacks.add_metric([peer.name], peer.lacks)
         lag.add_metric([peer.name], peer.lag_ms / 1000)
         ahead.add_metric([peer.name], peer.ahead)
+        if peer.clock_ms is not None:
+            clock.add_metric([peer.name], peer.clock_ms / 1000)
         waiting.add_metric([peer.name], peer.waiting_bytes)
         dropped.add_metric([peer.name], peer.dropped)
-    yield from (linked, lacks, lag, ahead, waiting, dropped)
+    yield from (linked, lacks, lag, ahead, clock, waiting, dropped)
 
 
 class Metered:

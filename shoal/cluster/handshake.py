@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
 
-PEER_PROTOCOL = 5
+PEER_PROTOCOL = 6
 """The version spoken here. A node that speaks another is refused."""
 
 HANDSHAKE_BYTES_MAX = 16 * 1024

@@ -10,9 +10,9 @@ Laws:
 Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
-`Present` tells who is present, which is not durable. The messages of the quorum register are in
-`shoal.cluster.consensus.motions`. `Rows` and `Objects` compare the rows that equal
-operations have made (`shoal.cluster.scrub`).
+`Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
+quorum register are in `shoal.cluster.consensus.motions`. `Rows` and `Objects` compare the rows that equal operations have
+made (`shoal.cluster.scrub`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
+from shoal.cluster import clocks
+from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus import motions
 from shoal.cluster.consensus.motions import AnyMotion, Motion
 from shoal.cluster.operation import CHAIN_BYTES
@@ -223,6 +225,7 @@ Message = (
     | Present
     | Rows
     | Objects
+    | Clock
     | AnyMotion
 )
 
@@ -254,6 +257,7 @@ _Received = (
     | Present
     | Rows
     | Objects
+    | Clock
     | AnyMotion
 )
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
@@ -310,6 +314,8 @@ def decode(packed: bytes) -> Message:
         case Present(entries):
             if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
                 raise InvalidValue("a peer sent too many presence entries, or an impossible one. Nothing was written.")
+        case Clock():
+            clocks.check(message)
         case Motion():
             motions.check(message)
         case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,11 @@ class Environment:
     pause: Callable[[], Awaitable[None]] = turn  # Between two steps of work in the background.
 
 
+def _monotonic() -> float:
+    """Seconds. On Linux they include those in which the machine sleeps: waking up must not look like a clock that was set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
 def system_environment() -> Environment:
     """The clocks and randomness of this machine. Its single thread serves fsyncs, which the kernel serialises anyway."""
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-sync")
@@ -50,7 +56,7 @@ def system_environment() -> Environment:
 
     return Environment(
         now_ms=lambda: time.time_ns() // 1_000_000,
-        monotonic=time.monotonic,
+        monotonic=_monotonic,
         entropy=os.urandom,
         run_blocking=run_blocking,
         close=lambda: pool.shutdown(wait=True),

@@ -86,6 +86,11 @@ class Replicas(Protocol):
         """If this node is a learner: the reason, and its progress with each of the others; else empty. For people."""
         ...
 
+    @property
+    def clock_wrong(self) -> str:
+        """If a majority of the owners contradict this node's clock: by how much, and what to do; else empty. For people."""
+        ...
+
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
         """Return once this replica has applied everything that a quorum (or all) held of a partition when this was called.
 
@@ -189,6 +194,11 @@ class SingleNode:
     def learning(self) -> list[str]:
         """Empty: a single node is no learner."""
         return []
+
+    @property
+    def clock_wrong(self) -> str:
+        """Never: there is no other clock."""
+        return ""
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
         """Return at once."""

@@ -432,7 +432,7 @@ class Service:
             )
 
     def _status(self) -> requests.NodeStatus:
-        failed = self._commit.failed
+        failed = self._commit.failed or self._replicas.clock_wrong
         fence = self._incarnation.fence
         refilling = not failed and bool(fence or self._replicas.refilling)
         learning = "; ".join(self._replicas.learning)

@@ -30,6 +30,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 _POLL_S = 0.002
+_ANY_SKEW_MS = 1 << 50  # Wall clocks stand still here while the loop's goes on, unless a test says that they are compared.
 Spoil = Callable[[str, str, bytes], bytes | None]  # From, to, message; None drops it.
 Jumble = Callable[[deque[bytes]], None]
 
@@ -136,7 +137,14 @@ class Fleet:
         self._names = names
         self._seed = seed
         join = ",".join(f"{name}:1" for name in names)
-        base = {"tick_s": 0.005, "sync_interval_s": 0.02, "session_wait_s": 0.3, "quorum_timeout_s": 0.3, "join": join}
+        base: dict[str, object] = {
+            "tick_s": 0.005,
+            "sync_interval_s": 0.02,
+            "session_wait_s": 0.3,
+            "quorum_timeout_s": 0.3,
+            "join": join,
+        }
+        base["clock_skew_max_ms"] = _ANY_SKEW_MS
         self._config = msgspec.convert(base | settings, Config)
         self.members: dict[str, Member] = {}
         self.wires: dict[tuple[str, str], Wire] = {}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Term, Value
 from shoal.cluster.consensus.motions import Accept, Answer, Ask, Known, Motion, Prepare, Refusal, State, Vote
 from shoal.cluster.messages import (
@@ -43,7 +44,9 @@ values = st.builds(Value, st.integers(2, 99), st.binary(max_size=8), st.tuples(s
 terms = st.builds(Term, st.integers(0, 99), st.binary(max_size=16), st.integers(0, 99))
 known_terms, keys = st.dictionaries(st.text(max_size=9), terms, max_size=3), st.text(min_size=1, max_size=9)
 refusals: st.SearchStrategy[Refusal] = st.sampled_from(get_args(Refusal))
+times_ms = st.integers(0, 2**53 - 1)
 known: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Clock, times_ms, times_ms, st.integers(-1, 2**53 - 2), times_ms),
     st.builds(Prepare, keys, ballots, known_terms),
     st.builds(Accept, keys, ballots, values, known_terms),
     st.builds(Vote, keys, ballots, st.booleans(), refusals, ballots, ballots, values, terms, known_terms),

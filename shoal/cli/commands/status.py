@@ -74,6 +74,8 @@ def _show_cluster(cluster: ClusterView) -> None:
             line(f"{member.name}: {member.reason}")
     for progress in cluster.learning:
         line(f"a learner, so this node counts in no quorum yet: {progress}")
+    for differing in cluster.clocks:
+        line(f"clocks differ: {differing}")
     for disagreement in cluster.disagreements:
         line(f"members differ: {disagreement}")
     for difference in cluster.differing:

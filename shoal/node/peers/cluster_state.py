@@ -12,6 +12,7 @@ from shoal.crdt.dot import Dot
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.members import Members, MemberState
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Member
@@ -33,6 +34,7 @@ class ClusterState:
         config: Config,
         environment: Environment,
         scrubber: Scrubber,
+        clocks: ClockComparison,
     ) -> None:
         self._protocol = protocol
         self._database = database
@@ -41,6 +43,7 @@ class ClusterState:
         self._config = config
         self._environment = environment
         self._scrubber = scrubber
+        self._clocks = clocks
 
     def view(self) -> ClusterView:
         """See `Replicas.view`."""
@@ -57,7 +60,13 @@ class ClusterState:
             learning=self.learning,
             differing=self._scrubber.told,
             replaced=self._scrubber.replaced,
+            clocks=self._clocks.differing,
         )
+
+    @property
+    def clock_wrong(self) -> str:
+        """See `Replicas.clock_wrong`."""
+        return self._clocks.wrong
 
     @property
     def learning(self) -> list[str]:
@@ -113,6 +122,7 @@ class ClusterState:
             reason=self._members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
             vector=self._shown(known.totals),
             origins=len(known.totals),
+            clock_ms=self._clocks.ahead_ms(member.node),
         )
 
     def _lost_by(self, node: bytes) -> str:

@@ -304,6 +304,11 @@ class Quorum:
         """See `Replicas.learning`."""
         return self._state.learning
 
+    @property
+    def clock_wrong(self) -> str:
+        """See `Replicas.clock_wrong`."""
+        return self._state.clock_wrong
+
     # ── counting ──────────────────────────────────────────────────────────────
 
     @property

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from msgspec import Raw
 
 from shoal.cluster import messages
+from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Send, SetBack
@@ -56,6 +57,7 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.peers import vetting
 from shoal.node.peers.admission import Admission
+from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
@@ -122,6 +124,14 @@ class Replicator:
         members = Members(addresses_of(config))
         self._outlets = Outlets(dropped=members.note_dropped, bytes_max=config.peer_send_bytes_max // 2)
         presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
+        self._clocks = ClockComparison(
+            own=incarnation.node,
+            members=members,
+            environment=environment,
+            send=lambda node, clock: self._outlets.send((node,), clock),
+            config=config,
+        )
+        database.issuer.check_time = self._clocks.check
         self.register = QuorumRegister(
             storage,
             commit,
@@ -180,6 +190,7 @@ class Replicator:
                 config=config,
                 environment=environment,
                 scrubber=self.scrubber,
+                clocks=self._clocks,
             ),
         )
         self._admission = Admission(
@@ -194,6 +205,7 @@ class Replicator:
             RightsRequest: lambda node, request: self._outlets.send((node,), self._seeker.answer(request)),
             RightsReply: self._seeker.given,
             Present: presences.heard,
+            Clock: self._clocks.heard,
         }
 
     def start(self) -> None:
@@ -248,6 +260,7 @@ class Replicator:
         self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
+        self._clocks.admitted(peer.node)
         self._carry_out()
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
@@ -262,12 +275,14 @@ class Replicator:
         for message in self._presences.own():
             self._outlets.hint((peer.node,), message)
         self.register.linked(peer.node)
+        self._clocks.linked(peer.node)
         self.quorum.stir()
 
     def _forget(self, node: bytes) -> None:
         """Forget a node, because another directory is at its address now."""
         self._protocol.forget(node)
         self.scrubber.forget(node)
+        self._clocks.forget(node)
         self._runs.pop(node, None)
 
     def _compare(self, peer: Identity) -> None:
@@ -450,5 +465,6 @@ class Replicator:
                 self._keep_records()
                 self.scrubber.tick(self._environment.monotonic())
                 self.register.tick(self._environment.monotonic())
+                self._clocks.tick(self._environment.monotonic())
             except ShoalError:
                 continue  # Storage failed; writers get errors, and peers are not admitted.

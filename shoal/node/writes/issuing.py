@@ -93,6 +93,7 @@ class Issuer:
     """Makes operations of requests. If set, `on_logged` is called with each; `operations` counts them.
 
     `on_keyed` is called with the partition of each that has a key.
+    If set, `check_time` is called before each, with the time that it will carry; it may raise.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Issuer:
         self._receipts = IdempotencyTable(storage, environment.now_ms, config)
         self.on_logged: Callable[[Logged], None] | None = None
         self.on_keyed: Callable[[int], None] = lambda _: None
+        self.check_time: Callable[[int], None] | None = None
         self.operations = 0
 
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
@@ -162,6 +164,7 @@ class Issuer:
         """Decide, apply and write a request as one operation, not yet durable. A repeated key gets its stored reply.
 
         Raises:
+            ClockWrong: this node's clock is wrong. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
@@ -216,8 +219,11 @@ class Issuer:
         return Issued(reply, partition.written, partition.vector, endings, stamp.dot)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
+        now_ms = self._now_ms()
+        if self.check_time is not None:
+            self.check_time(now_ms)
         origin = self._incarnation.origin(transaction)
-        wall_ms = max(0, min(self._now_ms(), END_MS - 1))  # Peers reject times outside this range.
+        wall_ms = max(0, min(now_ms, END_MS - 1))  # Peers reject times outside this range.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
 

@@ -56,6 +56,7 @@ class Member(Struct, array_like=True, frozen=True):
     reason: str  # Why it is not linked, or the last rejection between the two; else empty.
     vector: dict[str, int]  # Origin (hex) → operations over all partitions that it is known to hold; the first by name.
     origins: int = 0  # How many origins there are; the vector lists at most `status_origins_max` of them.
+    clock_ms: int | None = None  # How far its clock is ahead of the serving node's; None if that is not known.
 
 
 class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
@@ -73,3 +74,4 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     learning: list[str] = field(default_factory=list)  # If this node is a learner: how far it is with each of the others.
     differing: list[str] = field(default_factory=list)  # Objects whose rows differ from a peer's at equal vectors, and why.
     replaced: int = 0  # Objects whose rows were rebuilt from the log, in this opening.
+    clocks: list[str] = field(default_factory=list)  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
