@@ -1,10 +1,10 @@
-"""What goes wrong on one node: a sync that fails, and clocks that are years off."""
+"""What goes wrong on one node: a sync that fails, and clocks that are off."""
 
 from __future__ import annotations
 
 from shoal.crdt.clock import END_MS
 from simulation.composites.stage import FAMILIES, NEVER_S, YEAR_MS, Composed, Stage
-from simulation.plan import Act, ClockJump, Crash, Fault, FullDisk
+from simulation.plan import Act, ClockJump, Crash, Cut, Fault, FullDisk
 from simulation.world.environment import START_MS
 
 
@@ -56,4 +56,33 @@ def years_off(stage: Stage) -> Composed:
         acts += stage.acts(kinds, stage.nodes, (stage.at - 0.5, stage.at), most=3)
         acts += stage.acts(kinds, [node], (stage.at, back_at), most=6)
         acts += stage.acts(kinds, stage.nodes, (stage.at + 0.2, back_at + 4.0), most=10)
-    return Composed(faults, acts, {"key_window_s": NEVER_S} if stage.random.random() < 0.8 else {}, back_at)
+    settings: dict[str, int | float | str] = {"key_window_s": NEVER_S} if stage.random.random() < 0.8 else {}
+    if stage.random.random() < 0.6:  # Else only a node that nobody told the time issues such times.
+        settings["clock_skew_max_ms"] = NEVER_S * 1000
+    return Composed(faults, acts, settings, back_at)
+
+
+def clock_off(stage: Stage) -> Composed:
+    """A node's clock jumps by seconds to hours, and back later; another may begin anew while it reaches the first alone.
+
+    Owed: everything. No time that is off reaches the others, once they have told it; they are not disturbed.
+    """
+    off, other, *rest = stage.random.sample(stage.nodes, len(stage.nodes))
+    by_ms = stage.random.choice((-1, 1)) * int(10 ** stage.random.uniform(4.2, 7.2))
+    back_at = round(stage.at + stage.between(6.0, 14.0), 3)
+    faults: list[Fault] = [ClockJump(at=stage.at, node=off, by_ms=by_ms)]
+    if stage.random.random() < 0.7:
+        faults.append(ClockJump(at=back_at, node=off, by_ms=-by_ms))
+    if rest and stage.random.random() < 0.6:
+        crash_at = round(stage.at + stage.between(0.2, 1.0), 3)
+        faults.append(
+            Cut(at=round(crash_at - 0.1, 3), sources=[other], targets=rest, both=True, for_s=stage.between(12.0, 16.0))
+        )
+        faults.append(Crash(at=crash_at, node=other, down_s=stage.between(0.05, 0.3)))
+    acts: list[Act] = []
+    for family in stage.families(list(FAMILIES)):
+        kinds = FAMILIES[family]
+        acts += stage.acts(kinds, stage.nodes, (stage.at - 0.5, stage.at), most=3)
+        acts += stage.acts(kinds, [off], (stage.at, back_at), least=2, most=6)
+        acts += stage.acts(kinds, stage.nodes, (stage.at + 0.2, back_at + 4.0), most=10)
+    return Composed(faults, acts, {}, back_at)

@@ -84,6 +84,7 @@ TO_BE_EXPECTED = frozenset(
         "outcome-unknown",
         "unavailable",
         "read-only",
+        "clock-wrong",
         "storage-full",
         "store-corrupt",
         "slow-consumer",

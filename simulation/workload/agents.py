@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.protocol.requests import Durability
 from shoal.transport.session import RemoteSession
 from simulation.judging.bounds import keep_watch
+from simulation.judging.clocks import ClockWatch
 from simulation.judging.history import History
 from simulation.judging.ledger import Ledger
 from simulation.judging.violation import Violation
@@ -48,6 +49,7 @@ class Agents:
         self._watches = [
             asyncio.create_task(keep_watch(cluster, self.record.violated)),
             asyncio.create_task(cluster.fallen.keep_watch(self.record.violated)),
+            asyncio.create_task(ClockWatch(cluster, self.record.violated).keep_watch()),
         ]
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
 

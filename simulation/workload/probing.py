@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.protocol import requests
+from simulation.judging.clocks import is_right
 from simulation.judging.obligations import FAR_MS, Losses
 from simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, Restore, SlowDisk, Weather
 from simulation.workload.random_agents import SPACE
@@ -90,7 +91,8 @@ async def ask(
 ) -> None:
     """Let the client write and read; that it cannot, for so long, breaks invariant 9. Closes its session.
 
-    Where a clock may be past what a node remembers, a key may be too old.
+    Where a clock may be past what a node remembers, a key may be too old. A node whose clock is off, or most of whose
+    peers' are, may refuse to write; it must read all the same.
     """
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + patience_s
@@ -99,7 +101,9 @@ async def ask(
             await asyncio.sleep(_AGAIN_S)
     finally:
         await client.session.close()
-    if error is not None and not (error.code == "key-expired" and Losses(plan).of_windows):
+    if error is None or (error.code == "clock-wrong" and _may_be_wrong(client.cluster, client.at)):
+        return
+    if not (error.code == "key-expired" and Losses(plan).of_windows):
         record.violated("9", f"{client.name} is well, and answers with {error.code}: {error.message}")
 
 
@@ -108,15 +112,24 @@ async def _asked(client: Client, record: Record, durability: requests.Durability
     write = record.invoked("add", counter, durability=durability, by=by, who=client.name)
     try:
         added = await client.session.call(requests.Add(SPACE, counter, by), durability=durability)
+        record.acknowledged([write], added, who=client.name, node=client.at)
+        refusal = None
     except ShoalError as error:
         record.failed([write], error, who=client.name, node=client.at)
-        return error
-    record.acknowledged([write], added, who=client.name, node=client.at)
+        if error.code != "clock-wrong":
+            return error
+        refusal = error
     try:
         await client.session.call(requests.ReadCounter(SPACE, counter))
     except ShoalError as error:
         return error
-    return None
+    return refusal
+
+
+def _may_be_wrong(cluster: SimulatedCluster, name: str) -> bool:
+    """Whether a node's clock is off, or those of so many others that they are a majority."""
+    off = [host.name for host in cluster.hosts.values() if not is_right(host)]
+    return name in off or len(off) > len(cluster.hosts) // 2
 
 
 def _pursuits(plan: Plan) -> Iterator[Pursuit]:

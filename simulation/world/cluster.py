@@ -78,6 +78,7 @@ SETTINGS: dict[str, int | float | str] = {
     "stop_timeout_s": 3.0,
     "witness_interval_s": 5.0,
     "document_history_s": 1.0,
+    "clock_interval_s": 2.0,
     "mark_interval_s": 3600.0,
     "scrub_interval_s": 1e6,  # Plans that are drawn say when.
     "scrub_bytes_per_s": 1 << 30,
@@ -88,6 +89,7 @@ _OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restor
 _OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute
 
 _LOOK_S = 0.05  # Between two looks at whether all agree.
+_OFF_MS_MAX = 12 * 3600 * 1000  # A healed clock is no further from the truth, whatever the bound of clocks is.
 
 
 class SimulatedCluster:
@@ -140,6 +142,12 @@ class SimulatedCluster:
                 host.kill(None)
         for host in self.hosts.values():
             await host.gone()
+
+    def is_calm(self, one: str, other: str) -> bool:
+        """Whether two nodes are linked in both directions, and what they send each other arrives."""
+        wires = [self._wiring.newest.get(ends) for ends in ((one, other), (other, one))]
+        linked = all(wire is not None and not wire.broken.is_set() for wire in wires)
+        return linked and self.network.both_open(one, other) and not self.network.is_foul(one, other)
 
     def _config(self, name: str, members: Sequence[str]) -> Config:
         join = ",".join(f"{member}:{PORT}" for member in members)
@@ -348,7 +356,7 @@ class SimulatedCluster:
         self._end_faults()
         for host in self.hosts.values():
             host.points.disarm()
-            host.clock.set_right()
+            host.clock.set_right(off_ms_max=min(_OFF_MS_MAX, self.config.clock_skew_max_ms / 4))
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()

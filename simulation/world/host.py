@@ -33,7 +33,6 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.storage import keys
-from simulation.judging.obligations import FAR_MS
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
 from simulation.world.environment import START_MS
@@ -60,6 +59,10 @@ class Clock:
     def now_ms(self) -> int:
         return int(self._shown_ms())
 
+    def true_ms(self) -> float:
+        """The time that a right clock shows."""
+        return START_MS + self._now() * 1000
+
     def jump(self, by_ms: int) -> None:
         self._base_ms += by_ms
 
@@ -68,9 +71,9 @@ class Clock:
         self._base_ms, self._since = self._shown_ms(), self._now()
         self._rate = rate
 
-    def set_right(self) -> None:
-        """Show the true time again, if it is far from it: nobody leaves a clock years off."""
-        if abs(self._shown_ms() - START_MS - self._now() * 1000) > FAR_MS:
+    def set_right(self, *, off_ms_max: float) -> None:
+        """Show the true time again, if it is or comes to be further from it: nobody leaves such a clock."""
+        if self._rate or abs(self._shown_ms() - self.true_ms()) > off_ms_max:
             self._base_ms, self._since, self._rate = float(START_MS), 0.0, 0.0
 
     def _shown_ms(self) -> float:

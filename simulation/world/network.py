@@ -79,6 +79,10 @@ class Network:
         await asyncio.sleep(self.delay_s(random, (source, target)))
         return self.both_open(source, target)
 
+    def is_foul(self, one: str, other: str) -> bool:
+        """Whether there is any weather between two machines."""
+        return bool(self._over((one, other)) or self._over((other, one)))
+
     # ── trouble ───────────────────────────────────────────────────────────────
 
     @contextmanager

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from zlib import crc32
 
 from shoal.cluster import messages
+from shoal.cluster.clocks import Clock
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, PeerRefused, ShoalError
 from simulation.world.incarnation import Fenced
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 _SLOWEST = 16  # Failures in a row: by then the delay is at its bound.
 
+_APART = frozenset({Clock})
+"""Kinds of messages that draw from a source of their own, so that plans which were saved before them show the same."""
+
 _KINDS = {kind.__struct_config__.tag: kind.__name__ for kind in get_args(messages.Message)}
+_TAGS_APART = frozenset(kind.__struct_config__.tag for kind in _APART)
 
 
 class Refusal(NamedTuple):
@@ -79,6 +84,7 @@ class Wire:
         self._wiring = wiring
         self._network = wiring.network
         self._random = random
+        self._random_apart = wiring.random_for(f"apart/{source.name}/{target.name}/{source.life.number}")
         self._held: deque[bytes] = deque()
         self._inbox: deque[bytes | None] = deque()  # None: nothing more comes.
         self._stirred = asyncio.Event()
@@ -97,19 +103,20 @@ class Wire:
             return True  # As a socket that broke and does not know it: what it takes is gone.
         if self.waiting_bytes and self.waiting_bytes + len(message) > self._config.peer_send_bytes_max:
             return False
-        if self._network.is_lost(self._random, self.ends, len(message)):
+        random = self._random_apart if message[1] in _TAGS_APART else self._random
+        if self._network.is_lost(random, self.ends, len(message)):
             self._note("loses", message)
             return True
-        self._send(message)
-        if self._network.is_duplicated(self._random, self.ends):
-            self._send(message)
+        self._send(message, random)
+        if self._network.is_duplicated(random, self.ends):
+            self._send(message, random)
         return True
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes, random: Random) -> None:
         self.waiting_bytes += len(message)
-        due = self._network.now() + self._network.delay_s(self._random, self.ends)
-        if self._network.is_overtaken(self._random, self.ends):
-            due += self._random.uniform(0.0, REORDERED_S)
+        due = self._network.now() + self._network.delay_s(random, self.ends)
+        if self._network.is_overtaken(random, self.ends):
+            due += random.uniform(0.0, REORDERED_S)
         else:
             due = self._last_due = max(due, self._last_due + APART_S)
         asyncio.get_running_loop().call_at(due, self._arrive, message)

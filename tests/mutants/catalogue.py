@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.mutants import (
     branching,
+    clocks,
     compacting,
     consensus,
     copies,
@@ -57,6 +58,7 @@ _MODULES = (
     watching,
     yjs,
     consensus,
+    clocks,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
