@@ -13,10 +13,11 @@ status. docs/ERRORS.md is made from this module.
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, Taken, UndoConflict, RootConflict,
     │       GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken, SchemaMismatch,
-    │       SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost
+    │       SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
-    │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NoQuorum
+    │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
+    │       │   NoQuorum
     │       └── ReadOnly: ClockWrong
     ├── Unreachable, PeerRefused, BadOperation
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
@@ -175,6 +176,13 @@ class DocumentChanged(Conflict):
 
     code = "document-changed"
     status = 412
+
+
+class ChangeUnderWay(Conflict):
+    """Another change of the cluster's members is under way. `detail["change"]` names it."""
+
+    code = "change-under-way"
+    status = 409
 
 
 class KeyReused(Conflict):
@@ -404,6 +412,12 @@ class CatchingUp(Unavailable):
     code = "catching-up"
 
 
+class NotAMember(Unavailable):
+    """The node is being added to its cluster, leaves it, or was removed from it, and so writes nothing. Ask another node."""
+
+    code = "not-a-member"
+
+
 class NoQuorum(Unavailable):
     """Too few owners can be reached for this durability. `detail` has `reachable` and `needed`, this node included."""
 
@@ -435,7 +449,10 @@ class Unreachable(ShoalError):
 
 
 class PeerRefused(ShoalError):
-    """Two nodes cannot be peers. `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone" or "twice"."""
+    """Two nodes cannot be peers.
+
+    `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone", "twice", "member" or "removed".
+    """
 
     code = "peer-refused"
     status = 403

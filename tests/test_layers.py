@@ -65,7 +65,8 @@ ROOMS: dict[str, set[str]] = {
     "writes": {"appliers", "collection", "document", "thread", "watching"},
     "reads": {"watching"},
     "consensus": set(),
-    "peers": {"appliers", "collection", "consensus", "document", "values", "verification", "watching", "writes"},
+    "membership": {"consensus"},
+    "peers": {"appliers", "collection", "consensus", "membership", "document", "values", "verification", "watching", "writes"},
 }
 
 # What puts the rooms together → the rooms that may import it.

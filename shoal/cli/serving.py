@@ -69,18 +69,18 @@ async def serving(data: Path, config: Config) -> signal.Signals:
 def _peers(replicator: Replicator | None, config: Config, environment: Environment) -> Peers | None:
     if replicator is None:
         return None
-    members = replicator.quorum.members
     log = structlog.get_logger("shoal")
 
     peers = Peers(
         replicator,
-        addresses=[member.address for member in members.all],
+        addresses=replicator.memberships.addresses,
         config=config,
         entropy=environment.entropy,
         report=log.info,
         warn=log.warning,
     )
-    members.reasons = peers.reasons
+    replicator.quorum.members.reasons = peers.reasons
+    replicator.memberships.dial = peers.dial
     return peers
 
 

@@ -65,11 +65,12 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
     engine: str
     nonce: _Nonce
     members: tuple[str, ...] = ()
+    epoch: int = 0  # Of its list of members.
 
     @property
     def identity(self) -> Identity:
         """The sender. It is to be believed only after its proof was checked."""
-        return Identity(self.node, self.name, self.software, self.members, self.opening)
+        return Identity(self.node, self.name, self.software, self.members, self.opening, self.epoch)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
@@ -266,8 +267,8 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
     """A hello. If the list of members is too long for it, it is left out, and so not compared."""
-    node, name, software, members, opening = side.identity
-    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members)
+    node, name, software, members, opening, epoch = side.identity
+    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members, epoch)
     packed = _encoder.encode(hello)
     return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))
 

@@ -9,6 +9,9 @@ this node among them, is on at least a majority less one of the n - 1 others. Ev
 majority of the others meets that set, and so names the write. Another learner may have
 forgotten the write as well, so it is not counted unless all the others were heard.
 
+While a change of the members is joint, the same tells whether a node holds everything that the old list holds
+(`shoal.cluster.membership.epochs`).
+
 A peer may tell a node that its directory was set back (`shoal.cluster.marks`). Then the node must also
 hold what it once held, as far as any owner still holds it.
 
@@ -87,6 +90,10 @@ class Learning:
         """
         held = {peer for peer in others if self._is_held(peer)}
         return len(held) >= everyone or (len(held.difference(learners)) >= needed and not self.owed)
+
+    def holds(self, peer: bytes) -> bool:
+        """Whether this node holds everything that this owner told."""
+        return self._is_held(peer)
 
     def heard(self, peer: bytes) -> bool:
         """Whether that owner has told all that it holds."""

@@ -6,13 +6,14 @@ Laws:
 - For any bytes, decoding returns a message or raises InvalidValue.
 - Fields are only ever added at the end, with a default. Any other change takes a new
   protocol version in the handshake.
+- The epoch of its sender's list of members stands before a message, unless it is 0 (`stamped`).
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
-replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
+replication fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
-quorum register are in `shoal.cluster.consensus.motions`. `Rows` and `Objects` compare the rows that equal operations have
-made (`shoal.cluster.scrub`).
+quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`.
+`Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from shoal.cluster import clocks
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus import motions
 from shoal.cluster.consensus.motions import AnyMotion, Motion
+from shoal.cluster.membership import notices
+from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.cluster.operation import CHAIN_BYTES
 from shoal.cluster.partition import PARTITIONS
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
@@ -208,13 +211,6 @@ class Objects(Struct, array_like=True, frozen=True, tag=16):
     answer: bool
 
 
-class Truncated(Struct, array_like=True, frozen=True, tag=40):
-    """Operations that the receiver wants have left the sender's log: it must take a snapshot of the partition."""
-
-    partition: int
-    base: bytes  # The sender's, packed: the last operation of each origin that has left.
-
-
 Message = (
     Push
     | Have
@@ -233,8 +229,8 @@ Message = (
     | Rows
     | Objects
     | Clock
-    | Truncated
     | AnyMotion
+    | Notice
 )
 
 
@@ -247,6 +243,7 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
     operations: list[Shipment]
 
 
+_EPOCH = b"\xcf"  # Of a msgpack integer of 8 bytes. Every message begins with an array.
 _encoder = msgspec.msgpack.Encoder()
 _Received = (
     _Push
@@ -266,8 +263,8 @@ _Received = (
     | Rows
     | Objects
     | Clock
-    | Truncated
     | AnyMotion
+    | Notice
 )
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
@@ -281,6 +278,18 @@ def encode(message: Message) -> bytes:
 def encode_shipment(shipment: Shipment) -> Raw:
     """Encode an operation once, for all the messages that it goes out in."""
     return Raw(_encoder.encode(shipment))
+
+
+def stamped(packed: bytes, epoch: int) -> bytes:
+    """A message as a node sends it in this epoch of its list of members."""
+    return _EPOCH + epoch.to_bytes(8, "big") + packed if epoch else packed
+
+
+def unstamped(packed: bytes) -> tuple[int, bytes]:
+    """The epoch in which a message was sent, and the message for `decode`."""
+    if packed[:1] != _EPOCH:
+        return 0, packed
+    return int.from_bytes(packed[1:9], "big"), packed[9:]
 
 
 def decode(packed: bytes) -> Message:
@@ -309,8 +318,6 @@ def decode(packed: bytes) -> Message:
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
         case Digest(_, _, once):
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in once)
-        case Truncated(partition, _):
-            _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
         case RepairRequest(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for too many rows, or for an impossible generation. Nothing was written.")
@@ -329,6 +336,8 @@ def decode(packed: bytes) -> Message:
             clocks.check(message)
         case Motion():
             motions.check(message)
+        case Membership() | Standing():
+            notices.check(message)
         case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if not start < stop or (isinstance(message, Objects) and len(message.objects) > OBJECTS_MAX):

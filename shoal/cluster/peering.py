@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from shoal.errors import PeerRefused
+
 
 class Identity(NamedTuple):
     """A node's description of itself, exchanged in the handshake."""
@@ -21,6 +23,7 @@ class Identity(NamedTuple):
     software: str
     members: tuple[str, ...] = ()  # The addresses of all members as configured here, itself included; empty: not told.
     opening: bytes = b""  # 16 random bytes of this run. They tell the node itself from a copy of its directory.
+    epoch: int = 0  # Of its list of members; 0: the configured list.
 
 
 class Outlet(Protocol):
@@ -54,6 +57,10 @@ class Peer(Protocol):
         Raises:
             PeerRefused: it is this node itself, no member, or another directory with the same id is linked already.
         """
+        ...
+
+    def refused(self, address: str, error: PeerRefused, /) -> None:
+        """The node at this address does not take links of this node, and says why."""
         ...
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:

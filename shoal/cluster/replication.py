@@ -24,26 +24,13 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
-from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
+from shoal.cluster.effects import Apply, Effect, Read, Send, SetBack
 from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
-from shoal.cluster.messages import (
-    Busy,
-    Digest,
-    Have,
-    Message,
-    Push,
-    Shipment,
-    Supply,
-    Trouble,
-    Truncated,
-    Vectors,
-    Want,
-    batches,
-)
+from shoal.cluster.messages import Busy, Digest, Have, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.peer_state import PeerState
 from shoal.cluster.quarantine import Quarantine, check_context, taken
@@ -72,12 +59,15 @@ class Replication:
     ) -> None:
         self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
+        self.handover: Learning | None = None
+        """What this node must hold before the change of members that is under way is done; None if none is joint."""
         self._replica = replica
         self._limits = limits
         self._random = random
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
         self._peers = {peer: PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
+        self._is_current = True  # Whether the sender of the message that is being taken is in this node's epoch.
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
         self._fetching = Fetching(
@@ -129,16 +119,29 @@ class Replication:
         self.learning = None
         self._send_digests()
 
+    @property
+    def _taught(self) -> list[Learning]:
+        """What the message that is being taken teaches."""
+        return [one for one in (self.learning, self.handover if self._is_current else None) if one is not None]
+
+    def enter_epoch(self, *, is_joint: bool) -> None:
+        """A new epoch of the members has begun."""
+        self.handover = Learning(self._replica.durable) if is_joint else None
+        self._send_digests()
+
     # ── messages ──────────────────────────────────────────────────────────────
 
-    def receive(self, peer: bytes, message: Message, now: float) -> None:
+    def receive(self, peer: bytes, message: Message, now: float, *, is_current: bool = True) -> None:
         """Take any message except those that bring operations: `deliver` takes these, in slices.
+
+        `is_current` tells whether its sender was in this node's epoch when it sent this.
 
         Raises:
             BadOperation: it claims an operation that this node has not issued.
             InvalidValue: it holds a malformed vector.
         """
         state = self._state(peer)
+        self._is_current = is_current
         match message:
             case Have(held, needs):
                 for partition in state.known.acknowledge(held, needs):
@@ -146,8 +149,8 @@ class Replication:
             case Digest():
                 if not message.learner and not state.member:
                     state.known.count_from(self._fetching.last_id + 1)
-                    if self.learning is not None:
-                        self.learning.forget(peer)
+                    for learning in self._taught:
+                        learning.forget(peer)
                 state.member = not message.learner
                 self._settle(peer, state, message)
                 self._hear(peer, state, message)
@@ -158,11 +161,6 @@ class Replication:
                 self._take_vectors(peer, state, message, now)
             case Want():
                 self._outbox.append(Read(peer, message))
-            case Truncated(partition, packed):
-                base = vector_of(packed)
-                if not self._replica.applied(partition).dominates(base):
-                    self._fetching.truncated(peer, partition)
-                    self._outbox.append(Reset(peer, partition, base))
             case Busy(id, _, retry_after_ms):
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
 
@@ -229,8 +227,8 @@ class Replication:
         if digest == self._parts.digest():
             state.known.take_all()
             self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
-            if self.learning is not None:
-                self.learning.equal(peer)
+            for learning in self._taught:
+                learning.equal(peer)
         else:
             self._send(peer, PartsMessage(list(self._parts.all().items())))
 
@@ -247,16 +245,16 @@ class Replication:
             if theirs.get(partition) == ours.get(partition) or partition not in theirs
         }
         self._compare_mark(peer, state, told)
-        if self.learning is not None:
-            self.learning.differs(peer, differing)
+        for learning in self._taught:
+            learning.differs(peer, differing)
         self._send_vectors(peer, differing, answer=True)
 
     def _take_vectors(self, peer: bytes, state: PeerState, message: Vectors, now: float) -> None:
         told: dict[int, VersionVector] = {}
         for partition, packed in message.vectors:
             theirs = told[partition] = state.known.take_vector(partition, packed)
-            if self.learning is not None:
-                self.learning.vector(peer, partition, theirs)
+            for learning in self._taught:
+                learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):
                 self._fetching.note(peer, partition, now)
             if not message.answer:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
-from shoal.errors import CatchingUp, StoreCorrupt
+from shoal.errors import CatchingUp, NotAMember, StoreCorrupt
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -63,6 +63,8 @@ class Incarnation:
         self.owed = _owed(storage)
         """The operations that this directory held before it was set back, by partition, as its peers reported."""
         self._issues = True
+        self.barred = ""
+        """Why the cluster's list of members forbids this node to write, for people; empty if it does not."""
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
@@ -90,6 +92,10 @@ class Incarnation:
             "hold, because they may have erased what the copy has"
         )
 
+    def bar(self, why: str) -> None:
+        """Write nothing from now on, for this reason; empty: nothing forbids it any more."""
+        self.barred = why
+
     def is_over(self, origin: Origin) -> bool:
         """Whether an earlier incarnation of this directory wrote under that origin."""
         if self._gave_up or origin == self._origin:
@@ -104,7 +110,10 @@ class Incarnation:
 
         Raises:
             CatchingUp: this directory is a copy or was set back, and has not yet fetched what its peers hold.
+            NotAMember: this node joins or leaves the cluster, or was removed.
         """
+        if self.barred:
+            raise NotAMember(f"this node writes nothing: {self.barred}. Nothing was written. Ask another node.")
         if not self._issues:
             raise CatchingUp(f"{self.fence}. Nothing was written. Ask another node, or try again later.")
         if self._origin is not None:
@@ -185,14 +194,12 @@ def _owed(storage: Storage) -> dict[int, VersionVector]:
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:
-    """Check after a crash that the log holds the last operations that the vectors claim of the last origin, from its base."""
+    """Check after a crash that the log holds the last operations that the vectors claim of the last origin."""
     for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
         if key[3:] != origin:
             continue
         partition, sequence = int.from_bytes(key[1:3], "big"), Tip.unpack(packed).sequence
-        based = storage.get(keys.base(partition, origin))
-        base = 0 if based is None else Tip.unpack(based).sequence
-        for missing in range(max(base + 1, sequence - _TAIL_CHECKED), sequence + 1):
+        for missing in range(max(1, sequence - _TAIL_CHECKED), sequence + 1):
             if storage.get(keys.log(partition, Dot(origin, missing))) is None:
                 raise StoreCorrupt(
                     f"operation {missing} of origin {origin.hex()} in partition {partition} is missing from the log, though "

@@ -1,6 +1,7 @@
 """Keep a link to each peer: dial, hold, dial again.
 
 Laws:
+- The addresses may change while it runs (`dial`).
 - There is one task per address, and at most one link per node: an address that leads to
   a node which is linked by another address is refused.
 - Attempts are spread: exponential delays up to `reconnect_delay_s_max`, drawn anew
@@ -53,10 +54,13 @@ class PeerDialler:
         self._entropy = entropy
         self._report = report
         self._warn = warn
-        self._reasons = dict.fromkeys(addresses, "not dialled yet")
+        self._reasons: dict[str, str] = {}
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.
-        self._tasks: list[asyncio.Task[None]] = []
-        self._hurried = {address: asyncio.Event() for address in addresses}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()  # Of addresses that are not dialled any more.
+        self._hurried: dict[str, asyncio.Event] = {}
+        self._has_started = False
+        self._expect(addresses)
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -65,13 +69,41 @@ class PeerDialler:
 
     def start(self) -> None:
         """Begin to dial every address."""
-        self._tasks = [asyncio.create_task(self._keep(address)) for address in self._addresses]
+        self._has_started = True
+        self.dial(self._addresses)
+
+    def dial(self, addresses: Sequence[str]) -> None:
+        """Keep links to these addresses from now on, and end those to others."""
+        self._expect(addresses)
+        if not self._has_started:
+            return
+        for address in self._tasks.keys() - set(addresses):
+            task = self._tasks.pop(address)
+            task.cancel()
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        for address in addresses:
+            if address not in self._tasks:
+                self._tasks[address] = asyncio.create_task(self._keep(address))
+
+    def _expect(self, addresses: Sequence[str]) -> None:
+        self._addresses = addresses
+        for address in self._reasons.keys() - set(addresses):
+            del self._reasons[address]
+        for address in addresses:
+            if address not in self._hurried:
+                self._hurried[address] = asyncio.Event()
+                self._reasons[address] = "not dialled yet"
+        for address in self._hurried.keys() - set(addresses):
+            del self._hurried[address]
 
     async def stop(self) -> None:
         """Close every link, and dial no more; takes about a second at most."""
-        for task in self._tasks:
+        self._has_started = False
+        ending = [*self._tasks.values(), *self._leaving]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         self._tasks.clear()
 
     def hurry(self, address: str) -> None:
@@ -81,9 +113,9 @@ class PeerDialler:
             hurried.set()
 
     async def _keep(self, address: str) -> None:
-        failures, at_once = 0, False
+        failures, at_once, hurried = 0, False, self._hurried[address]
         while True:
-            self._hurried[address].clear()
+            hurried.clear()
             failures = await self._once(address, failures=failures)
             if at_once and failures > 1:  # Two peers whose links do not last would go on dialling each other.
                 at_once = False
@@ -92,7 +124,7 @@ class PeerDialler:
             at_once = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._delay_s(failures)):
-                    await self._hurried[address].wait()
+                    await hurried.wait()
                     at_once = True
 
     async def _once(self, address: str, *, failures: int) -> int:
@@ -105,6 +137,8 @@ class PeerDialler:
             return failures + 1
         except ShoalError as refusal:
             self._reasons[address] = refusal.message
+            if isinstance(refusal, PeerRefused):
+                self._peer.refused(address, refusal)
             self._warn("peer not linked", address, refusal, address=address, code=refusal.code)
         except Exception as bug:
             self._reasons[address] = f"{type(bug).__name__}: {bug}"
@@ -154,7 +188,7 @@ class PeerDialler:
 
     def _fail(self, address: str, reason: str) -> None:
         """Report why there is no link. The same reason is reported once."""
-        if self._reasons.get(address) != reason:
+        if address in self._hurried and self._reasons.get(address) != reason:
             self._reasons[address] = reason
             self._report("peer not linked", address=address, reason=reason)
 

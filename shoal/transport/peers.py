@@ -43,6 +43,10 @@ class Peers:
         """Begin to dial."""
         self._dialler.start()
 
+    def dial(self, addresses: Sequence[str]) -> None:
+        """Keep links to these addresses from now on."""
+        self._dialler.dial(addresses)
+
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one peer until it leaves.
 

@@ -64,6 +64,7 @@ from simulation.world.wires import Refusal, Wiring
 PORT = 7400
 
 SETTINGS: dict[str, int | float | str] = {
+    "quorum_register_found_s": 3600.0,  # Plans that use the register found it.
     "peer_heartbeat_s": 1.0,
     "peer_connect_timeout_s": 1.0,
     "heartbeat_s": 2.0,

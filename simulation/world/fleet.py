@@ -22,7 +22,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.cluster.peering import Identity
 from shoal.config import Config
-from shoal.errors import ShoalError
+from shoal.errors import PeerRefused, ShoalError
 from shoal.node.node import Node
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
@@ -147,6 +147,8 @@ class Fleet:
         base["clock_skew_max_ms"] = _ANY_SKEW_MS
         self._config = msgspec.convert(base | settings, Config)
         self.members: dict[str, Member] = {}
+        self._wanted: dict[str, list[str]] = {}  # The addresses that each node dials, by its name.
+        self.apart: set[tuple[str, str]] = set()  # Links that `dial` does not make.
         self.wires: dict[tuple[str, str], Wire] = {}
         self.refusals: list[ShoalError] = []  # For which a node closed a wire.
         self.spoil: Spoil = lambda source, target, message: message
@@ -171,11 +173,43 @@ class Fleet:
         for member in self.members.values():
             await member.node.stop()
 
-    def _make(self, name: str, storage: MemoryStorage) -> Member:
+    def _make(self, name: str, storage: MemoryStorage, join: str = "") -> Member:
         self._seed += 1
-        config = msgspec.structs.replace(self._config, advertise=f"{name}:1")
+        config = msgspec.structs.replace(self._config, advertise=f"{name}:1", join=join or self._config.join)
         made = self.members[name] = Member(name, storage, config, self._seed)
+        self._wanted[name] = made.replicator.memberships.addresses if made.node.replicator is not None else []
+        if made.node.replicator is not None:
+            made.replicator.memberships.dial = lambda addresses: self._wanted.update({name: list(addresses)})
         return made
+
+    async def dial(self) -> None:
+        """Make each link that a node wants and another takes, and end those that it does not want; call it again and again."""
+        for source, addresses in list(self._wanted.items()):
+            for target in list(self.members):
+                if source not in self.members or source == target or (source, target) in self.apart:
+                    continue
+                if f"{target}:1" not in addresses:
+                    await self.cut(source, target)
+                    continue
+                wire = self.wires.get((source, target))
+                if wire is not None and wire.refusal is not None:
+                    await self.cut(source, target)
+                if (source, target) not in self.wires:
+                    try:
+                        self.link(source, target)
+                    except PeerRefused as error:
+                        self.members[source].replicator.refused(f"{target}:1", error)
+
+    async def until(self, is_true: Callable[[], object], seconds: float = 30.0) -> None:
+        """Return once this is true; nodes dial meanwhile.
+
+        Raises:
+            TimeoutError: it never is.
+        """
+        async with asyncio.timeout(seconds):
+            while not is_true():
+                await self.dial()
+                await asyncio.sleep(_POLL_S)
 
     def link(self, source: str, target: str) -> Wire:
         """Let `source` send to `target`."""
@@ -212,8 +246,8 @@ class Fleet:
             await member.node.stop()
         return left
 
-    def start(self, name: str, storage: MemoryStorage, *, linked: bool = True) -> Member:
-        made = self._make(name, storage)
+    def start(self, name: str, storage: MemoryStorage, *, linked: bool = True, join: str = "") -> Member:
+        made = self._make(name, storage, join)
         if linked:
             self.link_all(name)
         return made

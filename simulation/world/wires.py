@@ -207,7 +207,7 @@ class Wire:
 
     def _note(self, what: str, message: bytes) -> None:
         source, target = self.ends
-        kind = _KINDS.get(message[1], "?")
+        kind = _KINDS.get(messages.unstamped(message)[1][1], "?")
         self._wiring.trace.note(target, what, f"{kind} of {source}: {len(message)} bytes {crc32(message):08x}")
 
 

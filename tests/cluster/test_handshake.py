@@ -54,7 +54,7 @@ def test_a_node_tells_its_members_unless_they_do_not_fit() -> None:
 
 
 def test_a_node_of_an_earlier_version_which_tells_no_members_is_met() -> None:
-    *hello, members = unpack(dialling().hello)
+    *hello, members, _epoch = unpack(dialling().hello)
     assert members == []
     acceptor = accepting()
     acceptor.greeted(pack(hello))

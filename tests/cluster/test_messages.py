@@ -168,7 +168,7 @@ def test_a_question_for_what_cannot_be_lost_is_refused(lost: RepairRequest) -> N
         Prepare("k" * 256, NO_BALLOT, {}),
         Prepare("k", Ballot(-1, b""), {}),
         Prepare("k", Ballot(1, b"x" * 17), {}),
-        Prepare("k", NO_BALLOT, {str(member): NO_TERM for member in range(65)}),
+        Prepare("k", NO_BALLOT, {str(member): NO_TERM for member in range(129)}),
         Accept("k", NO_BALLOT, Value(1, b"", (b"x", b"y")), {}),
         Accept("k", NO_BALLOT, Value(99, b"", (b"x",) * 17), {}),
         Vote("k", NO_BALLOT, False, "", NO_BALLOT, Ballot(1 << 62, b""), NOTHING, NO_TERM, {}),

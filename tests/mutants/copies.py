@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from shoal.crdt.dot import VersionVector
@@ -11,12 +13,10 @@ from tests.mutants.mutant import Mutant
 
 
 def a_quorum_counts_itself_twice(patch: pytest.MonkeyPatch) -> None:
-    sound = Quorum._holders
+    def decides(self: Members, others: Collection[str], durability: str) -> bool:
+        return all(len(group.others.intersection(others)) + 1 >= getattr(group, durability) for group in self._groups)
 
-    def holders(self: Quorum, partition: int, wanted: VersionVector) -> list[str]:
-        return [self._config.advertise, *sound(self, partition, wanted)]
-
-    patch.setattr(Quorum, "_holders", holders)
+    patch.setattr(Members, "decides", decides)
 
 
 def a_quorum_counts_who_is_linked(patch: pytest.MonkeyPatch) -> None:
@@ -31,16 +31,16 @@ def a_quorum_that_is_late_is_taken_for_made(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_quorum_of_those_in_sight(patch: pytest.MonkeyPatch) -> None:
-    def needed(self: Members, durability: str) -> int:
+    def decides(self: Members, others: Collection[str], durability: str) -> bool:
         seen = 1 + len(self.linked_nodes)
-        return seen if durability == "all" else seen // 2 + 1
+        return 1 + len(others) >= (seen if durability == "all" else seen // 2 + 1)
 
-    patch.setattr(Members, "needed", needed)
+    patch.setattr(Members, "decides", decides)
 
 
 def all_is_a_majority(patch: pytest.MonkeyPatch) -> None:
-    sound = Members.needed
-    patch.setattr(Members, "needed", lambda self, durability: sound(self, "quorum"))
+    sound = Members.decides
+    patch.setattr(Members, "decides", lambda self, others, durability: sound(self, others, "quorum"))
 
 
 MUTANTS = (

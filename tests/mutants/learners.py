@@ -25,7 +25,8 @@ def a_learner_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_other_is_enough_to_learn_from(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Members, "others_needed", 1)
+    sound = Members.teachers
+    patch.setattr(Members, "teachers", property(lambda self: (sound.__get__(self)[0], 1, len(self.all))))
 
 
 def a_copy_writes_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -44,8 +45,12 @@ def a_learner_counts_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_current_is_asked_of_learners(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quorum, "_answered", Quorum._told_by)
-    patch.setattr(Quorum, "_countable", lambda self: 1 + len(self._linked()))
+    def answered(self: Quorum, partition: int, question: int) -> list[str]:
+        told = self._told_by(partition, question)
+        return [member.address for member in self.members.owners if member.node in told]
+
+    patch.setattr(Quorum, "_answered", answered)
+    patch.setattr(Quorum, "_countable", lambda self: [m.address for m in self.members.owners if m.outlet is not None])
 
 
 def an_answer_of_a_learner_counts_once_it_is_none(patch: pytest.MonkeyPatch) -> None:

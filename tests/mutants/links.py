@@ -34,6 +34,11 @@ def an_address_that_leads_back_shrinks_the_quorum(patch: pytest.MonkeyPatch) -> 
             away = next((member.address for member in members.all if member.outlet is None), None)
             if refused.detail.get("reason") == "self" and away is not None:
                 del members._members[away]
+                members.owners = members.all
+                members._groups = [
+                    group._replace(others=group.others - {away}, quorum=len(group.others) // 2, all=group.all - 1)
+                    for group in members._groups
+                ]
             raise
 
     patch.setattr(Replicator, "admit", admit)

@@ -15,7 +15,7 @@ from aiohttp import web
 from shoal.cluster.handshake import Side
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
-from shoal.errors import ShoalError
+from shoal.errors import PeerRefused, ShoalError
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink
@@ -78,6 +78,9 @@ class DummyNode:
     def admit(self, peer: Identity, /) -> None:
         if self.refuse is not None:
             raise self.refuse
+
+    def refused(self, address: str, error: PeerRefused, /) -> None:
+        """Nobody is told."""
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         self.links.put_nowait((peer, outlet))

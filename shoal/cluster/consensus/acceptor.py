@@ -10,6 +10,7 @@ Laws:
 - A promise is never broken: no ballot below it is accepted, after any restart.
 - A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
   own in any message, or more votes in its term than it has, proves that it has forgotten.
+- Messages are taken from members in the same epoch only, and terms of members only.
 - The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
 """
 
@@ -22,7 +23,6 @@ import msgspec
 
 from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Electorate, Term, Terms, Value
 from shoal.cluster.consensus.motions import (
-    TERMS_MAX,
     Accept,
     Answer,
     AnyMotion,
@@ -75,6 +75,7 @@ class Acceptor:
     ) -> None:
         self.member = member
         self.electorate = electorate
+        self._known = frozenset(electorate.members) | {member}
         self.terms: dict[str, Term] = {}
         """The latest term of each member that is known here, its own as others know it."""
         self._directory = directory
@@ -96,6 +97,16 @@ class Acceptor:
         self.recovery.suspect = is_set_back
         if self.recovery.empty:
             self._drop()
+
+    def reform(self, electorate: Electorate) -> None:
+        """The members have changed. The terms of nodes that are no members any more are dropped: no vote of theirs counts."""
+        self.electorate = electorate
+        self._known = frozenset(electorate.members) | {self.member}
+        for member in self.terms.keys() - self._known:
+            del self.terms[member]
+            self._changed[_TERM + member.encode()] = None
+        if self.term is not None:
+            self._write_own(self.term)  # It is not alone any more, if it was.
 
     # ── messages ──────────────────────────────────────────────────────────────
 
@@ -126,7 +137,7 @@ class Acceptor:
     def hear(self, terms: Terms) -> None:
         """Take the terms that a message names."""
         for member, term in terms.items():
-            if term <= self.terms.get(member, NO_TERM) or (member not in self.terms and len(self.terms) >= TERMS_MAX):
+            if term <= self.terms.get(member, NO_TERM) or member not in self._known:
                 continue
             self.terms[member] = term
             self._changed[_TERM + member.encode()] = msgspec.msgpack.encode(term)
@@ -197,7 +208,7 @@ class Acceptor:
         """Grant the term that a member asks for, if it is later than all that it had; before that its votes may be counted."""
         if self.term is None:
             return self._told(asked, grants=False)
-        grants = asked.number > 1 and asked >= self.terms.get(source, NO_TERM)
+        grants = asked.number > 1 and asked >= self.terms.get(source, NO_TERM) and source in self._known
         if grants:
             self.hear({source: asked})
             self.is_due = True
@@ -245,6 +256,10 @@ class Acceptor:
     def versions(self) -> dict[str, int]:
         """By key, the version that this member accepted last; the cluster may have a later one."""
         return {key: value.version for key, (_, _, value) in sorted(self._slots.items())}
+
+    def version_of(self, key: str) -> int:
+        """The version of a key that this member accepted last; the cluster may have a later one. 0: none."""
+        return self._slots[key][2].version if key in self._slots else 0
 
     def _put(self, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
         self._slots[key] = promised, accepted, value

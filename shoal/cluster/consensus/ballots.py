@@ -133,10 +133,11 @@ class Electorate(NamedTuple):
     def restores(self, member: str, voters: Collection[str]) -> bool:
         """Whether what these voters report is enough for `member`, which has forgotten.
 
-        They must decide without it. In a group of two, where nothing is decided without it, the other one is enough.
+        In every group they must share a voter other than `member` with whatever decides: of three both others, of two or four
+        half of the group.
         """
         for group in self.groups:
-            others = group - {member}
-            if len(others.intersection(voters)) < min(len(group) // 2 + 1, len(others)):
+            majority = len(group) // 2 + 1
+            if len((group - {member}).intersection(voters)) < min(len(group) - majority + 1, len(group - {member})):
                 return False
         return True

@@ -17,7 +17,7 @@ from shoal.cluster.consensus.ballots import ID_BYTES, RECENT_MAX, Ballot, Term, 
 from shoal.errors import InvalidValue
 from shoal.names import KEY_BYTES_MAX
 
-TERMS_MAX = 64  # Members in one message.
+TERMS_MAX = 128  # Members in one message: those of two lists.
 SLOTS_MAX = 4096  # Keys in one Answer.
 _COUNT_MAX = 1 << 62
 

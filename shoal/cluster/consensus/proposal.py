@@ -6,6 +6,7 @@ Laws:
 - The value that is proposed is made from the one with the highest ballot that a majority has accepted, or from none.
 - A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
 - A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
+- All votes that are counted in an attempt were given in one epoch of the members, that of the attempt.
 - The caller decides when to send again, when to begin again with a higher ballot, and when to give up. A change stays the
   same in all attempts, and is applied once.
 """
@@ -63,6 +64,12 @@ class Proposal:
         self.phase = Phase.PREPARING
         self._terms = joined(self._terms, terms)
         self._votes, self.refusals = {}, {}
+
+    def reform(self, electorate: Electorate) -> None:
+        """The members have changed: an attempt that is under way is over, and the next one needs the votes of these."""
+        self._electorate = electorate
+        if self.phase is not Phase.CHOSEN:
+            self.phase = Phase.BEATEN
 
     def messages(self) -> list[tuple[str, AnyMotion]]:
         """What to send, to each member whose vote does not count yet."""

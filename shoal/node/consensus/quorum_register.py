@@ -57,12 +57,12 @@ class Versioned(NamedTuple):
 class Links(NamedTuple):
     """How the other members are reached. `linked` returns the nodes that have a link, by address."""
 
-    others: Collection[str]
+    electorate: Electorate | None  # None: this node alone.
     linked: Callable[[], Mapping[str, bytes]]
     send: Callable[[bytes, AnyMotion], None]
 
 
-ALONE = Links((), dict, lambda node, motion: None)
+ALONE = Links(None, dict, lambda node, motion: None)
 
 
 class _Attempt(NamedTuple):
@@ -102,7 +102,7 @@ class QuorumRegister:
             self._member,
             incarnation.node,
             rows,
-            electorate=Electorate((frozenset({self._member, *links.others}),)),
+            electorate=links.electorate or Electorate((frozenset({self._member}),)),
             is_set_back=bool(incarnation.told_by),
             nonce=lambda: environment.entropy(ID_BYTES),
             limits=Limits(config.quorum_register_keys_max, config.quorum_register_value_bytes_max),
@@ -189,6 +189,7 @@ class QuorumRegister:
         pause_s = retry_s = self._config.quorum_register_retry_s
         self._want()
         while True:
+            proposal.reform(self._acceptor.electorate)
             proposal.begin(self._acceptor.told)
             attempt = self._attempts[proposal.ballot] = _Attempt(proposal, asyncio.Event())
             try:
@@ -247,8 +248,29 @@ class QuorumRegister:
 
     # ── what the replicator tells ─────────────────────────────────────────────
 
+    def reform(self, electorate: Electorate) -> None:
+        """The members have changed: operations that are under way begin again, with the votes of these."""
+        self._acceptor.reform(electorate)
+        self._reply(())
+        for attempt in self._attempts.values():
+            attempt.proposal.reform(electorate)
+            attempt.stirred.set()
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that this member has voted on."""
+        return list(self._acceptor.versions)
+
+    def version_here(self, key: str) -> int:
+        """The version of a key that this member has voted for last. It may never be chosen; a read tells."""
+        return self._acceptor.version_of(key)
+
+    def found(self) -> None:
+        """Let this node ask to vote before the register is needed: it is founded only while all members are up."""
+        self._wanted = True
+
     def heard(self, node: bytes, motion: AnyMotion) -> None:
-        """Take a message of a peer; one of a node that is not linked as a member is ignored."""
+        """Take a message of a peer in this epoch; one of a node that is not linked as a member is ignored."""
         source = next((address for address, linked in self._links.linked().items() if linked == node), None)
         if source is not None:
             self._take(source, motion)

@@ -3,6 +3,8 @@
 Laws:
 - A learner becomes an owner once it holds all that it must and its admission is
   durable; only then does it say so.
+- While a change of members is joint, a node says that it has caught up once it holds all that a majority of the old list,
+  itself included, and a leaving node that hands over reported in this epoch.
 - If a peer reports that an owner's directory was set back, the owner is a learner at once.
 """
 
@@ -46,9 +48,10 @@ class Admission:
         learning = self._protocol.learning
         if learning is None or self._write is not None or self._commit.failed is not None:
             return
-        others = self._members.nodes - {self._incarnation.node}
+        teachers, needed, everyone = self._members.teachers
+        others = teachers - {self._incarnation.node}
         learners = {node for node in others if not self._protocol.is_member(node)}
-        if learning.is_done(others, needed=self._members.others_needed, everyone=self._members.size - 1, learners=learners):
+        if self._members.roster.is_current and learning.is_done(others, needed=needed, everyone=everyone, learners=learners):
             with suppress(ShoalError):  # A later tick tries again.
                 self._write = self._commit.write(*self._incarnation.admission())
                 self._set_back_by = None  # A crash before it is durable does no harm: peers report the set-back again.
@@ -61,6 +64,26 @@ class Admission:
         self._incarnation.admitted()
         self._protocol.admit_itself()
         return True
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether this node holds all that the change of members needs it to hold; see `epochs.is_ready`."""
+        record, handover = self._members.roster.record, self._protocol.handover
+        if self._protocol.learning is not None or record.change is None:
+            return False
+        if not record.change.is_joint:
+            return True
+        if handover is None:
+            return False
+        own = self._members.roster.own
+        teachers, _, everyone = self._members.teachers
+        others = teachers - {self._incarnation.node}
+        learners = {node for node in others if not self._protocol.is_member(node)}
+        needed = len(record.members) // 2 + 1 - (own in record.members)
+        if not handover.is_done(others, needed=needed, everyone=everyone, learners=learners):
+            return False
+        leaving = self._members.node_at(record.change.leaves)
+        return not record.change.hands_over or own == record.change.leaves or (bool(leaving) and handover.holds(leaving))
 
     def fall_back(self, peer: bytes) -> None:
         """Become a learner, because a peer knows that this directory was set back."""

@@ -50,6 +50,10 @@ class Marking:
             node: {partition: VersionVector(vector) for partition, vector in vectors.items()} for node, vectors in found.items()
         }
 
+    def node_at(self, address: str) -> bytes:
+        """The id of the node that was last reached at an address, also before this start; empty if there is none."""
+        return next((node for node, there in sorted(self._addresses.items()) if there == address), b"")
+
     def record(self, protocol: Replication, now: float) -> None:
         """Write the changes, if the interval is over.
 

@@ -1,23 +1,26 @@
-"""The configured owners, and the state of this node's link to each.
+"""The owners in the present epoch, and the state of this node's link to each.
 
 Laws:
-- The configuration alone decides their number, over which a majority is counted; it
-  does not matter how many can be reached, or which node an address leads to.
-- An owner is the node that was reached at a configured address. A node that only
+- The epoch's lists alone decide over which numbers a majority is counted (`shoal.cluster.membership.epochs`); it
+  does not matter how many can be reached, or which node an address leads to. A node that knows of a newer
+  epoch than its own counts nothing.
+- An owner is the node that was reached at a listed address. A node that only
   dialled this one, and an id that was at the address before, do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from shoal.cluster import membership
 from shoal.cluster.handshake import NAME_CHARS_MAX
+from shoal.cluster.membership.agreement import disagreement
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import InvalidConfig, PeerRefused
+from shoal.node.membership.roster import Roster
 
 _DISAGREEMENTS_MAX = 64
 
@@ -57,37 +60,75 @@ def addresses_of(config: Config) -> list[str]:
     return found
 
 
-class Members:
-    """The other owners, by the addresses in the configuration."""
+class _Group(NamedTuple):
+    """The others of a list of which a majority is needed, and how many of them that takes."""
 
-    def __init__(self, addresses: list[str]) -> None:
+    others: frozenset[str]
+    quorum: int
+    all: int
+
+
+class Members:
+    """The other nodes that take part in the present epoch, by their addresses."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
         self.reasons: Mapping[str, str] = {}  # The dialler's reason why an address is not linked.
-        self._members = {address: MemberState(address) for address in addresses}
+        self._members: dict[str, MemberState] = {}
+        self._groups: list[_Group] = []
+        self.owners: list[MemberState] = []
+        """The other owners: the members of both lists."""
         self._disagreements: dict[bytes, str] = {}  # By node; the latest `_DISAGREEMENTS_MAX`.
+        self.reform()
+
+    def reform(self) -> list[MemberState]:
+        """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more."""
+        record, own = self.roster.record, self.roster.own
+        before = self._members
+        self._members = {address: before.get(address) or MemberState(address) for address in record.everyone if address != own}
+        groups = record.electorate.groups
+        self._groups = [
+            _Group(group - {own}, len(group) // 2 + 1 - (own in group), len(group) - (own in group)) for group in groups
+        ]
+        owners = frozenset().union(*(group.others for group in self._groups))
+        self.owners = [self._members[address] for address in sorted(owners)]
+        self.size = len(frozenset().union(*groups))
+        """The number of owners, this node included if it is one; the union of both lists while a change is joint."""
+        return [state for address, state in before.items() if address not in self._members]
 
     @property
     def all(self) -> list[MemberState]:
-        """The other owners, in the order of the configuration."""
+        """The other nodes that take part, one that joins among them."""
         return list(self._members.values())
 
     @property
     def addresses(self) -> set[str]:
-        """The configured addresses of the other owners."""
+        """Their addresses."""
         return set(self._members)
 
-    @property
-    def size(self) -> int:
-        """The number of owners, this node included."""
-        return 1 + len(self._members)
-
     def needed(self, durability: str) -> int:
-        """The number of copies that `quorum` or `all` needs, this node's included."""
-        return self.size if durability == "all" else self.size // 2 + 1
+        """For people: the number of copies that `quorum` or `all` needs, this node's included."""
+        return self.size if durability == "all" else max(len(group) // 2 + 1 for group in self.roster.record.electorate.groups)
+
+    def decides(self, others: Collection[str], durability: str) -> bool:
+        """Whether these other nodes, by address, and this one are enough for `quorum` or `all`, in every list."""
+        if not self.roster.is_current:
+            return False
+        for group in self._groups:
+            found = len(group.others.intersection(others))
+            if found < (group.all if durability == "all" else group.quorum):
+                return False
+        return True
 
     @property
-    def others_needed(self) -> int:
-        """A majority of the others; 0 if there are none."""
-        return len(self._members) // 2 + 1 if self._members else 0
+    def teachers(self) -> tuple[set[bytes], int, int]:
+        """The other members of the old list that were ever reached, a majority's number without this node, and all of them.
+
+        While a change is joint, whatever was acknowledged is on a majority of the old list.
+        """
+        old = self._groups[0]
+        nodes = {self._members[address].node for address in old.others if self._members[address].node}
+        return nodes, len(old.others) // 2 + 1 if old.others else 0, len(old.others)
 
     def name_of(self, node: bytes) -> str:
         """For people: the address at which a node was reached, or the beginning of its id."""
@@ -112,6 +153,10 @@ class Members:
             if member.outlet is not None and member.identity is not None and member.identity.name == member.address
         }
 
+    def node_at(self, address: str) -> bytes:
+        """The id of the node that was last reached at an address; empty if there is none."""
+        return self._members[address].node if address in self._members else b""
+
     def address_of(self, node: bytes) -> str:
         """For people: the address of a node, or its whole id if it is no longer a member."""
         return next((member.address for member in self.all if member.node == node), node.hex())
@@ -120,14 +165,23 @@ class Members:
         """Check whether a peer may send. One that advertises this node's `own` address may, so that both sides report that.
 
         Raises:
-            PeerRefused: it is not a member, another node is linked at its address, or one with its id is linked under
-                another address or in another process.
+            PeerRefused: it is not a member or was removed, another node is linked at its address, or one with its id is
+                linked under another address or in another process.
         """
+        removal = self.roster.record.removal_of(peer.node)
+        if removal is not None:
+            how = "drained" if removal.handed_over else "forgotten"
+            raise PeerRefused(
+                f"the directory of {peer.name[:NAME_CHARS_MAX]!r} was {how} in epoch {removal.epoch} of {own}'s list of "
+                "members. Nothing was written. To use the node again, give it an empty directory, and add it with "
+                f"`shoal cluster add {peer.name[:NAME_CHARS_MAX]}`.",
+                reason="removed",
+            )
         if peer.name not in self._members and peer.name != own:
             raise PeerRefused(
-                f"{peer.name[:NAME_CHARS_MAX]!r} is not in this node's list of members. Nothing was written. Add it to "
-                "SHOAL_JOIN here and restart. If the list has it under another name, start it with that name as "
-                "SHOAL_ADVERTISE.",
+                f"{peer.name[:NAME_CHARS_MAX]!r} is not in this node's list of members. Nothing was written. "
+                f"`shoal cluster add {peer.name[:NAME_CHARS_MAX]}`, asked of a member, admits it. If the list has it under "
+                "another name, start it with that name as SHOAL_ADVERTISE.",
                 reason="member",
             )
         there = self._members.get(peer.name)
@@ -154,13 +208,18 @@ class Members:
         """For people: how other nodes disagree with this one about the members."""
         return list(dict.fromkeys(self._disagreements.values()))
 
+    @property
+    def disagreements_among(self) -> list[str]:
+        """Those with members, and not with nodes that wait to be added."""
+        return [told for node, told in self._disagreements.items() if node in self.nodes]
+
     def compare(self, peer: Identity, *, own: Identity) -> str | None:
         """Compare a peer's list of members with this node's.
 
         Returns None if nothing has changed since the last time; else the new disagreement, or "" if there is none any more.
         """
         others = [member.identity for member in self._members.values() if member.outlet is not None and member.identity]
-        found = membership.disagreement(own, peer, others)
+        found = disagreement(own, peer, others)
         before = self._disagreements.pop(peer.node, "")
         if found:
             self._disagreements[peer.node] = found

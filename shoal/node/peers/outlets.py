@@ -12,11 +12,13 @@ from shoal.cluster.peering import Outlet
 class Outlets:
     """One outlet for each linked node. `dropped` is told of a message that the queue of a node's link did not take.
 
-    Above `bytes_max` waiting bytes a peer is behind: it gets no more hints, and no bulk.
+    Above `bytes_max` waiting bytes a peer is behind: it gets no more hints, and no bulk. Every message names this node's
+    `epoch`.
     """
 
-    def __init__(self, *, dropped: Callable[[bytes], None], bytes_max: int) -> None:
+    def __init__(self, *, dropped: Callable[[bytes], None], bytes_max: int, epoch: Callable[[], int] = lambda: 0) -> None:
         self._dropped = dropped
+        self._epoch = epoch
         self._bytes_max = bytes_max
         self._outlets: dict[bytes, Outlet] = {}
 
@@ -39,7 +41,7 @@ class Outlets:
 
     def send(self, nodes: Iterable[bytes], message: Message) -> None:
         """Send a message to nodes, encoded once. A node without a link does not get it."""
-        packed = messages.encode(message)
+        packed = messages.stamped(messages.encode(message), self._epoch())
         for node in nodes:
             outlet = self._outlets.get(node)
             if outlet is not None and not outlet.offer(packed):

@@ -1,7 +1,7 @@
 """The `Replicas` of a node with peers: it counts copies, waits for them, and shows the state of the cluster.
 
 Laws:
-- Copies are counted over the configured owners, by what each reports that it holds
+- Copies are counted over the lists of the present epoch, by what each owner reports that it holds
   durably; this node counts once its own fsync is done. A learner does not count
   (`shoal.cluster.learning`), and while this node is one, nothing becomes stable.
 - Every wait is bounded. The error then says what is missing and who has acknowledged.
@@ -124,10 +124,9 @@ class Quorum:
 
     async def reachable(self, durability: Durability, /) -> None:
         """See `Replicas.reachable`."""
-        needed = self.members.needed(durability)
-        if await self._true(self._linking, lambda: self._countable() >= needed, self._config.quorum_timeout_s):
+        if await self._true(self._linking, lambda: self.reaches(durability), self._config.quorum_timeout_s):
             return
-        counted = self._countable()
+        needed, counted = self.members.needed(durability), 0 if self.is_learner else len(self._countable()) + 1
         raise NoQuorum(
             f"durability {durability} needs {needed} of {self.members.size} replicas, but {counted} can be reached"
             f"{self._uncounted()}. Nothing was written. Try again when more of them are back, or write with durability local.",
@@ -137,16 +136,15 @@ class Quorum:
 
     def reaches(self, durability: Durability, /) -> bool:
         """See `Replicas.reaches`."""
-        return self._countable() >= self.members.needed(durability)
+        return not self.is_learner and self.members.decides(self._countable(), durability)
 
     def when_replicated(
         self, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[OutcomeUnknown | None], None], /
     ) -> Callable[[], None]:
         """See `Replicas.when_replicated`."""
-        needed = self.members.needed(durability)
 
         def copied() -> bool:
-            return not self.is_learner and len(self._holders(partition, wanted)) + 1 >= needed
+            return not self.is_learner and self.members.decides(self._holders(partition, wanted), durability)
 
         def ended(came_true: bool) -> None:
             told(None if came_true else self._late(partition, wanted, durability))
@@ -176,14 +174,16 @@ class Quorum:
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
         """See `Replicas.catch_up`. Any two majorities share a node, so one of these knows what another acknowledged."""
         await self.reachable(durability)
-        needed = self.members.needed(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s
-        enough = lambda: not self.is_learner and len(self._answered(partition, question)) + 1 >= needed  # noqa: E731
+
+        def enough() -> bool:
+            return not self.is_learner and self.members.decides(self._answered(partition, question), durability)
+
         told = await self._told(enough, partition, timeout_s) and await self._caught_up(partition, question, timeout_s)
         if told and not self.is_learner:  # A peer may have reported meanwhile that this node was set back.
             return
-        answered = len(self._answered(partition, question)) + 1
+        needed, answered = self.members.needed(durability), len(self._answered(partition, question)) + 1
         holders = "all owners hold" if durability == "all" else "a quorum holds"
         raise NoQuorum(
             f"this node could not fetch within {timeout_s:g} s everything that {holders}: {answered} of {self.members.size} "
@@ -255,6 +255,13 @@ class Quorum:
         """Wake requests that wait for links: an owner was linked, or began to count."""
         _wake(self._linking)
 
+    def recount(self) -> None:
+        """Look again at all that is waited for: the lists have changed."""
+        _wake(self._linking)
+        for waiting in (self._spreading, self._reaching, self._asking):
+            for waiters in list(waiting.values()):
+                _wake(waiters)
+
     def applied(self, partitions: Iterable[int]) -> None:
         """Wake requests that wait for operations: some were applied in these partitions."""
         for partition in partitions:
@@ -280,11 +287,10 @@ class Quorum:
         """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner."""
         found: dict[str, Holding] = {}
         for member in self.members.all:
-            linked = member.outlet is not None
-            found[member.address] = Holding(VersionVector(), None, linked)
+            found[member.address] = Holding(VersionVector(), None)
             if not self.is_learner and self._protocol.is_member(member.node):
                 known = self._protocol.known(member.node)
-                found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
+                found[member.address] = Holding(known.vector(partition), known.whole(partition))
         return found
 
     def read_repair(self, target: Target, /) -> ObjectRepair:
@@ -321,12 +327,11 @@ class Quorum:
         """Whether this owner counts, as far as this node knows."""
         return self._protocol.is_member(node)
 
-    def _countable(self) -> int:
-        """The owners that are linked and not learners, this node included. A learner counts none."""
-        if self.is_learner:
-            return 0
+    def _countable(self) -> list[str]:
+        """The addresses of the other owners that are linked and no learners."""
         own, counts = self._incarnation.node, self._protocol.is_member
-        return 1 + len({m.node for m in self.members.all if m.outlet is not None and m.node != own and counts(m.node)})
+        linked = [m for m in self.members.owners if m.outlet is not None and m.node != own and counts(m.node)]
+        return list({m.node: m.address for m in linked}.values())
 
     def _linked(self) -> set[bytes]:
         """The other owners that have a link."""
@@ -336,8 +341,10 @@ class Quorum:
         """For people: the owners that do not count, and why."""
         if self.is_learner:
             return self._unlearnt()
-        away = [member.address for member in self.members.all if member.outlet is None]
-        learners = [m.address for m in self.members.all if m.outlet is not None and not self.counts(m.node)]
+        if not self.members.roster.is_current:
+            return "; this node has heard that the members change, and counts none until it knows how"
+        away = [member.address for member in self.members.owners if member.outlet is None]
+        learners = [m.address for m in self.members.owners if m.outlet is not None and not self.counts(m.node)]
         return (f"; {', '.join(away)} cannot be reached" if away else "") + (
             f"; {', '.join(learners)} can, but does not count until it has fetched what the others hold" if learners else ""
         )
@@ -345,13 +352,11 @@ class Quorum:
     def _unlearnt(self) -> str:
         return "; this node does not count until it has fetched what the others hold" if self.is_learner else ""
 
-    def _answered(self, partition: int, question: int) -> set[bytes]:
+    def _answered(self, partition: int, question: int) -> list[str]:
         """The other owners that reported what they hold after this question; a report by a learner does not count."""
-        return {
-            member.node
-            for member in self.members.all
-            if self._protocol.is_member(member.node) and self._protocol.known(member.node).confirmed(partition, question)
-        }
+        counts, known = self._protocol.is_member, self._protocol.known
+        owners = [m for m in self.members.owners if counts(m.node) and known(m.node).confirmed(partition, question)]
+        return list({m.node: m.address for m in owners}.values())
 
     def _told_by(self, partition: int, question: int) -> set[bytes]:
         """All members that reported what they hold after this question, learners included."""
@@ -363,7 +368,7 @@ class Quorum:
 
     def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
         counts, known = self._protocol.is_member, self._protocol.known
-        held = {m.node: m.address for m in self.members.all if counts(m.node) and known(m.node).holds(partition, wanted)}
+        held = {m.node: m.address for m in self.members.owners if counts(m.node) and known(m.node).holds(partition, wanted)}
         return list(held.values())
 
     def _is_lost(self, partition: int, wanted: VersionVector, question: int) -> bool:

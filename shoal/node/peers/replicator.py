@@ -25,8 +25,8 @@ from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
-from shoal.cluster.handshake import OPENING_BYTES
+from shoal.cluster.effects import Apply, Read, Send, SetBack
+from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.messages import (
     Busy,
     Digest,
@@ -42,7 +42,6 @@ from shoal.cluster.messages import (
     Shipment,
     Supply,
     Trouble,
-    Truncated,
     Vectors,
 )
 from shoal.cluster.peering import Identity, Outlet
@@ -55,6 +54,7 @@ from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.membership.roster import Roster
 from shoal.node.partitions import Partition
 from shoal.node.peers import vetting
 from shoal.node.peers.admission import Admission
@@ -62,11 +62,11 @@ from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
+from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.outlets import Outlets
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
-from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
@@ -112,10 +112,6 @@ class Replicator:
         self._incarnation = incarnation
         self._environment = environment
         self._config = config
-        self._software = software
-        self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
-        self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
-        self._run = environment.entropy(OPENING_BYTES)
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
         self._pace = document_pace(config)
@@ -123,8 +119,16 @@ class Replicator:
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
         self._presences = presences
-        members = Members(addresses_of(config))
-        self._outlets = Outlets(dropped=members.note_dropped, bytes_max=config.peer_send_bytes_max // 2)
+        self._roster = Roster(
+            storage,
+            commit,
+            configured=[config.advertise, *addresses_of(config)],
+            incarnation=incarnation,
+            is_empty=lambda: not database.partitions.vectors(),
+        )
+        members = Members(self._roster)
+        bytes_max = config.peer_send_bytes_max // 2
+        self._outlets = Outlets(dropped=members.note_dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
         presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
         self._clocks = ClockComparison(
             own=incarnation.node,
@@ -140,7 +144,11 @@ class Replicator:
             incarnation=incarnation,
             environment=environment,
             config=config,
-            links=Links(members.addresses, lambda: members.reached, lambda node, motion: self._outlets.send((node,), motion)),
+            links=Links(
+                self._roster.record.electorate,
+                lambda: members.reached,
+                lambda node, motion: self._outlets.send((node,), motion),
+            ),
         )
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
         self._protocol = Replication(
@@ -175,7 +183,6 @@ class Replicator:
             named=members.address_of,
             config=config,
         )
-        self._resets = Resets(vector_of=database.vector_of, named=members.name_of)
         self.quorum = Quorum(
             self._protocol,
             database,
@@ -194,11 +201,23 @@ class Replicator:
                 environment=environment,
                 scrubber=self.scrubber,
                 clocks=self._clocks,
-                resets=self._resets,
             ),
         )
         self._admission = Admission(
             self._protocol, commit, members=members, incarnation=incarnation, forget_votes=self.register.forget
+        )
+        self.memberships = Memberships(
+            self._roster,
+            members,
+            self.register,
+            protocol=self._protocol,
+            admission=self._admission,
+            outlets=self._outlets,
+            marking=self._marking,
+            environment=environment,
+            config=config,
+            software=software,
+            entered=self._entered,
         )
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             Rows: self._compared,
@@ -218,7 +237,7 @@ class Replicator:
         Raises:
             StorageFull: the first write failed.
         """
-        if introduction := self._incarnation.introduction():
+        if introduction := self._incarnation.introduction() | self._roster.introduction():
             self._commit.write(introduction)
         self._admission.seek()  # A node without others has nothing to learn.
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
@@ -229,6 +248,7 @@ class Replicator:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
+        await self.memberships.changes.stop()
         await self._mender.stop()
         await self.scrubber.stop()
 
@@ -241,9 +261,7 @@ class Replicator:
 
     def identity(self) -> Identity:
         """See `Peer.identity`."""
-        advertise = self._config.advertise
-        members = {advertise, *(member.address for member in self.quorum.members.all)}
-        return Identity(self._incarnation.node, advertise, self._software, tuple(sorted(members)), self._run)
+        return self.memberships.identity()
 
     def admit(self, peer: Identity, /) -> None:
         """See `Peer.admit`.
@@ -254,14 +272,12 @@ class Replicator:
         """
         if peer.node == self._incarnation.node:
             raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
-        self._compare(peer)
-        self.quorum.members.check(peer, own=self._config.advertise)
+        self.memberships.check(peer)
         if self._commit.failed is not None:
             raise ReadOnly(f"the node cannot store operations from peers: {self._commit.failed}. Nothing was written.")
-        before = self._heard.get(peer.name, peer.node)
-        if before not in (peer.node, *self.quorum.members.nodes):
+        before = self.memberships.admitted(peer)
+        if before:
             self._forget(before)
-        self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
         self._clocks.admitted(peer.node)
@@ -271,7 +287,7 @@ class Replicator:
         """See `Peer.linked`."""
         self._outlets.linked(peer.node, outlet)
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
-        self._compare(peer)
+        self.memberships.compare(peer)
         if replaced:
             self._forget(replaced)
         self._protocol.linked(peer.node)
@@ -280,23 +296,26 @@ class Replicator:
             self._outlets.hint((peer.node,), message)
         self.register.linked(peer.node)
         self._clocks.linked(peer.node)
+        self.memberships.linked(peer.node)
         self.quorum.stir()
+
+    def refused(self, _address: str, error: PeerRefused, /) -> None:
+        """See `Peer.refused`."""
+        self.memberships.refused(error)
+
+    def _entered(self, gone: list[bytes]) -> None:
+        """A new epoch of the members has begun; these nodes do not take part in it."""
+        for node in gone:
+            self.scrubber.forget(node)
+            self._clocks.forget(node)
+        self._carry_out()
+        self.quorum.recount()
 
     def _forget(self, node: bytes) -> None:
         """Forget a node, because another directory is at its address now."""
         self._protocol.forget(node)
         self.scrubber.forget(node)
         self._clocks.forget(node)
-        self._resets.forget(node)
-        self._runs.pop(node, None)
-
-    def _compare(self, peer: Identity) -> None:
-        """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""
-        found = self.quorum.members.compare(peer, own=self.identity())
-        if found:
-            _log.warning("members differ: %s", found)
-        elif found is not None:
-            _log.info("members agree again with those of %s", peer.name)
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
         """See `Peer.unlinked`."""
@@ -314,9 +333,17 @@ class Replicator:
             PeerRefused: another node is linked at its address by now.
             ReadOnly, StorageFull: storage failed before, or now.
         """
-        decoded = messages.decode(message)
-        if isinstance(decoded, _OF_MEMBERS):  # A clone may have linked before the original did.
+        epoch, packed = messages.unstamped(message)
+        decoded = messages.decode(packed)
+        # A clone may have linked before the original did, and a node that was removed may go on talking.
+        if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
+        is_heard = self.memberships.is_heard(peer, epoch)
+        if isinstance(decoded, Membership | Standing):
+            self.memberships.heard(peer, decoded)
+            return
+        if not is_heard:
+            return
         self._mender.heard(peer.node)
         handler = self._handlers.get(type(decoded))
         if handler is not None:
@@ -326,11 +353,11 @@ class Replicator:
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
         elif isinstance(decoded, Motion):
-            self.register.heard(peer.node, decoded)
-        elif peer.opening == self._runs.get(
-            peer.node, peer.opening
-        ):  # Else its sender has died since, and it may be no longer true.
-            self._protocol.receive(peer.node, decoded, self._environment.monotonic())
+            if self.memberships.is_current(epoch):
+                self.register.heard(peer.node, decoded)
+        elif self.memberships.is_running(peer):  # Else its sender has died since, and it may be no longer true.
+            is_current = self.memberships.is_current(epoch)
+            self._protocol.receive(peer.node, decoded, self._environment.monotonic(), is_current=is_current)
             self._carry_out()
             if isinstance(decoded, Digest | Parts | Vectors):  # After one of these a peer can count.
                 self.quorum.stir()
@@ -387,13 +414,9 @@ class Replicator:
                     case Apply(peer, ready, again):
                         self._apply(peer, ready, again)
                     case Read(peer, want):
-                        for number, base in self._database.outgoing.truncated(want.ranges):
-                            self._outlets.send((peer,), Truncated(number, base.pack()))
                         self._outlets.send((peer,), self._answer(peer, want))
                     case SetBack(peer):
                         self._admission.fall_back(peer)
-                    case Reset():
-                        self._resets.note(effect)
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()
@@ -450,14 +473,8 @@ class Replicator:
             self._protocol.stored(stored)
         if self._admission.durable(number):
             self.quorum.stir()
-        self._carry_out()
-
-    def _keep_records(self) -> None:
-        """Write the node's own records, which may be late."""
-        if self._commit.failed is not None:
-            return
-        self._admission.keep_record()
-        self._marking.record(self._protocol, self._environment.monotonic())
+        self._carry_out()  # All that was said in the epoch before goes out in it.
+        self._roster.durable(number)
 
     def _hurry(self, partition: int) -> int:
         question = self._protocol.hurry(partition, self._environment.monotonic())
@@ -467,13 +484,17 @@ class Replicator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._config.tick_s)
+            now = self._environment.monotonic()
             try:
-                self._protocol.tick(self._environment.monotonic())
+                self._protocol.tick(now)
                 self._carry_out()
                 self._admission.seek()
-                self._keep_records()
-                self.scrubber.tick(self._environment.monotonic())
-                self.register.tick(self._environment.monotonic())
-                self._clocks.tick(self._environment.monotonic())
+                if self._commit.failed is None:  # These records may be late.
+                    self._admission.keep_record()
+                    self._marking.record(self._protocol, now)
+                self.scrubber.tick(now)
+                self.register.tick(now)
+                self._clocks.tick(now)
+                self.memberships.tick(now)
             except ShoalError:
                 continue  # Storage failed; writers get errors, and peers are not admitted.

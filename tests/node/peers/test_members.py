@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from shoal.cluster.membership import epochs
 from shoal.cluster.peering import Identity
 from shoal.errors import PeerRefused
+from shoal.node.membership.roster import Roster
 from shoal.node.peers.members import Members
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
@@ -94,7 +98,7 @@ def _advertising(address: str, member: Member) -> Member:
 
 
 def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None:
-    members = Members(["b:1"])
+    members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "b:1"]), own="a:1")))
     own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
     for number in range(500):
         members.compare(Identity(number.to_bytes(16, "big"), f"n{number}:1", "test", ("x:1",)), own=own)

@@ -21,6 +21,8 @@ def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> s
                 f"two nodes advertise {_short(peer.name)}: {peer.node.hex()[:8]} and {other.node.hex()[:8]}"
                 f"{' (this one)' if other is own else ''}. Give each its own SHOAL_ADVERTISE, and restart it."
             )
+    if own.epoch or peer.epoch:
+        return ""  # The record decides, not the configured lists.
     here, there = set(own.members), set(peer.members)
     if not here or not there or here == there:
         return ""

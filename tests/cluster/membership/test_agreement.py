@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cluster.membership import disagreement
+from shoal.cluster.membership.agreement import disagreement
 from shoal.cluster.peering import Identity
 
 ALL = ("n1:7400", "n2:7400", "n3:7400")

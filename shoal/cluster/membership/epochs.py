@@ -1,0 +1,256 @@
+"""The members of a cluster in epochs: which changes are allowed, which votes decide, and when a change may go on.
+
+    founded · begin · advance · cancel   →   the record of the next epoch
+
+Laws:
+- One change is under way at a time, and each step of it is an epoch of its own. A change is *prepared* while the old list
+  decides alone and the joining node catches up. Then it is *joint*: both lists decide. Then the new list decides alone.
+- Whatever decides in one epoch shares a member with whatever decides in the next one. So of two lists that do not
+  intersect, both never decide: a step is decided by those of the epoch before it, which then know the new epoch.
+- The record of epoch e is version e of the key `members` of the quorum register. Epoch 0 is the configured list, and has
+  no record.
+- A joining node is a learner until the change is joint: it counts in no majority.
+
+The lists are of addresses: a member whose disk is replaced stays a member. A directory that was removed is refused by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Struct
+
+from shoal.cluster.consensus.ballots import Electorate
+from shoal.errors import ChangeUnderWay, InvalidInput, InvalidValue
+
+KEY = "members"
+"""The key of the register that holds the record."""
+
+MEMBERS_MAX = 64
+ADDRESS_CHARS_MAX = 255
+REMOVED_MAX = 64
+"""The removed directories that a record names; the oldest are dropped."""
+
+Kind = Literal["add", "drain", "replace", "forget"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Change(Struct, array_like=True, frozen=True):
+    """A change that is under way."""
+
+    kind: Kind
+    joins: str  # An address; empty: no node joins.
+    leaves: str  # An address; empty: no node leaves.
+    is_joint: bool = False  # Else it is being prepared.
+    hands_over: bool = False  # Whether the leaving node is up, so that the others must first hold all that it holds.
+
+    @property
+    def told(self) -> str:
+        """For people: the command that began it."""
+        return " ".join(filter(None, (self.kind, self.leaves, self.joins)))
+
+
+class Removal(NamedTuple):
+    """A directory that is no member any more."""
+
+    address: str
+    directory: bytes  # Its id; empty if no node knew it.
+    epoch: int  # The first without it.
+    handed_over: bool  # Whether the others hold all that it held.
+
+
+class Record(Struct, array_like=True, frozen=True):
+    """The members in one epoch."""
+
+    epoch: int
+    members: tuple[str, ...]  # Addresses, sorted. While a change is joint: the old list.
+    directories: dict[str, bytes] = {}  # The ids of their directories, as far as they were known when the epoch began.
+    change: Change | None = None
+    removed: tuple[Removal, ...] = ()  # The oldest first.
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        """The list after the change that is under way; the present one if there is none."""
+        if self.change is None:
+            return self.members
+        return tuple(sorted({*self.members, self.change.joins} - {self.change.leaves, ""}))
+
+    @property
+    def electorate(self) -> Electorate:
+        """The lists of which each needs a majority."""
+        lists = (self.members, self.target) if self.change is not None and self.change.is_joint else (self.members,)
+        return Electorate(tuple(map(frozenset, lists)))
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """All nodes that take part: members of both lists, and a node that joins."""
+        return tuple(sorted({*self.members, *self.target}))
+
+    def removal_of(self, directory: bytes) -> Removal | None:
+        """How a directory was removed; None if it was not, as far as the record says."""
+        return next((removal for removal in reversed(self.removed) if directory and removal.directory == directory), None)
+
+    def state_of(self, address: str) -> Literal["member", "joining", "leaving", "removed"]:
+        """The part that the node at an address has in this epoch."""
+        if address not in self.everyone:
+            return "removed"
+        if self.change is not None and address == self.change.leaves:
+            return "leaving"
+        return "member" if address in self.members else "joining"
+
+
+def founded(addresses: Iterable[str]) -> Record:
+    """Epoch 0: the configured list."""
+    return Record(0, tuple(sorted(set(addresses))))
+
+
+# ── changes ───────────────────────────────────────────────────────────────────
+
+
+def begin(
+    record: Record, kind: Kind, *, joins: str = "", leaves: str = "", directories: Mapping[str, bytes], hands_over: bool = False
+) -> Record:
+    """The record that begins a change; the same record if this very change is under way.
+
+    Raises:
+        ChangeUnderWay: another change is.
+        InvalidInput: the change is impossible.
+    """
+    change = Change(kind, joins, leaves, hands_over=hands_over)
+    if record.change is not None:
+        if record.change.told == change.told:
+            return record
+        raise ChangeUnderWay(
+            f"`shoal cluster {record.change.told}` is under way, and one change is made at a time. Nothing was written. Wait "
+            "until it is done (`shoal cluster members`), or take it back with `shoal cluster cancel`.",
+            change=record.change.told,
+        )
+    _check(record, change)
+    return _next(record, change=change, directories=directories)
+
+
+def advance(record: Record, *, directories: Mapping[str, bytes]) -> Record:
+    """The record of the next step of the change that is under way. Call it only if `is_ready` says so."""
+    change = record.change
+    assert change is not None, "a change is under way"
+    if not change.is_joint:
+        return _next(record, change=msgspec.structs.replace(change, is_joint=True), directories=directories)
+    removed = list(record.removed)
+    if change.leaves:
+        directory = record.directories.get(change.leaves) or directories.get(change.leaves, b"")
+        removed.append(Removal(change.leaves, directory, record.epoch + 1, change.hands_over))
+    return _next(record, members=record.target, change=None, removed=removed, directories=directories)
+
+
+def cancel(record: Record, *, directories: Mapping[str, bytes]) -> Record:
+    """The record in which the change that is under way is taken back.
+
+    That is safe in every step: what a joint majority acknowledged is on a majority of the old list.
+
+    Raises:
+        InvalidInput: no change is under way.
+    """
+    if record.change is None:
+        raise InvalidInput("no change of the members is under way, so there is nothing to cancel. Nothing was written.")
+    return _next(record, change=None, directories=directories)
+
+
+def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[str]) -> bool:
+    """Whether the change that is under way may go on to its next step.
+
+    `caught_up` are the nodes that say, in this epoch, that they are no learners and, if the change is joint, that they hold
+    all that a majority of the old list (and a leaving node that hands over) reported in this epoch. `voting` are those that say
+    in this epoch that they vote in the register.
+    """
+    change = record.change
+    if change is None or not Electorate((frozenset(record.target),)).decides(caught_up):
+        return False
+    if change.is_joint:
+        return record.electorate.decides(voting)
+    return (not change.joins or change.joins in caught_up) and (not change.hands_over or change.leaves in caught_up)
+
+
+def _check(record: Record, change: Change) -> None:
+    joins, leaves = change.joins, change.leaves
+    why = ""
+    if joins and not is_address(joins):
+        why = f"{joins[:ADDRESS_CHARS_MAX]!r} is not an address HOST:PORT"
+    elif joins and joins in record.members:
+        why = f"{joins} is a member already"
+    elif leaves and leaves not in record.members:
+        why = f"{leaves[:ADDRESS_CHARS_MAX]!r} is not a member; the members are {', '.join(record.members)}"
+    elif len(record.members) + bool(joins) > MEMBERS_MAX:
+        why = f"a cluster has at most {MEMBERS_MAX} members"
+    elif leaves and not joins and len(record.members) == 1:
+        why = f"{leaves} is the last member"
+    elif bool(joins) != (change.kind in ("add", "replace")) or bool(leaves) != (change.kind != "add"):
+        why = f"{change.kind} names other nodes than these"
+    if why:
+        raise InvalidInput(f"`shoal cluster {change.told}` is impossible: {why}. Nothing was written.")
+
+
+def _next(
+    record: Record,
+    *,
+    change: Change | None,
+    directories: Mapping[str, bytes],
+    members: tuple[str, ...] | None = None,
+    removed: Iterable[Removal] | None = None,
+) -> Record:
+    made = Record(
+        record.epoch + 1,
+        record.members if members is None else members,
+        {},
+        change,
+        record.removed if removed is None else tuple(removed)[-REMOVED_MAX:],
+    )
+    known = {**record.directories, **{address: node for address, node in directories.items() if node}}
+    return msgspec.structs.replace(made, directories={address: known[address] for address in made.everyone if address in known})
+
+
+# ── bytes ─────────────────────────────────────────────────────────────────────
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The record as the register, the disk and messages hold it."""
+    return _encoder.encode(record)
+
+
+def decode(packed: bytes) -> Record:
+    """The record in these bytes.
+
+    Raises:
+        InvalidValue: they are no record.
+    """
+    try:
+        record = _decoder.decode(packed)
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
+        raise InvalidValue(f"the record of the members is malformed ({error}). Nothing was written.") from None
+    check(record)
+    return record
+
+
+def check(record: Record) -> None:
+    """Check what the types leave open.
+
+    Raises:
+        InvalidValue: a count, an address or an id is impossible.
+    """
+    addresses = {*record.everyone, *record.directories}
+    ids = [*record.directories.values(), *(removal.directory for removal in record.removed)]
+    is_sound = 0 < record.epoch < 1 << 62 and 0 < len(record.members) <= MEMBERS_MAX and len(record.removed) <= REMOVED_MAX
+    is_sound = is_sound and len(addresses) <= 2 * MEMBERS_MAX and all(map(is_address, addresses))
+    if not is_sound or not all(len(id) in (0, 16) for id in ids) or list(record.members) != sorted(set(record.members)):
+        raise InvalidValue("the record of the members has an impossible field. Nothing was written.")
+
+
+def is_address(address: str) -> bool:
+    """Whether this is HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65535
+    return bool(colon and host) and is_port and len(address) <= ADDRESS_CHARS_MAX and "," not in address

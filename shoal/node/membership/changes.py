@@ -1,0 +1,293 @@
+"""Changes of the members: what operators ask for, and how a change that is under way goes on.
+
+Laws:
+- Every step is a compare-and-set of the record in the register, decided by the lists of the epoch before it. So of two
+  operators who ask at once, one gets an error that names the other's change.
+- Any member can take the next step: all that is needed stands in the record. Of those that stay, the linked member with the
+  least address does; the others follow in turn, if it does not.
+- A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.
+- While a change is under way, each node tells how far it is (`Standing`); only what was said in this epoch counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Kind, Record
+from shoal.cluster.membership.notices import Membership, Notice, Standing
+from shoal.config import Config
+from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, RegisterChanged, ShoalError
+from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.membership.roster import Roster
+
+_log = logging.getLogger("shoal.node")
+
+_TURN = 5  # How long a member leaves a step to the one before it, in intervals of `members_tell_s`.
+_WAITING_MAX = 16  # Nodes that ask to be let in, and are no members.
+
+
+class Sight(NamedTuple):
+    """What a change needs to know of the node and its links."""
+
+    linked: Callable[[], Mapping[str, bytes]]  # The nodes that take part and have a link, by address.
+    counts: Callable[[bytes], bool]  # Whether a node is an owner that counts: no learner.
+    directory_of: Callable[[str], bytes]  # The id that was last known at an address; empty: none.
+    is_caught_up: Callable[[], bool]  # Of this node; see `epochs.is_ready`.
+    disagreements: Callable[[], list[str]]  # Between the configured lists.
+    send: Callable[[bytes, Notice], None]
+
+
+class Changes:
+    """Carries out changes of the members. `heard`, `linked` and `tick` are called by the node's replicator."""
+
+    def __init__(self, roster: Roster, register: QuorumRegister, *, sight: Sight, config: Config) -> None:
+        self._roster = roster
+        self._register = register
+        self._sight = sight
+        self._config = config
+        self._standings: dict[str, Standing] = {}  # By address.
+        self._told: tuple[int, bool, bool, str] | None = None  # The last standing that was told.
+        self._told_at: dict[bytes, float] = {}  # By node: when it may be told the record again.
+        self._next_tell = 0.0
+        self._since = 0.0  # When this node came into its epoch.
+        self._stepping: asyncio.Task[None] | None = None
+        self.waiting: dict[str, None] = {}
+        """Nodes that are no members and asked for a link, the latest last."""
+        self.trouble = ""
+        """Why the last step of the change was not taken, for people."""
+
+    # ── what operators ask for ────────────────────────────────────────────────
+
+    async def change(self, kind: Kind, *, joins: str = "", leaves: str = "") -> Record:
+        """Begin a change. It goes on by itself; `Roster.record` tells how far it is.
+
+        Raises:
+            ChangeUnderWay: another change is under way; nothing was written.
+            InvalidInput: the change is impossible; nothing was written.
+            NoQuorum: a majority of the members does not vote, or would not; nothing was written.
+            OutcomeUnknown: the change may have begun. Ask for it again: it is made once.
+            NotAMember: this node is no member; nothing was written.
+        """
+        record = await self._newest()
+        self._check_company(record)
+        linked = {self._roster.own, *self._sight.linked()}
+        if kind in ("drain", "forget") or (kind == "replace" and leaves in record.members):
+            is_up = leaves in linked
+            if kind == "drain" and leaves in record.members and not is_up:
+                raise InvalidInput(
+                    f"{leaves} cannot be reached, so it cannot hand over what it holds. Nothing was written. Start it, or "
+                    f"remove it with `shoal cluster forget {leaves}`."
+                )
+            if kind == "forget" and leaves in record.members and is_up:
+                raise InvalidInput(
+                    f"{leaves} is up. Nothing was written. Remove it with `shoal cluster drain {leaves}`, which keeps "
+                    "all that it holds, or stop it first."
+                )
+        else:
+            is_up = False
+        directories = self._directories(record)
+        begun = epochs.begin(
+            record, kind, joins=joins, leaves=leaves, hands_over=is_up and bool(leaves), directories=directories
+        )
+        if begun is record:
+            return record
+        self._check_target(begun)
+        return await self._set(record, begun)
+
+    async def cancel(self) -> Record:
+        """Take back the change that is under way.
+
+        Raises:
+            as `change`.
+        """
+        record = await self._newest()
+        return await self._set(record, epochs.cancel(record, directories=self._directories(record)))
+
+    async def _newest(self) -> Record:
+        """The record as the register has it; this node adopts it soon."""
+        if not self._roster.is_member:
+            raise NotAMember(f"{self._roster.own} is no member of the cluster. Nothing was written. Ask a member.")
+        found = await self._register.read(epochs.KEY)
+        if found.version <= self._roster.epoch:
+            return self._roster.record
+        return await self._entered(epochs.decode(found.content))
+
+    async def _entered(self, record: Record) -> Record:
+        """Adopt a record that was chosen."""
+        self._roster.learn(record)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.quorum_timeout_s):
+                await self._roster.reach(record.epoch)
+        return record
+
+    async def _set(self, record: Record, newer: Record) -> Record:
+        if self._roster.epoch != record.epoch:
+            raise NoQuorum(
+                f"{self._roster.own} has not written down epoch {record.epoch} of the members yet. Nothing was "
+                "written. Try again.",
+                reachable=0,
+                needed=1,
+            )
+        try:  # Decided by the lists of this very epoch: in a later one it is refused.
+            await self._register.change(epochs.KEY, record.epoch, epochs.encode(newer))
+        except RegisterChanged:
+            found = await self._newest()
+            told = "another change" if found.change is None else f"`shoal cluster {found.change.told}`"
+            raise ChangeUnderWay(
+                f"{told} came first. Nothing was written. Look at `shoal cluster members`, and ask again once it is done.",
+                change="" if found.change is None else found.change.told,
+            ) from None
+        return await self._entered(newer)
+
+    def _check_company(self, record: Record) -> None:
+        differing = self._sight.disagreements()
+        if record.epoch == 0 and differing:
+            raise InvalidInput(
+                f"the nodes are configured with different members, so there is no list to change: {differing[0]} Nothing was "
+                "written."
+            )
+
+    def _check_target(self, begun: Record) -> None:
+        """Check that the nodes of the new list that are up would be a majority of it."""
+        up = {address for address, node in self._sight.linked().items() if self._sight.counts(node)} | {self._roster.own}
+        change = begun.change
+        assert change is not None
+        staying = [address for address in begun.target if address != change.joins]
+        needed = len(begun.target) // 2 + 1
+        reached = len(up.intersection(staying)) + bool(change.joins)
+        if reached < needed:
+            away = ", ".join(sorted(set(staying) - up))
+            raise NoQuorum(
+                f"after `shoal cluster {change.told}` {needed} of {len(begun.target)} members would be a quorum, and "
+                f"{reached} would be up: {away} cannot be reached or is catching up. Nothing was written. "
+                "Try again when it is back.",
+                reachable=reached,
+                needed=needed,
+            )
+
+    def _directories(self, record: Record) -> dict[str, bytes]:
+        return {address: self._sight.directory_of(address) for address in record.everyone}
+
+    # ── going on ──────────────────────────────────────────────────────────────
+
+    def heard(self, address: str, standing: Standing) -> None:
+        """The node at this address tells how far it is."""
+        self._standings[address] = standing
+
+    def asked(self, address: str) -> None:
+        """A node that is no member asked for a link."""
+        self.waiting.pop(address, None)
+        self.waiting[address] = None
+        if len(self.waiting) > _WAITING_MAX:
+            del self.waiting[next(iter(self.waiting))]
+
+    def linked(self, node: bytes) -> None:
+        """A link to a node begins: it learns the record, and how far this node is."""
+        if self._roster.epoch:
+            self._sight.send(node, Membership(self._roster.record))
+        if self._told is not None:
+            self._sight.send(node, self._standing())
+
+    def behind(self, node: bytes, now: float) -> None:
+        """A message of this node names an older epoch: tell it the record, now and then."""
+        if now >= self._told_at.get(node, now):
+            self._told_at[node] = now + self._config.members_tell_s
+            self._sight.send(node, Membership(self._roster.record))
+
+    def adopted(self, nodes: Iterable[bytes], now: float) -> None:
+        """This node is in a new epoch; `nodes` are all that have a link, so also one that was removed."""
+        self._standings.clear()
+        self._told_at.clear()
+        self._told, self._since, self.trouble = None, now, ""
+        for address in self._roster.record.everyone:
+            self.waiting.pop(address, None)
+        for node in nodes:
+            self._sight.send(node, Membership(self._roster.record))
+
+    def tick(self, now: float) -> None:
+        """Tell how far this node is, and take the next step if it is due."""
+        record = self._roster.record
+        is_untold = self._register.version_here(epochs.KEY) > record.epoch and self._roster.is_member
+        if is_untold and self._stepping is None and now >= self._since + self._config.members_tell_s:
+            # The node that made this step may be gone before it told anybody.
+            self._since = now
+            self._stepping = asyncio.get_running_loop().create_task(self._look())
+        if record.change is None and not self._roster.problem:
+            return
+        standing = self._standing()
+        told = (standing.epoch, standing.is_caught_up, standing.is_voting, standing.problem)
+        if told != self._told or now >= self._next_tell:
+            self._told, self._next_tell = told, now + self._config.members_tell_s
+            for node in self._sight.linked().values():
+                self._sight.send(node, standing)
+        if record.change is not None and not standing.is_voting:
+            self._register.found()
+        if record.change is not None and self._stepping is None and self._is_turn(now) and self.is_ready:
+            self._stepping = asyncio.get_running_loop().create_task(self._step(record))
+
+    async def stop(self) -> None:
+        """Take no more steps. Stopping twice is allowed."""
+        if self._stepping is not None:
+            self._stepping.cancel()
+            await asyncio.gather(self._stepping, return_exceptions=True)
+
+    @property
+    def standings(self) -> dict[str, Standing]:
+        """How far each node is that told so in this epoch, this one included."""
+        said = {self._roster.own: self._standing(), **self._standings}
+        return {address: standing for address, standing in said.items() if standing.epoch == self._roster.epoch}
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why nodes cannot take part, by address, for people."""
+        return {address: standing.problem for address, standing in sorted(self._standings.items()) if standing.problem}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the change that is under way may go on."""
+        standings = self.standings
+        return self._roster.is_current and epochs.is_ready(
+            self._roster.record,
+            caught_up=[address for address, standing in standings.items() if standing.is_caught_up],
+            voting=[address for address, standing in standings.items() if standing.is_voting],
+        )
+
+    def _standing(self) -> Standing:
+        is_voting = self._register.is_voting
+        keys = self._register.keys if is_voting else []
+        return Standing(self._roster.epoch, self._sight.is_caught_up(), is_voting, keys, self._roster.problem)
+
+    def _is_turn(self, now: float) -> bool:
+        """Whether this node takes the next step: at once if no lesser address is there, else a while later."""
+        target = set(self._roster.record.target)
+        there = target.intersection(address for address in self._sight.linked() if address in self.standings)
+        before = sum(address < self._roster.own for address in there)
+        return self._roster.own in target and now >= self._since + before * _TURN * self._config.members_tell_s
+
+    async def _look(self) -> None:
+        """Read the record, and adopt it."""
+        try:
+            with suppress(ShoalError):
+                await self._newest()
+        finally:
+            self._stepping = None
+
+    async def _step(self, record: Record) -> None:
+        try:
+            if record.change is not None and record.change.is_joint:
+                # What the old list chose is chosen again by both, so that the new list alone finds it.
+                keys = {key for standing in self.standings.values() for key in standing.keys}
+                for key in sorted(keys - {epochs.KEY}):
+                    await self._register.read(key)
+            await self._set(record, epochs.advance(record, directories=self._directories(record)))
+        except ShoalError as error:
+            self.trouble = error.message
+            _log.info("the change of members does not go on yet: %s", error.message)
+            await asyncio.sleep(self._config.members_tell_s)
+        finally:
+            self._stepping = None

@@ -1,0 +1,162 @@
+"""The newest record of the members that this node knows, durably, and what this node may do in that epoch.
+
+Laws:
+- A record is adopted once it is durable; epochs only grow. From then on everything that this node sends names the new epoch.
+- A node that has heard of a newer epoch counts nothing until it knows that record (`is_current`).
+- A node writes nothing from the moment in which it writes down that it is joining, leaving or removed: what it
+  issued before is durable when it adopts the record.
+- A node joins with an empty directory: it brings nothing that the members have not.
+- Until the first change there is no record: the configured list is epoch 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Record
+from shoal.errors import ShoalError
+from shoal.node.incarnation import Incarnation
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_log = logging.getLogger("shoal.node")
+
+_ROW = keys.meta("members")
+
+
+class Roster:
+    """`configured` are the addresses of the configured list, this node's own first. `is_empty`: is the directory?."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        configured: Sequence[str],
+        incarnation: Incarnation,
+        is_empty: Callable[[], bool],
+    ) -> None:
+        self._commit = commit
+        self._incarnation = incarnation
+        self._is_empty = is_empty
+        self.own = configured[0]
+        stored = None if incarnation.copied else storage.get(_ROW)
+        self.record = epochs.founded(configured) if stored is None else epochs.decode(stored)
+        self.problem = ""
+        """Why this node cannot take part in the newest epoch that it has heard of, for people."""
+        self.adopted: Callable[[Record], None] = lambda before: None
+        """Called after a new record took the place of this one."""
+        self._heard = self.record.epoch
+        self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
+        self._waits = False
+        self._entered = asyncio.Event()
+        incarnation.bar(self._barred(self.record))
+
+    def introduction(self) -> dict[bytes, bytes | None]:
+        """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster."""
+        return {_ROW: None} if self._incarnation.copied else {}
+
+    @property
+    def directory(self) -> bytes:
+        """The id of this directory."""
+        return self._incarnation.node
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the record."""
+        return self.record.epoch
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this node has heard of no newer epoch."""
+        return self._heard == self.record.epoch
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this directory is a member, be it leaving."""
+        return self._state(self.record) in ("member", "leaving")
+
+    async def reach(self, epoch: int) -> None:
+        """Return once this node is in that epoch, or in a later one."""
+        while self.record.epoch < epoch:
+            await self._entered.wait()
+
+    def heard(self, epoch: int) -> None:
+        """A peer is in this epoch."""
+        self._heard = max(self._heard, epoch)
+
+    def refused(self, told: str, *, is_removed: bool) -> None:
+        """A node says that this one is no member: it was removed, or was not added yet."""
+        if is_removed and self.is_member:
+            self._incarnation.bar(f"it was removed from its cluster, as a member says: {told}")
+        elif not is_removed and self.record.epoch == 0 and self._is_empty() and not self._waits:
+            self._waits = True
+            self._incarnation.bar(f"it waits until it is added to the cluster, as a member says: {told}")
+
+    def accepted(self) -> None:
+        """A node takes links of this one, so it is a member, as far as that node knows."""
+        if self._waits:
+            self._waits = False
+            self._incarnation.bar(self._barred(self.record))
+
+    def learn(self, record: Record) -> None:
+        """Adopt a record that the register has chosen, once it is durable, if it is newer."""
+        self.heard(record.epoch)
+        if record.epoch <= max(self.record.epoch, 0 if self._written is None else self._written[1].epoch):
+            return
+        if self._state(record) == "joining" and self._state(self.record) != "joining" and not self._is_empty():
+            self.problem = (
+                f"{self.own} holds data from before, and a node joins with an empty directory. Stop it, move its directory "
+                "aside, and start it again"
+            )
+            return
+        before = self._incarnation.barred
+        self._incarnation.bar(self._barred(record) or before)
+        with suppress(ShoalError):  # It is told again.
+            self._written = self._commit.write({_ROW: epochs.encode(record)}), record
+
+    def durable(self, number: int) -> None:
+        """All writes up to this number are durable: adopt the record that is among them."""
+        if self._written is None or self._written[0] > number:
+            return
+        record, self._written = self._written[1], None
+        before, self.record, self.problem, self._waits = self.record, record, "", False
+        self._incarnation.bar(self._barred(record))
+        change = "" if record.change is None else f"; {record.change.told} is under way"
+        _log.info("epoch %d: the members are %s%s", record.epoch, ", ".join(record.members), change)
+        self._entered.set()
+        self._entered = asyncio.Event()
+        self.adopted(before)
+
+    def _state(self, record: Record) -> str:
+        if record.removal_of(self._incarnation.node) is not None:
+            return "removed"
+        return record.state_of(self.own)
+
+    def _barred(self, record: Record) -> str:
+        """Why this node writes nothing in that epoch, for people; empty if it writes."""
+        removal = record.removal_of(self._incarnation.node)
+        change = record.change
+        match self._state(record):
+            case "removed" if removal is not None and removal.handed_over:
+                return f"it was drained in epoch {removal.epoch}: the others hold all that it held. It can be stopped"
+            case "removed" if removal is not None:
+                return f"it was removed from its cluster in epoch {removal.epoch}. {_LEFT}"
+            case "removed":
+                return f"it is not a member of its cluster any more (epoch {record.epoch}). {_LEFT}"
+            case "joining":
+                return "it is being added to the cluster, and is fetching what the others hold"
+            case "leaving" if change is not None and change.is_joint:
+                return f"it leaves the cluster: `shoal cluster {change.told}` is under way"
+        return ""
+
+
+_LEFT = (
+    "Data that only this directory holds is not in the cluster: `shoal cluster members` on a member lists it. "
+    "To use the node again, give it an empty directory and add it"
+)

@@ -1,0 +1,196 @@
+"""The node in its epoch: puts the record of the members, the register and the replication protocol together.
+
+Laws:
+- Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
+  that record; if it names an older one, its sender is told the record.
+- What a message says of the register, or of a change that is joint, counts only if its sender was in this node's epoch.
+- A node that joins is heard once it is in the epoch in which it does: before that its directory may hold anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from shoal.cluster.handshake import OPENING_BYTES
+from shoal.cluster.membership.epochs import Record
+from shoal.cluster.membership.notices import Membership, Notice, Standing
+from shoal.cluster.peering import Identity
+from shoal.cluster.replication import Replication
+from shoal.config import Config
+from shoal.errors import PeerRefused
+from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.environment import Environment
+from shoal.node.membership.changes import Changes, Sight
+from shoal.node.membership.roster import Roster
+from shoal.node.peers.admission import Admission
+from shoal.node.peers.marking import Marking
+from shoal.node.peers.members import Members
+from shoal.node.peers.outlets import Outlets
+
+_log = logging.getLogger("shoal.node")
+
+_FAREWELL = 2  # How long a node that was removed stays linked, to learn of it, in intervals of `members_tell_s`.
+
+
+class Memberships:
+    """`entered` is called after each change of epoch, with the nodes that do not take part any more."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        members: Members,
+        register: QuorumRegister,
+        *,
+        protocol: Replication,
+        admission: Admission,
+        outlets: Outlets,
+        marking: Marking,
+        environment: Environment,
+        config: Config,
+        software: str,
+        entered: Callable[[list[bytes]], None],
+    ) -> None:
+        self._roster = roster
+        self._members = members
+        self._register = register
+        self._protocol = protocol
+        self._outlets = outlets
+        self._config = config
+        self._now = environment.monotonic
+        self._software = software
+        self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
+        self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
+        self._run = environment.entropy(OPENING_BYTES)
+        self._entered = entered
+        self._farewell: float | None = None  # When the links to nodes that were removed end.
+        self._all_linked: float | None = None  # Since when all configured members are, while the register is not founded.
+        self.dial: Callable[[list[str]], None] = lambda addresses: None
+        """Called with the addresses to keep links to, whenever they change."""
+        self.changes = Changes(
+            roster,
+            register,
+            sight=Sight(
+                linked=lambda: members.reached,
+                counts=protocol.is_member,
+                directory_of=lambda address: members.node_at(address) or marking.node_at(address),
+                is_caught_up=lambda: admission.is_caught_up,
+                disagreements=lambda: members.disagreements_among,
+                send=lambda node, notice: outlets.send((node,), notice),
+            ),
+            config=config,
+        )
+        roster.adopted = self._adopted
+        if roster.record.change is not None and roster.record.change.is_joint:
+            protocol.enter_epoch(is_joint=True)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses to keep links to."""
+        return [member.address for member in self._members.all]
+
+    # ── links ─────────────────────────────────────────────────────────────────
+
+    def identity(self) -> Identity:
+        """See `Peer.identity`."""
+        own = self._roster.own
+        members = tuple(sorted({own, *self._members.addresses}))
+        return Identity(self._roster.directory, own, self._software, members, self._run, self._roster.epoch)
+
+    def compare(self, peer: Identity) -> None:
+        """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""
+        found = self._members.compare(peer, own=self.identity())
+        if found:
+            _log.warning("members differ: %s", found)
+        elif found is not None:
+            _log.info("members agree again with those of %s", peer.name)
+
+    def check(self, peer: Identity) -> None:
+        """Check whether a link from this peer may begin.
+
+        Raises:
+            PeerRefused: it is not a member, or a copy of a node that is linked.
+        """
+        self.compare(peer)
+        try:
+            self._members.check(peer, own=self._roster.own)
+        except PeerRefused as error:
+            if error.detail.get("reason") == "member":
+                self.changes.asked(peer.name)
+            raise
+
+    def admitted(self, peer: Identity) -> bytes:
+        """A link from this peer begins. Returns the node that was at its address before and is at none now, if there is one."""
+        before = self._heard.get(peer.name, peer.node)
+        is_gone = before not in (peer.node, *self._members.nodes)
+        if is_gone:
+            self._runs.pop(before, None)
+        self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
+        return before if is_gone else b""
+
+    def is_running(self, peer: Identity) -> bool:
+        """Whether the run of a node that sent a message is its last one, as far as this node knows."""
+        return peer.opening == self._runs.get(peer.node, peer.opening)
+
+    def is_heard(self, peer: Identity, epoch: int) -> bool:
+        """Take note of the epoch in which a message was sent. Returns whether the message may be taken."""
+        own = self._roster.epoch
+        if epoch == own:
+            return True
+        if epoch > own:
+            self._roster.heard(epoch)
+            return True
+        self.changes.behind(peer.node, self._now())
+        return self._roster.record.state_of(peer.name) != "joining"
+
+    def is_current(self, epoch: int) -> bool:
+        """Whether a message that was sent in this epoch was sent in this node's."""
+        return epoch == self._roster.epoch
+
+    def heard(self, peer: Identity, notice: Notice) -> None:
+        """Take a message about members."""
+        match notice:
+            case Membership(record):
+                self._roster.learn(record)
+            case Standing():
+                self.changes.heard(peer.name, notice)
+
+    def refused(self, error: PeerRefused) -> None:
+        """A node does not take links of this one."""
+        reason = error.detail.get("reason")
+        if reason in ("member", "removed"):
+            self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed")
+
+    def linked(self, node: bytes) -> None:
+        """A link to a node begins."""
+        self._roster.accepted()
+        self.changes.linked(node)
+
+    def _adopted(self, before: Record) -> None:
+        record, now = self._roster.record, self._now()
+        gone = [state.node for state in self._members.reform() if state.node]
+        self._register.reform(record.electorate)
+        self._protocol.enter_epoch(is_joint=record.change is not None and record.change.is_joint)
+        self.changes.adopted(list(self._outlets), now)
+        self._farewell = now + _FAREWELL * self._config.members_tell_s
+        self.dial(sorted({*self.addresses, *before.everyone} - {self._roster.own}))
+        self._entered(gone)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self.changes.tick(now)
+        if self._farewell is not None and now >= self._farewell:
+            self._farewell = None
+            self.dial(self.addresses if self._roster.is_member or self._roster.record.change is not None else [])
+        self._found(now)
+
+    def _found(self, now: float) -> None:
+        """Found the register once all configured members are up for a while, so that it works when one of them is lost."""
+        if self._register.is_voting or self._roster.epoch or self._members.disagreements_among:
+            return
+        if not all(state.outlet is not None and self._protocol.is_member(state.node) for state in self._members.all):
+            self._all_linked = None
+        elif self._all_linked is None:
+            self._all_linked = now
+        elif now >= self._all_linked + self._config.quorum_register_found_s:
+            self._register.found()

@@ -1,0 +1,171 @@
+"""The rule of epochs: which changes are allowed, and that what decides in one epoch meets what decides in the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, combinations, pairwise
+
+import msgspec
+import pytest
+
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Kind, Record
+from shoal.errors import ChangeUnderWay, InvalidInput, InvalidValue
+
+KNOWN = {f"{name}:1": name.encode() * 16 for name in "abcdefg"}
+
+
+def addresses(names: str) -> list[str]:
+    return [f"{name}:1" for name in names]
+
+
+def begun(kind: Kind, members: str = "abc", *, joins: str = "", leaves: str = "", hands_over: bool = False) -> Record:
+    named = {"joins": "".join(addresses(joins)), "leaves": "".join(addresses(leaves))}
+    return epochs.begin(epochs.founded(addresses(members)), kind, directories=KNOWN, hands_over=hands_over, **named)
+
+
+def steps(record: Record) -> list[Record]:
+    """All records of a change, the one before it first."""
+    joint = epochs.advance(record, directories=KNOWN)
+    return [epochs.founded(record.members), record, joint, epochs.advance(joint, directories=KNOWN)]
+
+
+def changes(members: str) -> Iterator[Record]:
+    for kind in ("add", "drain", "forget", "replace"):
+        for name in members:
+            joins = "g" if kind in ("add", "replace") else ""
+            leaves = "" if kind == "add" else name
+            if len(members) > 1 or joins:
+                yield begun(kind, members, joins=joins, leaves=leaves)
+
+
+def subsets(names: list[str]) -> Iterator[frozenset[str]]:
+    return map(frozenset, chain.from_iterable(combinations(names, size) for size in range(len(names) + 1)))
+
+
+@pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd", "abcde"])
+def test_whatever_decides_in_an_epoch_shares_a_member_with_whatever_decides_in_the_next(members: str) -> None:
+    for change in changes(members):
+        made = steps(change)
+        cancelled = [(record, epochs.cancel(record, directories=KNOWN)) for record in made[1:3]]
+        for before, after in [*pairwise(made), *cancelled]:
+            assert after.epoch == before.epoch + 1
+            everyone = sorted({*before.everyone, *after.everyone})
+            deciding = [each for each in subsets(everyone) if before.electorate.decides(each)]
+            for decided in deciding:
+                rest = frozenset(everyone) - decided
+                assert not after.electorate.decides(rest), (before, after, decided)
+
+
+def test_two_steps_apart_they_need_not_so_a_joint_step_must_be_decided_before_the_new_list_is_used() -> None:
+    before, _, joint, after = steps(begun("replace", "abc", joins="g", leaves="c"))
+    assert before.electorate.decides(addresses("ac"))
+    assert after.electorate.decides(addresses("bg"))
+    assert not joint.electorate.decides(addresses("bg"))
+    assert not joint.electorate.decides(addresses("ac"))
+
+
+def test_a_node_that_joins_counts_in_nothing_until_the_change_is_joint() -> None:
+    _, prepared, joint, after = steps(begun("add", joins="d"))
+    assert [len(record.electorate.groups) for record in (prepared, joint, after)] == [1, 2, 1]
+    assert not any("d:1" in group for group in prepared.electorate.groups)
+    assert "d:1" in prepared.everyone
+    assert [record.state_of("d:1") for record in (prepared, joint, after)] == ["joining", "joining", "member"]
+
+
+def test_a_node_that_left_is_remembered_by_its_directory() -> None:
+    after = steps(begun("replace", joins="d", leaves="c", hands_over=True))[-1]
+    assert after.members == tuple(addresses("abd"))
+    [removal] = after.removed
+    assert removal == epochs.Removal("c:1", b"c" * 16, 3, True)
+    assert after.removal_of(b"c" * 16) is removal
+    assert after.removal_of(b"") is None
+    assert after.state_of("c:1") == "removed"
+    assert set(after.directories) == set(after.members)
+
+
+def test_the_removed_directories_are_bounded_and_the_oldest_are_dropped() -> None:
+    record = epochs.founded(addresses("abc"))
+    for number in range(epochs.REMOVED_MAX + 3):
+        joins = f"n{number}:1"
+        leaves = record.members[-1]
+        record = epochs.begin(record, "replace", joins=joins, leaves=leaves, directories={leaves: bytes([number]) * 16})
+        record = epochs.advance(epochs.advance(record, directories={}), directories={})
+    assert len(record.removed) == epochs.REMOVED_MAX
+    assert record.removed[-1].epoch == record.epoch
+    epochs.check(record)
+
+
+def test_one_change_is_made_at_a_time_and_the_same_one_begins_once() -> None:
+    record = begun("add", joins="d")
+    assert epochs.begin(record, "add", joins="d:1", directories={}) is record
+    with pytest.raises(ChangeUnderWay, match="add d:1") as refused:
+        epochs.begin(record, "forget", leaves="a:1", directories={})
+    assert refused.value.detail == {"change": "add d:1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "joins", "leaves", "why"),
+    [
+        ("add", "a:1", "", "a member already"),
+        ("add", "nowhere", "", "HOST:PORT"),
+        ("add", "d:99999", "", "HOST:PORT"),
+        ("drain", "", "z:1", "not a member"),
+        ("forget", "d:1", "a:1", "names other nodes"),
+        ("replace", "d:1", "", "names other nodes"),
+    ],
+)
+def test_an_impossible_change_says_why(kind: Kind, joins: str, leaves: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        epochs.begin(epochs.founded(addresses("abc")), kind, joins=joins, leaves=leaves, directories={})
+
+
+def test_the_last_member_stays() -> None:
+    with pytest.raises(InvalidInput, match="last member"):
+        begun("forget", "a", leaves="a")
+
+
+def test_a_change_becomes_joint_only_once_the_joining_node_and_enough_others_have_caught_up() -> None:
+    prepared = begun("add", joins="d")
+
+    def ready(names: str) -> bool:
+        return epochs.is_ready(prepared, caught_up=addresses(names), voting=[])
+
+    assert not ready("abc")
+    assert not ready("ad")
+    assert ready("abd")
+
+
+def test_a_node_that_hands_over_must_be_up_before_its_change_is_joint() -> None:
+    prepared = begun("drain", leaves="c", hands_over=True)
+    assert not epochs.is_ready(prepared, caught_up=addresses("ab"), voting=[])
+    assert epochs.is_ready(prepared, caught_up=addresses("abc"), voting=[])
+
+
+def test_a_joint_change_is_done_once_a_majority_of_the_new_list_holds_all_and_both_lists_vote() -> None:
+    joint = steps(begun("replace", joins="d", leaves="c"))[2]
+
+    def ready(names: str, voting: str) -> bool:
+        return epochs.is_ready(joint, caught_up=addresses(names), voting=addresses(voting))
+
+    assert not ready("a", "abd")
+    assert not ready("ac", "abd")
+    assert not ready("ab", "ad")
+    assert ready("ad", "ab")
+
+
+def test_a_record_keeps_its_meaning_as_bytes_and_others_are_refused() -> None:
+    record = steps(begun("replace", joins="d", leaves="c"))[2]
+    assert epochs.decode(epochs.encode(record)) == record
+    spoilt = [
+        b"",
+        b"\xc0",
+        epochs.encode(msgspec.structs.replace(record, epoch=0)),
+        epochs.encode(msgspec.structs.replace(record, members=())),
+        epochs.encode(msgspec.structs.replace(record, members=("b:1", "a:1"))),
+        epochs.encode(msgspec.structs.replace(record, members=("x",))),
+        epochs.encode(msgspec.structs.replace(record, directories={"a:1": b"short"})),
+    ]
+    for packed in spoilt:
+        with pytest.raises(InvalidValue):
+            epochs.decode(packed)

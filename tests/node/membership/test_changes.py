@@ -1,0 +1,232 @@
+"""Members join, leave and are replaced while the cluster works: real nodes over memory storage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from shoal.cluster.membership.epochs import Record
+from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, PeerRefused
+from shoal.node.membership.changes import Changes
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet
+
+SETTINGS: dict[str, Any] = {
+    "quorum_register_retry_s": 0.01,
+    "quorum_register_found_s": 0.05,
+    "members_tell_s": 0.05,
+    "quorum_timeout_s": 5.0,
+}
+
+
+@asynccontextmanager
+async def cluster(names: str = "abc", **settings: Any) -> AsyncIterator[Fleet]:
+    """A fleet whose register is founded, so that a node may be lost."""
+    async with Fleet(names, **(SETTINGS | settings)) as fleet:
+        await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in names))
+        yield fleet
+
+
+def changes(fleet: Fleet, name: str) -> Changes:
+    return fleet[name].replicator.memberships.changes
+
+
+def record(fleet: Fleet, name: str) -> Record:
+    return fleet[name].replicator.quorum.members.roster.record
+
+
+def is_done(fleet: Fleet, members: str, names: str = "") -> bool:
+    """Whether these nodes agree that these are the members, and no change is under way."""
+    wanted = tuple(f"{name}:1" for name in members)
+    return all(record(fleet, name).members == wanted and record(fleet, name).change is None for name in names or members)
+
+
+async def asked(fleet: Fleet, coroutine: Coroutine[object, object, Record]) -> Record:
+    """The outcome of a change; nodes dial meanwhile."""
+    task = asyncio.create_task(coroutine)
+    await fleet.until(task.done)
+    return await task
+
+
+async def saved(fleet: Fleet, name: str, *, durability: str = "quorum", times: int = 1) -> None:
+    store = fleet[name].store()
+    for _ in range(times):
+        await store.space("crew").counter("c").add(1, durability=durability)  # type: ignore[arg-type]
+
+
+async def total(fleet: Fleet, name: str) -> int:
+    return await fleet[name].store().space("crew").counter("c").value()
+
+
+async def test_a_node_is_added_while_clients_write() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", times=20)
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        writing = asyncio.create_task(saved(fleet, "b", times=50))
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        await writing
+        await fleet.converged()
+        assert await total(fleet, "d") == 70
+        await saved(fleet, "d", durability="all")
+        assert record(fleet, "d").epoch == 3
+
+
+async def test_a_node_that_was_added_counts() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="b:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        await fleet.crash("c")
+        await saved(fleet, "a")
+        await fleet.crash("b")
+        with pytest.raises(NoQuorum, match="3 of 4"):
+            await saved(fleet, "a")
+
+
+async def test_a_drained_node_leaves_its_data_to_the_others_and_refuses_writes() -> None:
+    async with cluster() as fleet:
+        for other in "ab":
+            await fleet.cut("c", other)
+            fleet.apart.add(("c", other))
+        await saved(fleet, "c", durability="local", times=5)  # Nobody else has these.
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
+        fleet.apart.clear()
+        await fleet.until(lambda: is_done(fleet, "ab", "abc"))
+        assert await total(fleet, "a") == 5
+        with pytest.raises(NotAMember, match="it was drained in epoch 3"):
+            await saved(fleet, "c", durability="local")
+        with pytest.raises(NotAMember, match="c:1 is no member"):
+            await asked(fleet, changes(fleet, "c").change("drain", leaves="a:1"))
+        await saved(fleet, "a", durability="all")
+
+
+async def test_a_dead_node_is_forgotten_and_refused_when_it_returns() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", times=3)
+        left = await fleet.crash("c")
+        await fleet.until(lambda: "c:1" not in fleet["a"].replicator.quorum.members.reached)
+        await asked(fleet, changes(fleet, "a").change("forget", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        await saved(fleet, "b", durability="all")
+        returned = fleet.start("c", left, linked=False)
+        with pytest.raises(PeerRefused, match="was forgotten in epoch 3"):
+            fleet.link("c", "a")
+        await fleet.dial()
+        with pytest.raises(NotAMember, match="was forgotten"):
+            await saved(fleet, "c", durability="local")
+        assert returned.replicator.identity().node == fleet["a"].replicator.quorum.members.roster.record.removed[0].directory
+
+
+async def test_a_dead_node_is_replaced_in_one_change() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", times=3)
+        await fleet.crash("c")
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1,b:1")
+        await asked(fleet, changes(fleet, "b").change("replace", leaves="c:1", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abd"))
+        await fleet.crash("a")
+        await saved(fleet, "d")
+        assert await total(fleet, "d") == 4
+
+
+async def test_one_of_two_operators_who_ask_at_once_is_told_of_the_other() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        asked = [changes(fleet, "a").change("add", joins="d:1"), changes(fleet, "b").change("add", joins="e:1")]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        [refused] = [each for each in found if isinstance(each, Exception)]
+        assert isinstance(refused, ChangeUnderWay)
+        assert "add" in str(refused.detail["change"])
+
+
+async def test_the_same_change_asked_for_twice_is_made_once() -> None:
+    async with cluster() as fleet:
+        first = await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        assert await asked(fleet, changes(fleet, "b").change("add", joins="d:1")) == first
+
+
+async def test_a_change_that_waits_for_a_node_that_never_comes_is_cancelled() -> None:
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: record(fleet, "b").epoch == 1)
+        await asked(fleet, changes(fleet, "b").cancel())
+        await fleet.until(lambda: is_done(fleet, "abc"))
+        with pytest.raises(InvalidInput, match="nothing to cancel"):
+            await asked(fleet, changes(fleet, "a").cancel())
+
+
+async def test_without_a_majority_of_the_register_a_change_is_refused_and_local_writes_go_on() -> None:
+    async with cluster(quorum_timeout_s=0.3) as fleet:
+        await fleet.crash("b")
+        await fleet.crash("c")
+        with pytest.raises(NoQuorum, match="b:1 cannot be reached"):
+            await asked(fleet, changes(fleet, "a").change("forget", leaves="c:1"))
+        await saved(fleet, "a", durability="local")
+
+
+async def test_a_change_goes_on_when_the_node_that_was_asked_is_lost() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="b:1,c:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.crash("a")
+        await fleet.until(lambda: is_done(fleet, "abcd", "bcd"))
+
+
+async def test_a_node_that_was_away_learns_the_members_from_whoever_it_meets() -> None:
+    async with cluster() as fleet:
+        left = await fleet.crash("c")
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abcd", "abd"))
+        fleet.start("c", left, linked=False)
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+
+
+async def test_a_restarted_node_uses_its_record_and_not_its_configuration() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        fleet.start("d", await fleet.crash("d"), linked=False, join="a:1")
+        assert record(fleet, "d").members == ("a:1", "b:1", "c:1", "d:1")
+        assert sorted(fleet["d"].replicator.memberships.addresses) == ["a:1", "b:1", "c:1"]
+
+
+async def test_a_node_with_data_from_before_is_not_added_and_says_why() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="d:1")
+        await saved(fleet, "d", durability="local")
+        fleet["d"].replicator.quorum.members.roster.accepted()
+        fleet.start("d", await fleet.crash("d"), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: "d:1 holds data from before" in changes(fleet, "a").problems.get("d:1", ""))
+        assert record(fleet, "a").change is not None
+        assert await total(fleet, "a") == 0
+
+
+async def test_a_node_that_waits_to_be_added_writes_nothing() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await fleet.dial()
+        with pytest.raises(NotAMember, match="shoal cluster add d:1"):
+            await saved(fleet, "d", durability="local")
+        assert list(changes(fleet, "a").waiting) == ["d:1"]
+
+
+async def test_a_cluster_of_one_grows() -> None:
+    async with cluster("a") as fleet:
+        await saved(fleet, "a", times=3)
+        fleet.start("b", MemoryStorage(), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        await saved(fleet, "b", durability="all")
+        fleet.start("a", await fleet.crash("a"), linked=False)
+        await fleet.until(lambda: fleet["a"].replicator.register.is_voting)
+        await asked(fleet, changes(fleet, "b").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "a"))
+        await saved(fleet, "a")
