@@ -87,7 +87,12 @@ NOT_OVER_HTTP: Reasons = {
         requests.ReadMoment,
         requests.ReadDocumentAt,
     ),
-    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.CatchUp),
+    "nodes send it to each other, or to themselves": (
+        requests.TransferRights,
+        requests.TrimEvents,
+        requests.CatchUp,
+        requests.FoldEntry,
+    ),
     "presence lasts as long as a session": (requests.Announce,),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
     "for the savers and stores of frameworks": (
@@ -101,7 +106,7 @@ NOT_OVER_HTTP: Reasons = {
 }
 
 NOT_IN_PYTHON: Reasons = {
-    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents),
+    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
         requests.Replace,
@@ -219,7 +224,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.SweepItems,
     ),
     "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
-    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents),
+    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
 }
 
 

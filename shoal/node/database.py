@@ -131,6 +131,8 @@ class Database:
         self.claims = ClaimSweeper(
             storage,
             commit,
+            issue=lambda request: self.issue(request, None).reply,
+            is_own=lambda origin: self._maps.is_own(origin),
             partitions=self.partitions,
             generations=self.generations,
             config=config,
@@ -145,7 +147,7 @@ class Database:
         self.documents = Documents(config, environment, self.catalog, document_generations)
         rules = Rules(storage, self.catalog, config)
         self.budgets = Budgets(incarnation, config)
-        self._maps = Maps(config)
+        self._maps = Maps(incarnation, config)
         self.eraser = Eraser(
             self.generations,
             self.garbage,
@@ -247,6 +249,8 @@ class Database:
         )
 
         self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
+        self._maps.settled = self.claims.settled
+        self._maps.on_keyed, self._maps.on_crowded = self.claims.added, self.claims.crowded
 
     # ── writes ────────────────────────────────────────────────────────────────
 

@@ -110,13 +110,13 @@ def deliver(choose: Choose, apply: Apply, operations: Sequence[Operation]) -> Re
     return replica
 
 
-def check_converges(choose: Choose, apply: Apply, decide: Decide, *, deliveries: int = 3) -> list[Replica]:
+def check_converges(choose: Choose, apply: Apply, decide: Decide, *, deliveries: int = 3, steps: int = 12) -> list[Replica]:
     """Build a history and deliver it again; return its replicas.
 
     Raises:
         AssertionError: two replicas that applied the same operations hold different rows.
     """
-    built = history(choose, apply, decide)
+    built = history(choose, apply, decide, steps=steps)
     operations = list(built[0].applied)
     fresh = [deliver(choose, apply, operations) for _ in range(deliveries)]
     expected = built[0]

@@ -22,6 +22,7 @@ MARK = b"\x01"
 """The first byte of a key that expires; then follow `c` and 12 hex digits of milliseconds since 1970."""
 PREFIX = b"E"
 
+_MARK = MARK.decode()
 _KEYS, _CONFLICTS = PREFIX + b"K", PREFIX + b"X"
 _TIME_FROM, _TIME_TO = len(_KEYS) + 2, len(_KEYS) + 14
 
@@ -32,6 +33,11 @@ class Claim(NamedTuple):
     row: bytes
     wall_ms: int
     dot: Dot
+
+
+def is_made_before(key: str, wall_ms: int) -> bool:
+    """Whether a key expires and was made before `wall_ms`."""
+    return key.startswith(_MARK) and int(key[2:14], 16) < wall_ms
 
 
 def claims(rows: Rows, *, after: bytes | None = None, limit: int) -> list[Claim]:

@@ -8,18 +8,22 @@ Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery
 - A counter here is its live adds. An origin's new add replaces its last one without a key, and holds the
   sum of both; so there is one such row for each origin. If a removal did not see the new add, the new add
   stays whole. Of the adds that one request made on several nodes, the one with the least dot counts.
+- A *fold* merges adds of its issuer's directory into one, which takes the place of the last of them. All are stable and their
+  keys expired, as are those that lose to them. So every removal that the issuer has not seen names all of
+  them or none: the merged add is removed just where its parts are. Nobody else folds these adds.
 
 Rows:
     E key 00 r row               the register's
     E key 00 s row               the set's
-    E key 00 u dot₂₄ nth₂        adds without a key: msgpack [amount, nil]
+    E key 00 u dot₂₄ nth₂        adds without a key, and folded ones: msgpack [amount, nil]
     E key 00 k dot₂₄ nth₂        one with a key: msgpack [amount, the request's key]
     N                            keys₈; no row if there are none
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -31,6 +35,11 @@ from shoal.crdt.values.orset import Named
 
 ENTRY, COUNT = b"E", b"N"
 _REGISTER, _SET, _UNKEYED, _KEYED = b"r", b"s", b"u", b"k"
+
+FOLDED_MIN = 16
+"""Adds that a fold merges at least: its operation costs more than a few rows."""
+ADD_BYTES = DOT_BYTES + 2
+"""The key of an add: its dot and nth."""
 
 Dots = tuple[tuple[bytes, int], ...]
 
@@ -53,6 +62,15 @@ class Add(msgspec.Struct, array_like=True, frozen=True, tag="add-entry"):
     request: str | None = None
 
 
+class Fold(msgspec.Struct, array_like=True, frozen=True, tag="fold-entry"):
+    """A mutation: merges adds to a key's counter. It changes no value."""
+
+    key: str
+    over: tuple[bytes, ...]  # The adds: dot₂₄ nth₂ each.
+    amount: int  # The sum of those that count.
+    lost: tuple[bytes, ...] = ()  # Other adds with requests of these, which do not count.
+
+
 class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-entry"):
     """A mutation: adds members to a key's set, and removes members."""
 
@@ -70,7 +88,7 @@ class Remove(msgspec.Struct, array_like=True, frozen=True, tag="remove-entry"):
     members: tuple[Named, ...]  # Its set's members, each with the adds of it that were seen.
 
 
-Change = Put | Add | Alter | Remove
+Change = Put | Add | Fold | Alter | Remove
 
 
 class Part(NamedTuple):
@@ -96,6 +114,8 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
             register.apply(register_of(rows, key), stamp, register.Assign(value, context, request))
         case Add():
             _add(rows, stamp, change)
+        case Fold():
+            _fold(rows, change)
         case Alter(key, add, remove):
             orset.apply(set_of(rows, key), stamp, orset.Alter(add, remove))
         case Remove():
@@ -112,6 +132,20 @@ def _add(rows: Rows, stamp: Stamp, change: Add) -> None:
             unkeyed.delete(row)
     adds = unkeyed if change.request is None else _adds(rows, change.key, _KEYED)
     adds.put(stamp.dot.pack() + stamp.nth.to_bytes(2, "big"), _encoder.encode((change.amount, change.request)))
+
+
+def _fold(rows: Rows, change: Fold) -> None:
+    unkeyed, keyed = _adds(rows, change.key, _UNKEYED), _adds(rows, change.key, _KEYED)
+    live = [row for row in change.over if unkeyed.get(row) is not None or keyed.get(row) is not None]
+    if not live:
+        return  # A removal took all of them.
+    for row in live:
+        unkeyed.delete(row)
+        keyed.delete(row)
+    unkeyed.put(max(live), _encoder.encode((change.amount, None)))
+    for row in change.lost:
+        if keyed.get(row) is not None:
+            keyed.put(row, _encoder.encode((0, None)))
 
 
 def _remove(rows: Rows, stamp: Stamp, change: Remove) -> None:
@@ -190,6 +224,39 @@ def summed(rows: Rows, key: str) -> tuple[int, int]:
     return total + sum(counted.values()), count
 
 
+def fold(rows: Rows, key: str, *, own: Callable[[Origin], bool], settled: Callable[[Part], bool], most: int) -> Fold | None:
+    """The fold of at most `most` adds; None if fewer than `FOLDED_MIN` can be folded.
+
+    `own` tells the origins of the issuer's directory, `settled` the adds that are stable and whose keys expired.
+    """
+    adds = list(_all_rows(rows, key))
+    counts: dict[str, bytes] = {}  # By request, the add that counts: the least dot comes first.
+    contested: set[str] = set()
+    for row, part in adds:
+        if part.request is not None:
+            counts.setdefault(part.request, row)
+            if not settled(part):
+                contested.add(part.request)
+    over = [(row, part) for row, part in adds if own(part.dot.origin) and settled(part) and part.request not in contested][
+        :most
+    ]
+    if len(over) < FOLDED_MIN:
+        return None
+    folded = {row for row, _ in over}
+    won = {part.request for row, part in over if part.request is not None and counts[part.request] == row}
+    return Fold(
+        key,
+        tuple(row for row, _ in over),
+        sum(part.amount for row, part in over if part.request is None or counts[part.request] == row),
+        tuple(row for row, part in adds if part.request in won and row not in folded),
+    )
+
+
+def adds_of(rows: Rows, key: str, own: Callable[[Origin], bool], most: int) -> int:
+    """How many adds of some origins the counter of `key` has; counting stops at `most`."""
+    return sum(1 for _ in islice((part for part in _all_parts(rows, key) if own(part.dot.origin)), most))
+
+
 def removal(rows: Rows, key: str) -> Remove:
     """The removal of everything that these rows show of a key."""
     siblings, members = register_of(rows, key), set_of(rows, key)
@@ -202,8 +269,13 @@ def removal(rows: Rows, key: str) -> Remove:
 
 
 def _all_parts(rows: Rows, key: str) -> Iterator[Part]:
+    return (part for _, part in _all_rows(rows, key))
+
+
+def _all_rows(rows: Rows, key: str) -> Iterator[tuple[bytes, Part]]:
     for kind in (_UNKEYED, _KEYED):
-        yield from _parts(_adds(rows, key, kind))
+        for row, stored in _adds(rows, key, kind).scan(b""):
+            yield row, Part(Dot.unpack(row[:DOT_BYTES]), *_decoder.decode(stored))
 
 
 def _parts(adds: Rows, prefix: bytes = b"") -> Iterator[Part]:

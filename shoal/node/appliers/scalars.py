@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shoal.crdt.rows import Stamp
 from shoal.crdt.values import counter, ormap, orset, register
+from shoal.errors import BadOperation
 from shoal.node.appliers.applier import Appliers, bare
 from shoal.node.implied_keys import check as check_implied
 from shoal.storage.keys import Kind
@@ -16,6 +17,8 @@ def _check_add(_stamp: Stamp, change: counter.Add) -> None:
 def _check_entry(_stamp: Stamp, change: ormap.Change) -> None:
     if isinstance(change, ormap.Add):
         check_implied(change.request)
+    elif isinstance(change, ormap.Fold) and any(len(row) != ormap.ADD_BYTES for row in (*change.over, *change.lost)):
+        raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
 
 
 APPLIERS: Appliers = {
@@ -24,6 +27,6 @@ APPLIERS: Appliers = {
     orset.Alter: bare(Kind.SET, orset.apply),
     **{
         kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key)
-        for kind in (ormap.Put, ormap.Add, ormap.Alter, ormap.Remove)
+        for kind in (ormap.Put, ormap.Add, ormap.Fold, ormap.Alter, ormap.Remove)
     },
 }

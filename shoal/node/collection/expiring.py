@@ -1,12 +1,14 @@
-"""Claims under keys that clients made: removed once they expired, by each replica for itself.
+"""Claims under keys that clients made: removed once they expired, by each replica for itself. Adds to maps are folded.
 
 Laws:
 - A claim is removed once its key is older than the window, with a margin for clocks that differ, and its operation is stable in
   two steps (`shoal.cluster.stability`). Then no operation with this key can arrive (`shoal.crdt.values.expiring`). The window
   alone protects against a directory that was set back: until its peers tell it so, it may take a request that it has forgotten.
-- A learner removes nothing: it may have forgotten operations itself.
+- A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
   a missing one is no flaw.
+- An add to a key of a map carries its amount, so that a removal removes what it has seen. The adds of this directory are folded
+  under the same conditions, by an operation (`shoal.crdt.values.ormap`): a removal must find the same adds on every replica.
 - Only partitions with keyed writes are looked at, a few times per window; the claims of an object are read in the order of
   their keys' times, so a look reads what it removes, and at most a slice more per object.
 """
@@ -14,13 +16,15 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import Within, successor
-from shoal.crdt.values import budget, expiring
+from shoal.crdt.values import budget, expiring, ormap
 from shoal.errors import ShoalError
 from shoal.node.collection.generations import Generations, split
 from shoal.node.environment import Environment
@@ -28,6 +32,7 @@ from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.protocol.requests import AnyReply, EntryFolded, FoldEntry
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
@@ -35,6 +40,8 @@ from shoal.storage.keys import Kind
 SLICE = 256  # Claims that are read in one step.
 _LOOKS = 8  # In one window; the margin for clocks is one of these parts.
 _FIRST_S = 60.0  # Until the first look at what earlier openings left; a short opening has better things to do.
+_KEYS_AT_ONCE = 64  # Of a map, that are read in one step.
+_NOTED_MAX = 4096  # Keys of maps in one partition.
 _PARTS: dict[Kind, tuple[bytes, ...]] = {Kind.COUNTER: (b"",), Kind.BUDGET: (budget.GRANT, budget.SPEND)}
 """Below which prefixes the objects of a kind have a counter's rows."""
 
@@ -47,6 +54,8 @@ class ClaimSweeper:
         storage: LoggedStorage,
         commit: GroupCommit,
         *,
+        issue: Callable[[FoldEntry], AnyReply],
+        is_own: Callable[[Origin], bool],
         partitions: Partitions,
         generations: Generations,
         config: Config,
@@ -54,6 +63,8 @@ class ClaimSweeper:
     ) -> None:
         self._storage = storage
         self._commit = commit
+        self._issue = issue
+        self._is_own = is_own
         self._partitions = partitions
         self._generations = generations
         self._now_ms = environment.now_ms
@@ -63,9 +74,14 @@ class ClaimSweeper:
         self._span_ms = config.key_window_s * 1000 + self._step_ms
         self._due: dict[int, int] = {}  # When to look at a partition, in milliseconds since 1970.
         self._cuts: dict[int, Cut] = {}  # Of these partitions.
+        # By partition: keys of maps, and how many adds of this directory their counters may have.
+        self._adds: defaultdict[int, dict[tuple[Target, str], int]] = defaultdict(dict)
+        self._unread: set[int] = set()  # Partitions whose maps were not read since the start.
+        self._hurry: asyncio.Task[bool] | None = None
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self.swept = 0  # Claims, in this incarnation.
+        self.folded = 0  # Adds to keys of maps.
 
     def start(self, replicas: Replicas) -> None:
         """Look soon at what earlier openings left. `replicas` knows what the other owners hold."""
@@ -76,9 +92,10 @@ class ClaimSweeper:
     async def stop(self) -> None:
         """Cancel the task; the next opening continues it. Stopping twice is allowed."""
         self._replicas = None
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (self._task, self._hurry):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def keyed(self, partition: int) -> None:
         """A write with a key is being made in a partition."""
@@ -88,12 +105,40 @@ class ClaimSweeper:
         if self._task is None and self._replicas is not None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def added(self, target: Target, key: str) -> None:
+        """A keyed add to a key of a map is being made here."""
+        self._note(target, key, 1)
+
+    def crowded(self, target: Target, key: str) -> None:
+        """Many openings have added to a key of a map. They may all be short: fold now, if that can be done."""
+        self._note(target, key, ormap.FOLDED_MIN)
+        self.keyed(target.partition)
+        if self._replicas is not None and (self._hurry is None or self._hurry.done()):
+            self._stable(target.partition)
+            self._hurry = asyncio.get_running_loop().create_task(self._fold(target.partition))
+
+    def _note(self, target: Target, key: str, count: int) -> None:
+        adds = self._adds[target.partition]
+        before = adds.get((target, key))
+        if before is not None or len(adds) < _NOTED_MAX:  # Others are found by the next opening.
+            adds[target, key] = (before or 0) + count
+
+    def settled(self, partition: int) -> Callable[[ormap.Part], bool]:
+        """Tells which adds to a key of a map can be folded, as the last look at their partition found."""
+        stable, before_ms = self._cuts.get(partition, Cut()).stable, self._now_ms() - self._span_ms
+
+        def is_settled(add: ormap.Part) -> bool:
+            return stable.covers(add.dot) and (add.request is None or expiring.is_made_before(add.request, before_ms))
+
+        return is_settled
+
     async def _run(self, *, first: bool = False) -> None:
         try:
             if first:
                 await asyncio.sleep(min(_FIRST_S, self._step_s))
                 for number in self._inhabited():
                     self._due[number] = 0
+                    self._unread.add(number)
                     await self._pause()
             while self._due:
                 now = self._now_ms()
@@ -118,7 +163,7 @@ class ClaimSweeper:
         """Remove what can be removed in a partition, and note when to look again."""
         stable = self._stable(number)
         oldest: int | None = None
-        for target in self._objects(number):
+        for target in self._objects(number, _PARTS):
             for part in _PARTS[target.kind]:
                 try:
                     left = await self._sweep(target, part, now - self._span_ms, stable)
@@ -126,6 +171,11 @@ class ClaimSweeper:
                     left = 0
                 oldest = left if oldest is None or (left is not None and left < oldest) else oldest
             await self._pause()
+        if number in self._unread:
+            await self._read_maps(number)
+            self._unread.discard(number)
+        if await self._fold(number):
+            oldest = 0
         if oldest is None:
             del self._due[number]
             self._cuts.pop(number, None)
@@ -152,9 +202,46 @@ class ClaimSweeper:
             after = found[-1].row
             await self._pause()
 
-    def _objects(self, number: int) -> Iterator[Target]:
-        """The objects of a partition that may have claims."""
-        for kind in _PARTS:
+    async def _read_maps(self, number: int) -> None:
+        """Note the keys of maps whose counters have many adds of this directory, from earlier openings too."""
+        for target in self._objects(number, [Kind.MAP]):
+            after: str | None = None
+            while True:
+                rows = self._generations.current(Transaction(self._storage), target).rows
+                some = list(islice(ormap.keys(rows, after=after), _KEYS_AT_ONCE))
+                for key in some:
+                    if ormap.adds_of(rows, key, self._is_own, ormap.FOLDED_MIN) == ormap.FOLDED_MIN:
+                        self._note(target, key, ormap.FOLDED_MIN)
+                await self._pause()
+                if len(some) < _KEYS_AT_ONCE:
+                    break
+                after = some[-1]
+
+    async def _fold(self, number: int) -> bool:
+        """Fold what can be folded in a partition; returns whether more may follow."""
+        noted = self._adds.pop(number, {})
+        left = self._adds[number]  # Adds that are made meanwhile are noted here too.
+        for (target, key), count in noted.items():
+            while count >= ormap.FOLDED_MIN:
+                try:
+                    reply = self._issue(FoldEntry(target.space, target.name, key))
+                except ShoalError:
+                    break
+                assert isinstance(reply, EntryFolded)
+                self.folded += reply.folded
+                count = reply.left
+                await self._pause()
+                if not reply.folded:
+                    break
+            if count:
+                left[target, key] = left.get((target, key), 0) + count
+        if not left:
+            del self._adds[number]
+        return any(count >= ormap.FOLDED_MIN for count in left.values())
+
+    def _objects(self, number: int, kinds: Iterable[Kind]) -> Iterator[Target]:
+        """The objects of these kinds in a partition."""
+        for kind in kinds:
             prefix = keys.OBJECT + number.to_bytes(2, "big") + bytes([kind])
             start: bytes | None = prefix
             while start is not None:

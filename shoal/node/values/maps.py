@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.dot import Origin
 from shoal.crdt.rows import Rows
 from shoal.crdt.values import ormap, orset, register
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
 from shoal.names import check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.incarnation import Incarnation
+from shoal.node.target import Target
 from shoal.node.values.scalars import AMOUNT_MAX, check_expected
 from shoal.node.values.sets import check_elements, spelled
 from shoal.node.values.sums import Sums
@@ -21,8 +25,10 @@ from shoal.protocol.requests import (
     AddEntry,
     AlterEntry,
     EntryAdded,
+    EntryFolded,
     EntryPut,
     EntryRemoved,
+    FoldEntry,
     MapEntries,
     MapEntry,
     PutEntry,
@@ -31,24 +37,36 @@ from shoal.protocol.requests import (
     SetAltered,
 )
 
+_CROWD = 2 * ormap.FOLDED_MIN
+
 
 class Maps:
-    """The handler of maps."""
+    """The handler of maps.
 
-    def __init__(self, config: Config) -> None:
+    `settled` tells, of a partition's adds, those that can be folded. `on_keyed` is called with each add that has a key, and
+    `on_crowded` with the counter of a map to which many openings have added.
+    """
+
+    def __init__(self, incarnation: Incarnation, config: Config) -> None:
+        self._incarnation = incarnation
         self._config = config
+        self.settled: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
+        self.on_keyed: Callable[[Target, str], None] = lambda *_: None
+        self.on_crowded: Callable[[Target, str], None] = lambda *_: None
         self.sums = Sums(config.map_sums_max)
         self.checks: Checks = {
             PutEntry: self._check_put,
             AddEntry: self._check_add,
             AlterEntry: self._check_alter,
             RemoveEntry: _check_names,
+            FoldEntry: _check_names,
         }
         self.writers: Writers = {
             PutEntry: self._put,
             AddEntry: self._add,
             AlterEntry: self._alter,
             RemoveEntry: self._remove,
+            FoldEntry: self._fold,
         }
         self.readers: Readers = {ReadMap: self._read}
 
@@ -109,7 +127,23 @@ class Maps:
         context.apply(change)
         # No other add has its request: the key would have been found, and answered with the first one's reply.
         self.sums.add(context.transaction, context.target, request.key, request.amount)
+        if key is not None:
+            self.on_keyed(context.target, request.key)
+        elif not before and ormap.adds_of(context.rows, request.key, lambda _: True, _CROWD) == _CROWD:
+            context.transaction.when_written(partial(self.on_crowded, context.target, request.key))
         return EntryAdded()
+
+    def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
+        settled = self.settled(context.target.partition)
+        change = ormap.fold(context.rows, request.key, own=self.is_own, settled=settled, most=self._config.adds_folded_max)
+        if change is not None:
+            context.apply(change)
+        left = ormap.adds_of(context.rows, request.key, self.is_own, self._config.adds_folded_max)
+        return EntryFolded(0 if change is None else len(change.over), left)
+
+    def is_own(self, origin: Origin) -> bool:
+        """Whether this directory wrote under an origin. Nobody else folds adds of these."""
+        return origin == self._incarnation.current or self._incarnation.is_over(origin)
 
     def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
         """Add and remove members of the set of a key.
@@ -188,6 +222,10 @@ def _after(keys: Iterable[str], after: str | None) -> list[str]:
     return sorted({key for key in keys if after is None or key > after})
 
 
-def _check_names(request: PutEntry | AddEntry | AlterEntry | RemoveEntry) -> None:
+def _nothing_is(_part: ormap.Part) -> bool:
+    return False
+
+
+def _check_names(request: PutEntry | AddEntry | AlterEntry | RemoveEntry | FoldEntry) -> None:
     check_name("map", request.map)
     check_name("key", request.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -152,3 +153,125 @@ def test_adds_of_one_origin_are_one_row() -> None:
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2))
     assert ormap.value(rows, "k") == 100
     assert len(rows.rows) == 2
+
+
+# ── folds ─────────────────────────────────────────────────────────────────────
+
+
+class Folding:
+    """As `deciding`, with folds of what was stable and expired when all replicas last held the same."""
+
+    def __init__(self, choose: Choose) -> None:
+        self._choose = choose
+        self._others = deciding(choose)
+        self._settled, self._epoch = VersionVector(), 0
+        self.removes = choose(2) == 1
+        self.made: dict[tuple[str, object], tuple[Dot, int]] = {}  # By key, and by request or dot: the least dot's amount.
+
+    def decide(self, replica: Replica, everyone: list[Replica]) -> list[Change]:
+        choose, rows, key = self._choose, replica.rows, KEYS[self._choose(len(KEYS))]
+        match choose(5):
+            case 0:
+                everything = [operation for each in everyone for operation in each.applied]
+                for each in everyone:
+                    each.receive(everything)
+                self._settled, self._epoch = replica.vector, self._epoch + 1
+                return []
+            case 1:
+                fold = ormap.fold(
+                    rows,
+                    key,
+                    own=replica.origin.__eq__,
+                    settled=lambda part: self._settled.covers(part.dot),
+                    most=1 + choose(4),
+                )
+                return [] if fold is None else [fold]
+            case 2 | 3:
+                request = f"{self._epoch} r{choose(2)}" if choose(4) else None
+                dot, amount = Dot(replica.origin, replica.vector[replica.origin] + 1), 1 + choose(9)
+                self.made[key, request or dot] = min((dot, amount), self.made.get((key, request or dot), (dot, amount)))
+                return [add(rows, replica.origin, key, amount, request)]
+            case _:
+                made = self._others(replica, everyone)
+                return [each for each in made if not isinstance(each, Add) and (self.removes or not isinstance(each, Remove))]
+
+
+def check_folds(choose: Choose) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ormap, "FOLDED_MIN", 1)
+        folding = Folding(choose)
+        rows = check_converges(choose, apply, folding.decide, steps=40)[0].rows
+    if not folding.removes:
+        for key in KEYS:
+            expected = sum(amount for (of, _), (_, amount) in folding.made.items() if of == key)
+            assert (ormap.value(rows, key) or 0) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_replicas_hold_equal_rows_and_the_sum_of_all_adds_whatever_is_folded_when(data: st.DataObject) -> None:
+    check_folds(chooser(data))
+
+
+def test_the_check_finds_a_fold_of_adds_that_are_not_stable() -> None:
+    sound = ormap.fold
+
+    def fold(rows: Rows, key: str, **options: Any) -> ormap.Fold | None:
+        return sound(rows, key, **options | {"settled": lambda part: True})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ormap, "fold", fold)
+        assert fails_for_some_seed(check_folds)
+
+
+@pytest.mark.parametrize("forgotten", ["lost", "place"])
+def test_the_check_finds_a_fold_that_forgets(forgotten: str) -> None:
+    sound = ormap._fold
+
+    def fold(rows: Rows, change: ormap.Fold) -> None:
+        sound(rows, replace(change, lost=()) if forgotten == "lost" else replace(change, over=change.over[-1:]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ormap, "_fold", fold)
+        assert fails_for_some_seed(check_folds)
+
+
+def test_many_adds_with_keys_become_one_row() -> None:
+    rows = DictRows()
+    for n in range(50):
+        applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    assert fold is not None
+    applied(rows, Dot(A, 51), fold)
+    assert ormap.value(rows, "k") == 100
+    assert len(rows.rows) == 2
+    applied(rows, Dot(A, 52), add(rows, A, "k", 1))
+    assert ormap.value(rows, "k") == 101
+    assert len(rows.rows) == 2
+
+
+def test_a_folded_add_leaves_its_repetition_at_another_node_without_effect() -> None:
+    rows = DictRows()
+    for n in range(ormap.FOLDED_MIN):
+        applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
+    applied(rows, Dot(B, 1), add(rows, B, "k", 2, "r0"))
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    assert fold is not None
+    applied(rows, Dot(A, 99), fold)
+    assert ormap.value(rows, "k") == 2 * ormap.FOLDED_MIN
+
+
+def test_a_removal_that_has_not_seen_the_fold_removes_all_of_it() -> None:
+    rows = DictRows()
+    for n in range(ormap.FOLDED_MIN):
+        applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
+    removal = ormap.removal(rows, "k")
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    assert fold is not None
+    orders: list[list[Change]] = [[fold, removal], [removal, fold]]
+    for changes in orders:
+        copy = DictRows()
+        copy.rows.update(rows.rows)
+        for number, change in enumerate(changes):
+            applied(copy, Dot(B, number + 1), change)
+        assert copy.canonical() == []

@@ -16,8 +16,11 @@ from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import Add, Grant, ReadBudget, Spend
 from shoal.storage import keys
+from shoal.storage.keys import Kind
+from shoal.storage.memory import MemoryStorage
 from simulation.plan import Crash, Cut, Plan
 from simulation.world.environment import START_MS
+from tests.node.conftest import Opener
 from tests.simulation.scene import ADD, Scene, on
 
 WINDOW_S = 20
@@ -132,6 +135,63 @@ def test_what_an_earlier_opening_left_is_swept_too() -> None:
         assert [claims(scene, node) for node in scene.cluster.hosts] == [[], [], []]
 
     on(story, PLAN)
+
+
+def adds(scene: Scene, node: str) -> list[bytes]:
+    """The rows of adds to keys of maps on a node's disk."""
+    rows = scene.cluster.hosts[node].disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))
+    split = (keys.split_object(key) for key, _ in rows)
+    return [row for _, kind, _, _, row in split if kind is Kind.MAP and row.split(b"\x00", 1)[-1][:1] in (b"u", b"k")]
+
+
+async def entry(scene: Scene, node: str, key: str) -> int | None:
+    return (await scene.client(node).call(requests.ReadMap("s", "m", [key]))).entries[0].count
+
+
+def test_adds_to_a_key_of_a_map_become_few_rows_on_every_node_and_the_sum_stays() -> None:
+    async def story(scene: Scene) -> None:
+        for node in ("n1", "n2"):
+            for _ in range(40):
+                await scene.client(node).call(requests.AddEntry("s", "m", "k", 2))
+        await scene.cluster.converged()
+        assert [len(adds(scene, node)) for node in scene.cluster.hosts] == [80, 80, 80]
+        await asyncio.sleep(LONG_S)
+        assert [len(adds(scene, node)) for node in scene.cluster.hosts] == [2, 2, 2]
+        for node in scene.cluster.hosts:
+            assert await entry(scene, node, "k") == 160
+            assert verify(scene.cluster.hosts[node].disk.copy(), config=Config()).problems == []
+
+    on(story, PLAN)
+
+
+def test_an_add_to_a_map_that_two_nodes_took_across_a_long_cut_counts_once_though_others_are_folded() -> None:
+    async def story(scene: Scene) -> None:
+        made = [key_now(scene, number) for number in range(20)]
+        cut = scene.begin(Cut(at=0.0, sources=["n3"], targets=["n1", "n2"], for_s=LONG_S * 2))
+        await asyncio.sleep(0.1)
+        for key in made:
+            await scene.client("n1").call(requests.AddEntry("s", "m", "k", 2), key=key)
+        await scene.client("n3").call(requests.AddEntry("s", "m", "k", 2), key=made[0])
+        await cut
+        await scene.cluster.converged()
+        await asyncio.sleep(LONG_S)
+        assert [len(adds(scene, node)) for node in scene.cluster.hosts] == [2, 2, 2]
+        assert [await entry(scene, node, "k") for node in scene.cluster.hosts] == [40, 40, 40]
+
+    on(story, PLAN)
+
+
+async def test_a_program_that_opens_adds_and_ends_again_and_again_leaves_few_rows_in_a_map(open_bench: Opener) -> None:
+    storage = MemoryStorage()
+    for number in range(100):
+        bench = open_bench(storage, seed=number + 1)
+        await bench.space.map("m").add("k", 1)
+        await bench.node.stop()
+        storage = bench.storage.left_by_crash()
+    bench = open_bench(storage)
+    assert await bench.space.map("m").get("k") == 100
+    rows = [row for row, _ in storage.scan(keys.OBJECT, successor(keys.OBJECT))]
+    assert len(rows) < 40
 
 
 def test_a_batch_that_went_to_two_nodes_counts_once_though_its_first_write_changed_one_of_them_only() -> None:

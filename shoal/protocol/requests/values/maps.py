@@ -15,8 +15,10 @@ __all__ = [
     "AddEntry",
     "AlterEntry",
     "EntryAdded",
+    "EntryFolded",
     "EntryPut",
     "EntryRemoved",
+    "FoldEntry",
     "MapEntries",
     "MapEntry",
     "PutEntry",
@@ -72,6 +74,20 @@ class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add
 
 class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
     """The amount was added."""
+
+
+class FoldEntry(ObjectWrite["EntryFolded"], array_like=True, frozen=True, tag="fold-entry"):
+    """Merge adds to a key's counter that nothing can contest any more. The value stays."""
+
+    map: str
+    key: str
+
+
+class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
+    """How many adds were merged, and how many of this node are left; of each kind at most as many as are merged at once."""
+
+    folded: int
+    left: int
 
 
 @operation(batch=True)
