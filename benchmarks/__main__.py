@@ -20,6 +20,7 @@ from benchmarks import (
     crashes,
     documents,
     embedded,
+    idle_cluster,
     issue_log,
     items,
     machine,
@@ -49,6 +50,7 @@ ALL = [
     Benchmark("cluster", cluster.run),
     Benchmark("catching-up", catching_up.run),
     Benchmark("replicated", replicated.run),
+    Benchmark("idle", idle_cluster.run),
     Benchmark("documents", documents.run),
     Benchmark("yjs", yjs.run),
 ]

@@ -51,6 +51,8 @@ class Config(Struct, frozen=True, kw_only=True):
     rights_kept_max: int = 65_536  # Budgets for which a node remembers how much was drawn by request.
     session_wait_s: float = 2.0  # For the operations that a client's bookmark names; then SessionBehind.
     tick_s: float = 0.05  # Between two looks for work that is due.
+    tick_quiet_s: float = 1.0  # Once nothing has happened for this long,
+    tick_idle_s: float = 0.25  # a node looks this often, until something does.
     sync_interval_s: float = 0.5  # Between two comparisons with a peer, with jitter.
     clock_skew_max_ms: int = 10_000  # From a majority of the members' clocks; beyond this a node rejects writes: ClockWrong.
     clock_interval_s: float = 10.0  # Between two comparisons of clocks with the peers.

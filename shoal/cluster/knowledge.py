@@ -16,7 +16,7 @@ Laws:
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
 
@@ -59,6 +59,17 @@ class Parts:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._made: dict[int, tuple[VersionVector, int]] = {}
+        self._held: dict[int, VersionVector] = {}
+        self._digest: tuple[Mapping[int, VersionVector], bytes] | None = None
+
+    def held(self) -> Mapping[int, VersionVector]:
+        """All durable vectors, by partition; the same object as long as none of them changes."""
+        held = {partition: self._replica.durable(partition) for partition in self._replica.partitions()}
+        if held == self._held:
+            self._held.update(held)  # Equal ones that are other objects would be compared entry by entry each time.
+        else:
+            self._held = held
+        return self._held
 
     def all(self) -> dict[int, bytes]:
         """The hash of each partition's vector, by partition."""
@@ -66,7 +77,11 @@ class Parts:
 
     def digest(self) -> bytes:
         """One hash over all of them."""
-        return sha256(b"".join([number.to_bytes(2, "big") + part for number, part in self.all().items()])).digest()
+        held = self.held()
+        if self._digest is None or self._digest[0] is not held:
+            packed = b"".join([number.to_bytes(2, "big") + part for number, part in self.all().items()])
+            self._digest = held, sha256(packed).digest()
+        return self._digest[1]
 
     def _part(self, partition: int) -> bytes:
         vector = self._replica.durable(partition)
@@ -124,6 +139,7 @@ class Knowledge:
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._counted_from = 0  # The first question that was asked after the peer said that it is no learner.
         self._whole: dict[int, VersionVector] = {}
+        self._took: Mapping[int, VersionVector] | None = None  # This replica's vectors, when all of the peer's were equal last.
         self._equal: dict[int, VersionVector] = {}  # By partition: this replica's vector, when the peer's was equal last.
         # By partition: the last own operation that was acknowledged, and the deletions that must be here first.
         self._unproven: dict[int, tuple[int, VersionVector]] = {}
@@ -233,10 +249,12 @@ class Knowledge:
             self._whole[partition] = vector
         return vector
 
-    def take_all(self) -> None:
-        """The peer holds the same as this replica: the digests are equal."""
-        for partition in self._replica.partitions():
-            self.take_equal(partition)
+    def take_all(self, held: Mapping[int, VersionVector]) -> None:
+        """The peer holds the same as this replica: the digests are equal. `held` is `Parts.held`."""
+        if self._took is not held:
+            self._took = held
+            for partition in held:
+                self.take_equal(partition)
 
     def take_equal(self, partition: int) -> None:
         """The peer's vector of this partition is equal to this replica's: their hashes are."""

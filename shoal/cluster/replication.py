@@ -225,7 +225,7 @@ class Replication:
 
     def _compare(self, peer: bytes, state: PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
-            state.known.take_all()
+            state.known.take_all(self._parts.held())
             self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
             for learning in self._taught:
                 learning.equal(peer)
@@ -414,6 +414,11 @@ class Replication:
                 peer = (left or linked)[int(self._random() * len(left or linked))]
                 self._compared.add(peer)
                 self._send_digest(peer)
+
+    @property
+    def next_sync(self) -> float:
+        """When the next comparison with a peer is due."""
+        return self._next_sync
 
     def take_outbox(self) -> list[Effect]:
         """The effects to carry out, in order. The outbox is empty afterwards."""

@@ -88,7 +88,7 @@ def test_who_is_equal_holds_all_that_is_durable_here(replica: ToyReplica) -> Non
     replica.write(3)
     replica.sync()
     replica.write(3)
-    known.take_all()
+    known.take_all(Parts(replica).held())
     assert known.vector(3) == VersionVector({replica.origin: 1})
 
 
@@ -170,3 +170,14 @@ def issued_by(replica: ToyReplica) -> tuple[Knowledge, VersionVector]:
     replica.write(1)
     replica.sync()
     return Knowledge(replica), VersionVector({replica.origin: 1})
+
+
+def test_a_digest_is_made_anew_only_if_a_vector_changed(replica: ToyReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, made = Parts(replica), []
+    monkeypatch.setattr(parts, "all", lambda: made.append(1) or Parts(replica).all())  # type: ignore[func-returns-value]
+    for writes in (1, 1, 0, 0, 1, 0):
+        for _ in range(writes):
+            replica.write(3)
+        replica.sync()
+        assert parts.digest() == Parts(replica).digest()
+    assert len(made) == 3

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
-from shoal.cluster.consensus.motions import Motion
+from shoal.cluster.consensus.motions import Known, Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Send, SetBack
 from shoal.cluster.membership.notices import Membership, Standing
@@ -64,6 +64,7 @@ from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.outlets import Outlets
+from shoal.node.peers.pace import Pace
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
@@ -78,6 +79,7 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _BUSY_MS = 100
+_OF_IDLE_NODES = (Digest, Clock, Known, Rows, Objects, Present)  # They come from time to time, and need no look for work.
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 
 
@@ -114,7 +116,8 @@ class Replicator:
         self._config = config
         self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
         self._ticking: asyncio.Task[None] | None = None
-        self._pace = document_pace(config)
+        self._step_pace = document_pace(config)
+        self._pace = Pace(config)
         self._stepping = asyncio.Lock()  # However many peers send long messages, other tasks get a turn after each step.
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
@@ -297,6 +300,7 @@ class Replicator:
         self.register.linked(peer.node)
         self._clocks.linked(peer.node)
         self.memberships.linked(peer.node)
+        self._pace.stir()
         self.quorum.stir()
 
     def refused(self, _address: str, error: PeerRefused, /) -> None:
@@ -321,6 +325,7 @@ class Replicator:
         """See `Peer.unlinked`."""
         if not self._outlets.unlinked(peer.node, outlet):
             return
+        self._pace.stir()
         self.quorum.members.unlinked(outlet)
         self._protocol.unlinked(peer.node)
         self._mender.unlinked(peer.node)
@@ -335,6 +340,8 @@ class Replicator:
         """
         epoch, packed = messages.unstamped(message)
         decoded = messages.decode(packed)
+        if not isinstance(decoded, _OF_IDLE_NODES):
+            self._pace.stir()
         # A clone may have linked before the original did, and a node that was removed may go on talking.
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
@@ -387,8 +394,8 @@ class Replicator:
         step = self._config.peer_step_operations_max
         for some in messages.slices(shipments, step):
             for shipment in some:
-                if vetting.is_large(shipment, self._pace):
-                    await in_turns(vetting.vet(shipment, self._pace), self._environment.pause)
+                if vetting.is_large(shipment, self._step_pace):
+                    await in_turns(vetting.vet(shipment, self._step_pace), self._environment.pause)
             while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
                 await self._commit.wait_durable(self._commit.written)
             if len(shipments) <= step:
@@ -454,6 +461,7 @@ class Replicator:
 
     def _logged(self, logged: Logged) -> None:
         shipment = logged.shipment
+        self._pace.stir()
         self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, 1, shipment, b""))
 
     def durable(self, number: int) -> None:
@@ -483,7 +491,8 @@ class Replicator:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._config.tick_s)
+            learns = self._protocol.learning is not None
+            ticks = await self._pace.next(due_s=0.0 if learns else self._protocol.next_sync - self._environment.monotonic())
             now = self._environment.monotonic()
             try:
                 self._protocol.tick(now)
@@ -492,7 +501,7 @@ class Replicator:
                 if self._commit.failed is None:  # These records may be late.
                     self._admission.keep_record()
                     self._marking.record(self._protocol, now)
-                self.scrubber.tick(now)
+                self.scrubber.tick(now, pieces=ticks)
                 self.register.tick(now)
                 self._clocks.tick(now)
                 self.memberships.tick(now)

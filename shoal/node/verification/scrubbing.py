@@ -101,17 +101,20 @@ class Scrubber:
 
     # ── comparing ─────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> None:
-        """Send the next piece of this node's rows to peers, if one is due. `now`: monotonic seconds."""
+    def tick(self, now: float, *, pieces: int = 1) -> None:
+        """Send at most so many pieces of this node's rows to peers, as far as they are due. `now`: monotonic seconds."""
         linked = list(self._linked())
         self._differences.expire(now, self._walk.pass_s, linked)
         self._tidy()
         self._look_again(now)
         asked = [peer for peer in linked if peer > self._own]
-        place = self._walk.due(now, self._database.partitions.holding) if asked else None
-        if place is None:
-            return
-        number, start = place
+        for _ in range(pieces):
+            place = self._walk.due(now, self._database.partitions.holding) if asked else None
+            if place is None:
+                return
+            self._send_piece(*place, asked, now)
+
+    def _send_piece(self, number: int, start: bytes, asked: list[bytes], now: float) -> None:
         piece = self._as_sure(self._database.evidence.next(number, start))
         if piece is None:
             self._walk.done(0, None, now)
