@@ -416,9 +416,9 @@ class Replication:
                 self._send_digest(peer)
 
     @property
-    def next_sync(self) -> float:
-        """When the next comparison with a peer is due."""
-        return self._next_sync
+    def next_due(self) -> float:
+        """When something is to be done at the latest, if nothing happens before."""
+        return self._next_sync if self.learning is None else 0.0
 
     def take_outbox(self) -> list[Effect]:
         """The effects to carry out, in order. The outbox is empty afterwards."""

@@ -6,13 +6,13 @@ Law: a clock that is wrong stops nothing but what would carry its time. Reads, r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from shoal.cluster.clocks import ANY, NOT_HEARD, Clock, Clocks
 from shoal.config import Config
 from shoal.errors import ClockWrong
 from shoal.node.environment import Environment
 from shoal.node.peers.members import Members
+from shoal.node.peers.outlets import Outlets
 
 _log = logging.getLogger("shoal.node")
 
@@ -20,15 +20,13 @@ _STEPPED_MS = 1000  # If the clock was set by so much, the peers are told at onc
 
 
 class ClockComparison:
-    """`send` sends to a node, if it is linked."""
+    """`own` is this node."""
 
-    def __init__(
-        self, *, own: bytes, members: Members, environment: Environment, send: Callable[[bytes, Clock], None], config: Config
-    ) -> None:
+    def __init__(self, own: bytes, members: Members, outlets: Outlets, *, environment: Environment, config: Config) -> None:
         self._own = own
         self._members = members
         self._environment = environment
-        self._send = send
+        self._outlets = outlets
         self._interval_s = config.clock_interval_s
         self._skew_ms_max = config.clock_skew_max_ms
         self._clocks = Clocks(skew_ms_max=config.clock_skew_max_ms)
@@ -136,7 +134,7 @@ class ClockComparison:
 
     def _tell(self, node: bytes) -> None:
         wall_ms = max(0, self._environment.now_ms())
-        self._send(node, self._clocks.message(node, wall_ms=wall_ms, steady_ms=self._steady_ms()))
+        self._outlets.send((node,), self._clocks.message(node, wall_ms=wall_ms, steady_ms=self._steady_ms()))
 
     def _compare(self) -> None:
         """Follow what changed. The log tells each difference once, however its size drifts."""

@@ -8,13 +8,19 @@ from __future__ import annotations
 import asyncio
 from math import ceil
 
+from shoal.cluster.clocks import Clock
+from shoal.cluster.consensus.motions import Known
+from shoal.cluster.messages import Digest, Message, Objects, Present, Rows
 from shoal.config import Config
+
+_OF_IDLE_NODES = (Digest, Clock, Known, Rows, Objects, Present)
+"""Messages that come from time to time, and leave nothing to be looked for."""
 
 _LATE = 1e-6  # In ticks: a moment that is so little after a point of the grid is on it.
 
 
 class Pace:
-    """`stir` is called when something happens, `next` by the one task that looks."""
+    """`stir` or `heard` is called when something happens, `next` by the one task that looks."""
 
     def __init__(self, config: Config) -> None:
         self._tick_s = config.tick_s
@@ -30,6 +36,11 @@ class Pace:
         self._is_stirred = True
         if self._woken is not None:
             self._woken.set()
+
+    def heard(self, message: Message) -> None:
+        """A peer sent this."""
+        if not isinstance(message, _OF_IDLE_NODES):
+            self.stir()
 
     async def next(self, *, due_s: float) -> int:
         """Wait for the next look, and return the ticks that passed. Some work is due in `due_s`, even if nothing happens."""

@@ -23,7 +23,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
-from shoal.cluster.consensus.motions import Known, Motion
+from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Send, SetBack
 from shoal.cluster.membership.notices import Membership, Standing
@@ -79,7 +79,6 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _BUSY_MS = 100
-_OF_IDLE_NODES = (Digest, Clock, Known, Rows, Objects, Present)  # They come from time to time, and need no look for work.
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 
 
@@ -133,13 +132,7 @@ class Replicator:
         bytes_max = config.peer_send_bytes_max // 2
         self._outlets = Outlets(dropped=members.note_dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
         presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
-        self._clocks = ClockComparison(
-            own=incarnation.node,
-            members=members,
-            environment=environment,
-            send=lambda node, clock: self._outlets.send((node,), clock),
-            config=config,
-        )
+        self._clocks = ClockComparison(incarnation.node, members, self._outlets, environment=environment, config=config)
         database.issuer.check_time = self._clocks.check
         self.register = QuorumRegister(
             storage,
@@ -340,8 +333,7 @@ class Replicator:
         """
         epoch, packed = messages.unstamped(message)
         decoded = messages.decode(packed)
-        if not isinstance(decoded, _OF_IDLE_NODES):
-            self._pace.stir()
+        self._pace.heard(decoded)
         # A clone may have linked before the original did, and a node that was removed may go on talking.
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
@@ -491,8 +483,7 @@ class Replicator:
 
     async def _tick(self) -> None:
         while True:
-            learns = self._protocol.learning is not None
-            ticks = await self._pace.next(due_s=0.0 if learns else self._protocol.next_sync - self._environment.monotonic())
+            ticks = await self._pace.next(due_s=self._protocol.next_due - self._environment.monotonic())
             now = self._environment.monotonic()
             try:
                 self._protocol.tick(now)
