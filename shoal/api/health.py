@@ -85,6 +85,7 @@ class ClusterDocument(Struct):
     differing: list[str]  # Objects whose rows differ from a peer's at equal vectors, and how this node settled it.
     replaced: int  # Objects whose rows were rebuilt from the log, since the node started.
     clocks: list[str]  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
+    truncated: list[str]  # Partitions of this node that need a snapshot: what they lack has left a peer's log.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More about the node that answers.
 
@@ -134,6 +135,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         differing=view.differing,
         replaced=view.replaced,
         clocks=view.clocks,
+        truncated=view.truncated,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

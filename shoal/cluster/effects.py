@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Message, Want
+from shoal.crdt.dot import VersionVector
 
 
 class Send(NamedTuple):
@@ -37,4 +38,12 @@ class SetBack(NamedTuple):
     peer: bytes
 
 
-Effect = Send | Apply | Read | SetBack
+class Reset(NamedTuple):
+    """Take a snapshot of a partition from this peer, whose log no longer has what this node lacks."""
+
+    peer: bytes
+    partition: int
+    base: VersionVector  # What has left its log.
+
+
+Effect = Send | Apply | Read | SetBack | Reset

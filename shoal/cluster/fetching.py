@@ -146,6 +146,10 @@ class Fetching:
         source.arriving = {partition: VersionVector(vector) for partition, vector in brought.items()}
         return True
 
+    def truncated(self, peer: bytes, partition: int) -> None:
+        """`peer` no longer has what is lacking there: ask it again only after its next vectors."""
+        self._source(peer).gaps.pop(partition, None)
+
     def delivered(self, peer: bytes) -> None:
         """The operations of the peer's last answer were applied, or wait for others, or were refused."""
         self._source(peer).arriving = {}

@@ -9,7 +9,7 @@ Laws:
 - The epoch of its sender's list of members stands before a message, unless it is 0 (`stamped`).
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
-replication fast; `Digest`, `Parts`, `Vectors`, `Want` and `Supply` guarantee it.
+replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
 quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`.
@@ -211,6 +211,13 @@ class Objects(Struct, array_like=True, frozen=True, tag=16):
     answer: bool
 
 
+class Truncated(Struct, array_like=True, frozen=True, tag=40):
+    """Operations that the receiver wants have left the sender's log: it must take a snapshot of the partition."""
+
+    partition: int
+    base: bytes  # The sender's, packed: the last operation of each origin that has left.
+
+
 Message = (
     Push
     | Have
@@ -229,6 +236,7 @@ Message = (
     | Rows
     | Objects
     | Clock
+    | Truncated
     | AnyMotion
     | Notice
 )
@@ -263,6 +271,7 @@ _Received = (
     | Rows
     | Objects
     | Clock
+    | Truncated
     | AnyMotion
     | Notice
 )
@@ -318,6 +327,8 @@ def decode(packed: bytes) -> Message:
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in parts)
         case Digest(_, _, once):
             _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in once)
+        case Truncated(partition, _):
+            _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
         case RepairRequest(_, _, _, _, generation, rows):
             if not 0 <= generation < 1 << 32 or len(rows) > LOST_MAX:
                 raise InvalidValue("a peer asks for too many rows, or for an impossible generation. Nothing was written.")

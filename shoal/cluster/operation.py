@@ -85,26 +85,33 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Tip(msgspec.Struct, frozen=True, gc=False):
-    """A replica's last operation of one origin in one partition."""
+    """The last operation of one origin in one partition: the last that was applied, or the last that left the log."""
 
     sequence: int
     hlc: int
     chain: bytes
     known: bool = False  # Whether an operation of another origin knows of it. If so, it is not in the vector's frontier.
+    logged: int = 0  # The bytes in the log of all operations up to it, those that have left the log included.
 
     def pack(self) -> bytes:
         """The bytes of the vector's row for this origin."""
-        packed = self.sequence.to_bytes(8, "big") + self.hlc.to_bytes(8, "big") + self.chain
-        return packed + _KNOWN if self.known else packed
+        numbers = self.sequence.to_bytes(8, "big") + self.hlc.to_bytes(8, "big") + self.logged.to_bytes(8, "big")
+        return numbers + self.chain + _KNOWN if self.known else numbers + self.chain
 
     @classmethod
     def unpack(cls, packed: bytes) -> Tip:
-        """The tip in bytes from `pack`. Older versions did not store `known`; it is False then."""
+        """The tip in bytes from `pack`."""
         sequence, hlc = int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:16], "big")
-        return cls(sequence, hlc, packed[16:TIP_BYTES], packed[TIP_BYTES:] == _KNOWN)
+        logged = int.from_bytes(packed[16:24], "big")
+        return cls(sequence, hlc, packed[24:TIP_BYTES], packed[TIP_BYTES:] == _KNOWN, logged)
+
+    def after(self, sequence: int, hlc: int, chain: bytes, packed: bytes) -> Tip:
+        """The tip once the origin's next operation, with this encoded body, is applied."""
+        return Tip(sequence, hlc, chain, logged=self.logged + LOG_ROW_BYTES + len(packed))
 
 
-TIP_BYTES = 48
+TIP_BYTES = 56
+LOG_ROW_BYTES = 27 + CHAIN_BYTES  # Of a row of the log, with its key, beside the operation.
 _KNOWN = b"\x01"
 NO_TIP = Tip(0, 0, CHAIN_START)
 

@@ -24,13 +24,26 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
-from shoal.cluster.effects import Apply, Effect, Read, Send, SetBack
+from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
-from shoal.cluster.messages import Busy, Digest, Have, Message, Push, Shipment, Supply, Trouble, Vectors, Want, batches
+from shoal.cluster.messages import (
+    Busy,
+    Digest,
+    Have,
+    Message,
+    Push,
+    Shipment,
+    Supply,
+    Trouble,
+    Truncated,
+    Vectors,
+    Want,
+    batches,
+)
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.peer_state import PeerState
 from shoal.cluster.quarantine import Quarantine, check_context, taken
@@ -161,6 +174,11 @@ class Replication:
                 self._take_vectors(peer, state, message, now)
             case Want():
                 self._outbox.append(Read(peer, message))
+            case Truncated(partition, packed):
+                base = vector_of(packed)
+                if not self._replica.applied(partition).dominates(base):
+                    self._fetching.truncated(peer, partition)
+                    self._outbox.append(Reset(peer, partition, base))
             case Busy(id, _, retry_after_ms):
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
 

@@ -29,6 +29,7 @@ class Holding(NamedTuple):
 
     vector: VersionVector  # At least this.
     whole: VersionVector | None  # Exactly this, at some time; None: it has not said.
+    is_linked: bool = True  # Whether it has a link now; this node itself always has.
 
 
 class Waiting(NamedTuple):

@@ -16,22 +16,21 @@ from typing import Any
 
 from shoal.cluster import operation
 from shoal.config import Config
-from shoal.crdt import deletion
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import (
     ShoalError,
-    StoreCorrupt,
     Unsupported,
 )
-from shoal.node.appliers import mutation
 from shoal.node.catalog import Catalog
+from shoal.node.collection.answers import changed_by
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.statuses import StatusLister
+from shoal.node.collection.truncating import Truncator
 from shoal.node.document.compacting import Compactions, Compactor
 from shoal.node.document.documents import Documents
 from shoal.node.document.generations import DocumentGenerations
@@ -124,6 +123,9 @@ class Database:
         self.erasure = Erasure(storage, commit, clock=self._clock, config=config, environment=environment)
         self.garbage = Collector(
             storage, commit, partitions=self.partitions, erasure=self.erasure, config=config, environment=environment
+        )
+        self.truncator = Truncator(
+            storage, commit, partitions=self.partitions, garbage=self.garbage, config=config, environment=environment
         )
         indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
@@ -233,6 +235,7 @@ class Database:
             eraser=self.eraser,
             rules=rules,
             feed=feed,
+            key_window_s=config.key_window_s,
         )
         self.issuer = Issuer(
             storage,
@@ -301,31 +304,12 @@ class Database:
         """The reply to a write that was made here, as its object is now; durable or not."""
         return contest.again(self._view(target_of(request)), request, reply)
 
-    def dead(self, partition: int, dot: Dot) -> list[Target]:
-        """The objects whose changes by an operation have no effect, because a deletion ended their generation.
-
-        Raises:
-            StoreCorrupt: the operation is missing from the log.
-        """
-        body = operation.decode(operation.LogEntry.unpack(self._logged(partition, dot)).packed)
+    def dead(self, issued: Issued) -> list[Target]:
+        """The objects whose changes by a write have no effect, because a deletion ended their generation."""
         transaction = Transaction(self._storage)
-        found: list[Target] = []
-        for change in mutation.decode(body.payload):
-            target = Target(Kind(change.kind), change.space, change.name)
-            if isinstance(change.change, deletion.Delete) or target in found:
-                continue
-            if change.generation < self.generations.current(transaction, target).number:
-                found.append(target)
-        return found
-
-    def _logged(self, partition: int, dot: Dot) -> bytes:
-        stored = self._storage.get(keys.log(partition, dot))
-        if stored is None:
-            raise StoreCorrupt(
-                f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log. "
-                "Run `shoal verify`."
-            )
-        return stored
+        changed = issued.changed if issued.again else changed_by(issued.mutations)
+        found = [c.target for c in changed if c.generation < self.generations.current(transaction, c.target).number]
+        return list(dict.fromkeys(found))
 
     def _ended(self, transaction: Transaction, target: Target) -> None:
         """Drop what memory holds of an object whose generation this transaction ends."""

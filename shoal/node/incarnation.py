@@ -194,12 +194,14 @@ def _owed(storage: Storage) -> dict[int, VersionVector]:
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:
-    """Check after a crash that the log holds the last operations that the vectors claim of the last origin."""
+    """Check after a crash that the log holds the last operations that the vectors claim of the last origin, from its base."""
     for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
         if key[3:] != origin:
             continue
         partition, sequence = int.from_bytes(key[1:3], "big"), Tip.unpack(packed).sequence
-        for missing in range(max(1, sequence - _TAIL_CHECKED), sequence + 1):
+        based = storage.get(keys.base(partition, origin))
+        base = 0 if based is None else Tip.unpack(based).sequence
+        for missing in range(max(base + 1, sequence - _TAIL_CHECKED), sequence + 1):
             if storage.get(keys.log(partition, Dot(origin, missing))) is None:
                 raise StoreCorrupt(
                     f"operation {missing} of origin {origin.hex()} in partition {partition} is missing from the log, though "

@@ -109,6 +109,7 @@ class Node:
         self._database.erasure.start()
         self._database.garbage.start(replicas)
         self._database.claims.start(replicas)
+        self._database.truncator.start(replicas)
         self._database.statuses.start()
         self.service.start()
         self._stopped = False
@@ -156,6 +157,7 @@ class Node:
             await self._database.garbage.stop()
             await self._database.erasure.stop()
             await self._database.claims.stop()
+            await self._database.truncator.stop()
             await self._database.indexer.stop()
             await self._database.statuses.stop()
             await self._database.compactor.stop()

@@ -8,7 +8,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -27,14 +27,15 @@ class Partition:
     Mutable.
     """
 
-    __slots__ = ("base", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
+    __slots__ = ("base", "bases", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
 
     def __init__(
-        self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None, *, base: VersionVector = NOTHING_SEEN
+        self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None, *, bases: dict[Origin, Tip] | None = None
     ) -> None:
         self.number = number
         self.tips = tips
-        self.base = base
+        self.bases = bases or {}
+        self.base = VersionVector((origin, tip.sequence) for origin, tip in self.bases.items())
         vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
         self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
         self.durable = self.vector  # The part that survives a crash, and so may be sent to peers.
@@ -62,9 +63,15 @@ class Partition:
         changed[dot.origin] = tip
         return changed
 
-    def truncate(self, base: VersionVector) -> None:
-        """Record that the operations up to `base` left the log."""
-        self.base = self.base.join(base)
+    @property
+    def log_bytes(self) -> int:
+        """The bytes of its log."""
+        return sum([tip.logged for tip in self.tips.values()]) - sum([base.logged for base in self.bases.values()])
+
+    def truncate(self, bases: Mapping[Origin, Tip]) -> None:
+        """Record that the operations of these origins up to these left the log."""
+        self.bases.update(bases)
+        self.base = self.base.join(VersionVector((origin, tip.sequence) for origin, tip in bases.items()))
 
     def ends(self, dot: Dot) -> None:
         """Record an operation that deletes."""
@@ -122,7 +129,7 @@ class Partitions:
         """The partition of this number; the first call reads its tips and its base from storage."""
         found = self._loaded.get(number)
         if found is None:
-            found = self._loaded[number] = Partition(number, self._tips(number), self.totals, base=self._base(number))
+            found = self._loaded[number] = Partition(number, self._tips(number), self.totals, bases=self._bases(number))
         return found
 
     def load_all(self) -> None:
@@ -156,7 +163,7 @@ class Partitions:
             self._clock.observe(tip.hlc)
         return tips
 
-    def _base(self, number: int) -> VersionVector:
+    def _bases(self, number: int) -> dict[Origin, Tip]:
         prefix = keys.base(number)
         rows = self._storage.scan(prefix, successor(prefix))
-        return VersionVector((Origin(key[len(prefix) :]), Tip.unpack(packed).sequence) for key, packed in rows)
+        return {Origin(key[len(prefix) :]): Tip.unpack(packed) for key, packed in rows}

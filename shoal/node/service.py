@@ -343,7 +343,7 @@ class Service:
                 ) from None
         elif self._database.partitions.load(partition).endings is issued.endings:
             return  # Nothing was deleted there since.
-        dead = self._database.dead(partition, issued.dot)
+        dead = self._database.dead(issued)
         if not dead:
             return
         shown = self._database.vector_of(partition)

@@ -23,7 +23,12 @@ def is_made(key: str) -> bool:
     return key[:1] == "c" and _FORM.fullmatch(key) is not None
 
 
+def first_key(now_ms: int) -> str:
+    """What sorts before every key that a client generates from this time on, and after all that were generated before."""
+    return f"c{max(0, now_ms):012x}"
+
+
 def is_made_before(key: str, wall_ms: int) -> bool:
     """Whether a client generated `key` before `wall_ms`; false for a key that a user chose."""
     # Generated keys sort by their times: most are new, and this comparison settles them.
-    return key < f"c{max(0, wall_ms):012x}" and _FORM.fullmatch(key) is not None
+    return key < first_key(wall_ms) and _FORM.fullmatch(key) is not None

@@ -10,9 +10,9 @@ Laws:
   in the order of their last part: names list in byte order.
 
     M name                                            the store itself
-    V partition₂ origin₁₆                             sequence, HLC and chain hash of an origin
+    V partition₂ origin₁₆                             sequence, HLC, bytes and chain hash of an origin's log
     L partition₂ origin₁₆ sequence₈                   the operation log
-    B partition₂ origin₁₆                             sequence, HLC and chain hash at the base of an origin's log
+    B partition₂ origin₁₆                             the same of the last operation that left an origin's log
     O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from shoal.cluster import stability
-from shoal.cluster.stability import Holding, Waiting
+from shoal.cluster.stability import Cut, Holding, Waiting, advanced_cut
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(4)]
@@ -154,3 +154,29 @@ def test_alone_everything_is_stable_at_once() -> None:
     dot = Dot(ORIGINS[0], 1)
     holds = [Holding(VersionVector({ORIGINS[0]: 1}), VersionVector({ORIGINS[0]: 1}))]
     assert stability.is_stable(stability.advanced(Waiting(dot), holds), holds)
+
+
+def test_nothing_that_did_not_know_of_a_stable_cut_is_under_way() -> None:
+    for seed in range(100):
+        world, cut = World(seed), Cut()
+        waiting: Waiting | None = None
+        for _ in range(200):
+            world.step()
+            if world.eraser is None:
+                continue
+            cut = advanced_cut(cut, world.holdings())
+            waiting = stability.advanced(waiting or Waiting(world.eraser), world.holdings())
+            if cut.stable.covers(world.eraser):
+                missing = [dot for dot in world.ignorant if not all(owner.vector.covers(dot) for owner in world.owners)]
+                assert not missing
+                break
+
+
+def test_the_operations_of_a_lone_owner_are_stable_at_once() -> None:
+    here = VersionVector({ORIGINS[0]: 3})
+    assert advanced_cut(Cut(), [Holding(here, here)]).stable == here
+
+
+def test_a_cut_waits_for_an_owner_that_says_nothing() -> None:
+    here = VersionVector({ORIGINS[0]: 3})
+    assert not advanced_cut(Cut(), [Holding(here, here), Holding(here, None)]).stable

@@ -39,7 +39,7 @@ from tests.mutants.mutant import Mutant, forget_implied_keys, patch_applier
 
 def an_add_counts_again_at_another_node(patch: pytest.MonkeyPatch) -> None:
     """What came from a peer does not answer a key, and a counter knows its users' keys alone."""
-    patch.setattr(incoming, "_claim", lambda own, key, dot: None)
+    patch.setattr(Incoming, "_claim", lambda *_: None)
     forget_implied_keys(patch, Kind.COUNTER)
 
 

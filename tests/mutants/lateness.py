@@ -15,7 +15,7 @@ from tests.mutants.mutant import Mutant
 
 
 def a_dead_write_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Database, "dead", lambda self, partition, dot: [])
+    patch.setattr(Database, "dead", lambda self, issued: [])
 
 
 def a_copy_counts_whatever_its_node_has_deleted(patch: pytest.MonkeyPatch) -> None:

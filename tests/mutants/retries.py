@@ -9,27 +9,29 @@ import pytest
 from shoal.crdt.dot import Dot
 from shoal.errors import NoQuorum
 from shoal.node import service
-from shoal.node.peers import incoming
+from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol.requests import AnyReply, AnyRequest
+from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant, forget_implied_keys
 
 
 def the_greatest_dot_of_a_key_is_kept(patch: pytest.MonkeyPatch) -> None:
-    def greatest(own: Transaction, key: bytes, dot: Dot) -> bool:
-        claimed = own.get(key)
-        own.put(key, max(dot.pack(), claimed or b""))
+    def greatest(self: Incoming, own: Transaction, number: int, key: str, dot: Dot, wall_ms: int) -> bool:
+        row = keys.request_key(number, key)
+        claimed = own.get(row)
+        own.put(row, max(dot.pack(), claimed or b""))
         return claimed is None
 
-    patch.setattr(incoming, "_claim", greatest)
+    patch.setattr(Incoming, "_claim", greatest)
 
 
 def replicas_forget_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(incoming, "_claim", lambda own, key, dot: own.get(key) is None)
+    patch.setattr(Incoming, "_claim", lambda self, own, number, key, *_: own.get(keys.request_key(number, key)) is None)
 
 
 def a_key_is_not_looked_up(patch: pytest.MonkeyPatch) -> None:

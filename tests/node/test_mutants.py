@@ -18,11 +18,13 @@ from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.peers import incoming
+from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
+from shoal.storage import keys
 from simulation.world.fleet import Fleet
 from tests.cluster.test_replication import run
 from tests.mutants.delivery import (
@@ -173,12 +175,13 @@ async def what_is_early_is_bounded() -> None:
 
 
 def keep_the_first_dot_of_a_key(patch: pytest.MonkeyPatch) -> None:
-    def first(own: Transaction, key: bytes, dot: Dot) -> bool:
-        claimed = own.get(key)
-        own.put(key, claimed or dot.pack())
+    def first(self: Incoming, own: Transaction, number: int, key: str, dot: Dot, wall_ms: int) -> bool:
+        row = keys.request_key(number, key)
+        claimed = own.get(row)
+        own.put(row, claimed or dot.pack())
         return claimed is None
 
-    patch.setattr(incoming, "_claim", first)
+    patch.setattr(Incoming, "_claim", first)
 
 
 def keep_a_snapshot_that_misses_an_update(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ ONE, OTHER = Origin(b"1" * 16), Origin(b"2" * 16)
 
 
 def tip(sequence: int) -> bytes:
-    return Tip(sequence, sequence, CHAIN_START).pack()
+    return Tip(sequence, sequence, CHAIN_START, logged=100 * sequence).pack()
 
 
 def test_the_base_of_each_origin_is_loaded_with_its_partition() -> None:
@@ -26,11 +26,10 @@ def test_the_base_of_each_origin_is_loaded_with_its_partition() -> None:
     assert not partitions.load(5).base
 
 
-def test_truncating_raises_the_base_and_nothing_else() -> None:
+def test_truncating_raises_the_base_and_shrinks_the_log() -> None:
     storage = MemoryStorage()
     storage.write({keys.vector(3, ONE): tip(9), keys.base(3, ONE): tip(5)})
     partition = Partitions(storage, HybridClock()).load(3)
-    partition.truncate(VersionVector.of(Dot(ONE, 8)))
-    assert (partition.base[ONE], partition.vector[ONE]) == (8, 9)
-    partition.truncate(VersionVector.of(Dot(ONE, 7)))
-    assert partition.base[ONE] == 8
+    assert partition.log_bytes == 400
+    partition.truncate({ONE: Tip.unpack(tip(8))})
+    assert (partition.base[ONE], partition.vector[ONE], partition.log_bytes) == (8, 9, 100)

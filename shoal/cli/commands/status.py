@@ -76,6 +76,8 @@ def _show_cluster(cluster: ClusterView) -> None:
         line(f"a learner, so this node counts in no quorum yet: {progress}")
     for differing in cluster.clocks:
         line(f"clocks differ: {differing}")
+    for lacking in cluster.truncated:
+        line(f"left behind: {lacking}")
     for disagreement in cluster.disagreements:
         line(f"members differ: {disagreement}")
     for difference in cluster.differing:

@@ -338,6 +338,11 @@ class Collector:
             if key not in mine and _decoder.decode(packed) == garbage:
                 yield GarbageEntry(key, *keys.split_garbage(key), garbage)
 
+    def reclaim_soon(self) -> None:
+        """Rows were deleted elsewhere: have their space given back with that of swept ones."""
+        self._unreclaimed = True
+        self._stir()
+
     def _reclaim(self) -> None:
         """Have storage give back the space of swept rows, at most once per `reclaim_interval_s`: it costs a new log."""
         if self._unreclaimed and self._now() >= self._reclaim_at:

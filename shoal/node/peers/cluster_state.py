@@ -14,6 +14,7 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.members import Members, MemberState
+from shoal.node.peers.resets import Resets
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Member
 
@@ -35,6 +36,7 @@ class ClusterState:
         environment: Environment,
         scrubber: Scrubber,
         clocks: ClockComparison,
+        resets: Resets,
     ) -> None:
         self._protocol = protocol
         self._database = database
@@ -44,6 +46,7 @@ class ClusterState:
         self._environment = environment
         self._scrubber = scrubber
         self._clocks = clocks
+        self._resets = resets
 
     def view(self) -> ClusterView:
         """See `Replicas.view`."""
@@ -61,6 +64,7 @@ class ClusterState:
             differing=self._scrubber.told,
             replaced=self._scrubber.replaced,
             clocks=self._clocks.differing,
+            truncated=self._resets.told,
         )
 
     @property

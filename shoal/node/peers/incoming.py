@@ -30,6 +30,7 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
+from shoal.node.collection import answers
 from shoal.node.document.documents import Documents
 from shoal.node.document.opening import DocumentContext
 from shoal.node.incarnation import Incarnation
@@ -123,6 +124,7 @@ class Incoming:
         eraser: Eraser,
         rules: Rules,
         feed: Feed,
+        key_window_s: float,
     ) -> None:
         self._storage = storage
         self._commit = commit
@@ -135,6 +137,7 @@ class Incoming:
         self._eraser = eraser
         self._rules = rules
         self._feed = feed
+        self._window_ms = int(key_window_s * 1000)
         self.on_dangling: Callable[[Target], None] = lambda _: None
         self.on_keyed: Callable[[int], None] = lambda _: None
 
@@ -155,8 +158,12 @@ class Incoming:
             raise
 
     def same(self, arrival: Arrival) -> bool:
-        """Whether the log holds no different operation under this dot."""
-        stored = self._storage.get(keys.log(arrival.shipment.partition, arrival.dot))
+        """Whether this node holds no different operation under this dot, as far as its log or its base tell."""
+        number, dot = arrival.shipment.partition, arrival.dot
+        base = self._partitions.load(number).bases.get(dot.origin)
+        if base is not None and base.sequence == dot.sequence:
+            return base.chain == arrival.shipment.chain
+        stored = self._storage.get(keys.log(number, dot))
         return stored is None or operation.LogEntry.unpack(stored).chain == arrival.shipment.chain
 
     def logged(self, shipment: Shipment) -> bool:
@@ -195,7 +202,7 @@ class Incoming:
         mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
-        is_fresh = body.key is not None and _claim(own, keys.request_key(number, body.key), dot)
+        is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
         fresh = body.key if is_fresh else None
         if body.key is not None:
             self.on_keyed(number)
@@ -203,7 +210,24 @@ class Incoming:
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
             self._change(batch, number, stamp, change, beside, fresh)
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
-        return Tip(dot.sequence, body.hlc, shipment.chain)
+        return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
+
+    def _claim(self, own: Transaction, number: int, key: str, dot: Dot, wall_ms: int) -> bool:
+        """Let a key name the operation that it stands for. Returns whether no operation had it before."""
+        row = keys.request_key(number, key)
+        claimed = own.get(row)
+        if claimed is not None:
+            named = answers.unpack(claimed)
+            named_ms = named.wall_ms if named.wall_ms is not None else self._issued_ms(own, number, named.dot) or wall_ms
+            if not answers.counts(dot, wall_ms, named.dot, named_ms, window_ms=self._window_ms):
+                return False
+        own.put(row, dot.pack())
+        return claimed is None
+
+    def _issued_ms(self, own: Transaction, number: int, dot: Dot) -> int | None:
+        """When an operation in the log was issued; None if it is missing there."""
+        stored = own.get(keys.log(number, dot))
+        return None if stored is None else operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms
 
     def _change(self, batch: _Batch, number: int, stamp: Stamp, change: Mutation, beside: Blobs, fresh: str | None) -> None:
         own, made, name = batch.own, change.change, (number, change.kind, change.space, change.name)
@@ -312,14 +336,6 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         raise _bad(arrival, "its wall time is beyond all clocks", "content")
     if body.key is not None:
         check_key("idempotency key", body.key)
-
-
-def _claim(own: Transaction, key: bytes, dot: Dot) -> bool:
-    """Let a key name the operation with the least dot that has it. Returns whether no operation had it before."""
-    claimed, packed = own.get(key), dot.pack()
-    if claimed is None or packed < claimed:
-        own.put(key, packed)
-    return claimed is None
 
 
 def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:

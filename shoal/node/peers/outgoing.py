@@ -1,7 +1,7 @@
 """Operations from the log for a peer: the sending half of replication.
 
 Laws:
-- Only durable operations are shipped.
+- Only durable operations are shipped. A range that begins at or below the base is left out: `truncated` names it.
 - Within a partition they are in HLC order, which is a causal order, so that the
   receiver can apply them as they arrive.
 """
@@ -17,7 +17,8 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Range, Shipment, encode_shipment
-from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
+from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node import blobs
@@ -101,16 +102,35 @@ class Outgoing:
             raise damage
         return found
 
+    def truncated(self, ranges: Iterable[Range]) -> list[tuple[int, VersionVector]]:
+        """The partitions, with their bases, of which a range begins with operations that have left the log."""
+        found: dict[int, VersionVector] = {}
+        for number, origin, first, _ in ranges:
+            base = self._partitions.load(number).base
+            if base[Origin(origin)] >= first:
+                found[number] = base
+        return list(found.items())
+
     def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
-        """The time at which the oldest of these operations was issued, by its issuer's clock; None if none is in the log."""
-        stored = [self._storage.get(keys.log(number, dot)) for number, dot in places]
-        times = [operation.decode(operation.LogEntry.unpack(entry).packed).wall_ms for entry in stored if entry is not None]
+        """The time at which the oldest of these operations was issued, by its issuer's clock; None if it is not known.
+
+        Of an operation that has left the log, it is that of the last one of its origin that has.
+        """
+        times: list[int] = []
+        for number, dot in places:
+            base = self._partitions.load(number).bases.get(dot.origin)
+            if base is not None and base.sequence >= dot.sequence:
+                times.append(wall_ms_of(base.hlc))
+            elif (stored := self._storage.get(keys.log(number, dot))) is not None:
+                times.append(operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms)
         return min(times, default=None)
 
     def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
-        durable = self._partitions.load(number).durable
+        partition = self._partitions.load(number)
         runs = [
-            self._run(number, Origin(origin), first, min(last, durable[Origin(origin)])) for _, origin, first, last in ranges
+            self._run(number, Origin(origin), first, min(last, partition.durable[Origin(origin)]))
+            for _, origin, first, last in ranges
+            if first > partition.base[Origin(origin)]
         ]
         return runs[0] if len(runs) == 1 else heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot))
 

@@ -287,10 +287,11 @@ class Quorum:
         """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner."""
         found: dict[str, Holding] = {}
         for member in self.members.all:
-            found[member.address] = Holding(VersionVector(), None)
+            linked = member.outlet is not None
+            found[member.address] = Holding(VersionVector(), None, linked)
             if not self.is_learner and self._protocol.is_member(member.node):
                 known = self._protocol.known(member.node)
-                found[member.address] = Holding(known.vector(partition), known.whole(partition))
+                found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
         return found
 
     def read_repair(self, target: Target, /) -> ObjectRepair:

@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
+from shoal.cluster.operation import Tip
 from shoal.config import Config
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.thread import dag
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.names import check_name
@@ -278,19 +279,25 @@ def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: byt
         found = dag.unpack(row[1:], value)
     except StoreCorrupt:
         return Verdict.FALSE
-    saved = _saved(transaction, place, found)
-    if saved is None:
-        return Verdict.UNKNOWN
-    change, body = saved
-    if (found.hlc, found.wall_ms) != (body.hlc, body.wall_ms) or dag.identify(found.record) != found.id:
+    if dag.identify(found.record) != found.id:
         return Verdict.FALSE
+    if not _has_left(transaction, place, found.dot):
+        saved = _saved(transaction, place, found)
+        if saved is None:
+            return Verdict.UNKNOWN
+        change, body = saved
+        if (found.hlc, found.wall_ms) != (body.hlc, body.wall_ms) or sha256(dag.record_of(value)).digest() != change.record:
+            return Verdict.FALSE
     rows = rows_of(transaction, *place)
-    packed = dag.record_of(value)
-    if sha256(packed).digest() != change.record:
-        return Verdict.FALSE
     # If two operations saved the checkpoint, this row names the one that counts.
     when = dag.when_row(found.record.branch, found.wall_ms, found.id)
     return Verdict.UNKNOWN if rows.get(when) is None else Verdict.WHOLE
+
+
+def _has_left(transaction: Transaction, place: DamagedObject, dot: Dot) -> bool:
+    """Whether an operation has left the log here."""
+    base = transaction.get(keys.base(place.target.partition, dot.origin))
+    return base is not None and Tip.unpack(base).sequence >= dot.sequence
 
 
 def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:

@@ -25,7 +25,7 @@ from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.effects import Apply, Read, Send, SetBack
+from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.messages import (
     Busy,
@@ -42,6 +42,7 @@ from shoal.cluster.messages import (
     Shipment,
     Supply,
     Trouble,
+    Truncated,
     Vectors,
 )
 from shoal.cluster.peering import Identity, Outlet
@@ -68,6 +69,7 @@ from shoal.node.peers.pace import Pace
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
+from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
@@ -179,6 +181,7 @@ class Replicator:
             named=members.address_of,
             config=config,
         )
+        self._resets = Resets(vector_of=database.vector_of, named=members.name_of)
         self.quorum = Quorum(
             self._protocol,
             database,
@@ -197,6 +200,7 @@ class Replicator:
                 environment=environment,
                 scrubber=self.scrubber,
                 clocks=self._clocks,
+                resets=self._resets,
             ),
         )
         self._admission = Admission(
@@ -313,6 +317,7 @@ class Replicator:
         self._protocol.forget(node)
         self.scrubber.forget(node)
         self._clocks.forget(node)
+        self._resets.forget(node)
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
         """See `Peer.unlinked`."""
@@ -413,9 +418,13 @@ class Replicator:
                     case Apply(peer, ready, again):
                         self._apply(peer, ready, again)
                     case Read(peer, want):
+                        for number, base in self._database.outgoing.truncated(want.ranges):
+                            self._outlets.send((peer,), Truncated(number, base.pack()))
                         self._outlets.send((peer,), self._answer(peer, want))
                     case SetBack(peer):
                         self._admission.fall_back(peer)
+                    case Reset():
+                        self._resets.note(effect)
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()

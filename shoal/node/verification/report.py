@@ -22,7 +22,8 @@ class Report:
     """What a verification counted and found."""
 
     partitions: int = 0  # Without empty ones.
-    operations: int = 0
+    operations: int = 0  # In the log.
+    truncated: int = 0  # Operations that have left it.
     objects: int = 0
     checkpoints: int = 0
     chunks: int = 0

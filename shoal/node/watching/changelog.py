@@ -2,7 +2,7 @@
 
 Laws:
 - Within a partition operations are in HLC order, which is a causal order.
-- If the log lacks one of the operations, there is no answer.
+- If the log lacks one of the operations, or they have left it, there is no answer.
 """
 
 from __future__ import annotations
@@ -76,6 +76,9 @@ class Changelog:
 
     def since(self, number: int, seen: VersionVector, target: VersionVector, *, limit: int) -> list[Logged] | None:
         """Up to `limit` operations of a partition that `target` covers and `seen` does not; None if the log lacks one."""
+        base = self._partitions.load(number).base
+        if any(base[origin] >= missing.start for origin, missing in target.missing(seen).items()):
+            return None
         runs = [self._run(number, origin, missing, limit) for origin, missing in target.missing(seen).items()]
         try:
             found = list(islice(heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot)), limit))

@@ -136,7 +136,7 @@ class ResumableWatch(Subscriber):
         seen = self._reading.get(number, self._at.vector(number))
         found = self._changelog.since(number, seen, target, limit=_SLICE)
         if found is None:
-            self._reset("the log no longer holds all changes that this watch has not seen")
+            self._reset("the log no longer holds all changes that this watch has not seen: start again from the present state")
             return
         for logged in found:
             self._tell_again(number, seen, logged)

@@ -4,9 +4,9 @@ Laws:
 - A key stands for one request. It is looked up before any precondition is checked. A
   repeated request gets the stored reply; a different request under the key is rejected.
 - The stored reply travels in the operation, so that every node that holds the operation
-  can answer.
-- A key that a client made is known for `key_window_s`; an older one is rejected, because
-  it may have been forgotten.
+  can answer. Once the operation has left the log, the key's row has it (`shoal.node.collection.answers`).
+- A key is known for `key_window_s`. An older one that a client made is rejected, because it may have been forgotten; an older
+  one that a user chose may be used for another request.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
+from shoal.node.appliers import mutation
+from shoal.node.collection import answers
+from shoal.node.collection.answers import Changed, Kept
 from shoal.outcomes import why
 from shoal.protocol import requests
 from shoal.protocol.keys import is_made_before
@@ -43,6 +46,7 @@ class Answered(msgspec.Struct, frozen=True):
 
     reply: requests.AnyReply
     dot: Dot  # Of the operation that the request became.
+    changed: list[Changed]  # By the operation.
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -69,14 +73,15 @@ class IdempotencyTable:
         try:
             claimed = self._storage.get(keys.request_key(partition, key))
             if claimed is not None:
-                dot = Dot.unpack(claimed)
-                receipt = self._read(partition, dot)
+                row = answers.unpack(claimed)
+                kept = row.kept or self._logged(partition, row.dot)
+                receipt = _stored_reply(kept.receipt)
                 if receipt.digest != _digest(request):
                     raise KeyReused(
                         f"idempotency key {key!r} was already used for another request. Nothing was written. "
                         "Use a new key for a new request."
                     )
-                return Answered(receipt.reply, dot)
+                return Answered(receipt.reply, row.dot, kept.changed)
         except StoreCorrupt as damage:
             raise _unreadable(key, damage) from damage
         if is_made_before(key, self._now_ms() - self._window_ms):
@@ -86,19 +91,33 @@ class IdempotencyTable:
             )
         return None
 
-    def _read(self, partition: int, dot: Dot) -> StoredReply:
-        try:
-            return _receipt.decode(operation.decode(self._entry(partition, dot).packed).receipt)
-        except (ValueError, InvalidValue) as error:  # msgspec's errors are ValueErrors, and so are those of text not in UTF-8.
-            raise StoreCorrupt(f"the stored answer cannot be decoded: {error}.") from None
+    def _logged(self, partition: int, dot: Dot) -> Kept:
+        """What the log has of an operation.
 
-    def _entry(self, partition: int, dot: Dot) -> operation.LogEntry:
+        Raises:
+            StoreCorrupt: the operation is missing or damaged.
+        """
         stored = self._storage.get(keys.log(partition, dot))
         if stored is None:
             raise StoreCorrupt(
                 f"operation {dot.sequence} of {dot.origin.hex()} in partition {partition} is missing from the log."
             )
-        return operation.LogEntry.unpack(stored)
+        try:
+            body = operation.decode(operation.LogEntry.unpack(stored).packed)
+        except InvalidValue as error:
+            raise _undecodable(error) from None
+        return Kept(body.receipt, answers.changed_by(mutation.decode(body.payload)))
+
+
+def _stored_reply(receipt: bytes) -> StoredReply:
+    try:
+        return _receipt.decode(receipt)
+    except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text not in UTF-8.
+        raise _undecodable(error) from None
+
+
+def _undecodable(error: Exception) -> StoreCorrupt:
+    return StoreCorrupt(f"the stored answer cannot be decoded: {error}.")
 
 
 def _unreadable(key: str, damage: StoreCorrupt) -> StoreCorrupt:

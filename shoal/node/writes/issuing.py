@@ -29,6 +29,7 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
+from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
 from shoal.node.environment import Environment
 from shoal.node.handler import Handler, Made, WriteContext
@@ -72,7 +73,9 @@ class Issued(Struct, frozen=True):
     vector: VersionVector  # Of the partition: what the reply shows.
     endings: VersionVector  # Of the partition: the deletions that were known when it was decided.
     dot: Dot | None = None  # Of the operation; None if nothing had to change.
-    again: bool = False  # Whether its key was used before, maybe on another node.
+    again: bool = False  # Whether its key was used before, maybe on another node;
+    changed: Sequence[Changed] = ()  # then the objects that its operation changed,
+    mutations: Sequence[Mutation] = ()  # else its mutations.
 
     @property
     def copied(self) -> VersionVector:
@@ -169,7 +172,7 @@ class Issuer:
         """
         partition = self._partitions.load(located.partition)
         if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
-            return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, again=True)
+            return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
         writing = _Writing(located, Transaction(self._storage), partition, key)
         try:
             return self._issue(writing)
@@ -216,7 +219,7 @@ class Issuer:
             self.on_logged(Logged(partition.written, partition, shipped))
         if staged:
             self._feed.stage(partition.written, staged, {partition.number: partition.vector})
-        return Issued(reply, partition.written, partition.vector, endings, stamp.dot)
+        return Issued(reply, partition.written, partition.vector, endings, stamp.dot, mutations=mutations)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         now_ms = self._now_ms()
@@ -234,8 +237,9 @@ class Issuer:
         context = stamp.context.context_of(dot.origin)
         receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
-        chain = operation.chain(partition.tip(dot.origin).chain, partition.number, dot, body)
-        tip = operation.Tip(dot.sequence, stamp.hlc, chain)
+        before = partition.tip(dot.origin)
+        chain = operation.chain(before.chain, partition.number, dot, body)
+        tip = before.after(dot.sequence, stamp.hlc, chain, body)
         entry = operation.LogEntry(chain, body)
         transaction.put(keys.log(partition.number, dot), entry.pack())
         tips = partition.tips_after(dot, tip, context)

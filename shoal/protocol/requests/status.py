@@ -75,3 +75,4 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     differing: list[str] = field(default_factory=list)  # Objects whose rows differ from a peer's at equal vectors, and why.
     replaced: int = 0  # Objects whose rows were rebuilt from the log, in this opening.
     clocks: list[str] = field(default_factory=list)  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
+    truncated: list[str] = field(default_factory=list)  # Partitions that need a snapshot: what they lack left a peer's log.

@@ -50,11 +50,14 @@ async def test_what_was_written_is_not_denied_if_it_cannot_be_read_again(
     issue = Issuer.issue
 
     def overtaken(self: Issuer, located: Located, key: str | None) -> Issued:
-        """The log is looked up only if the partition has seen a deletion since the write was decided."""
-        return msgspec.structs.replace(issue(self, located, key), endings=VersionVector())
+        """The generations are looked up only if the partition has seen a deletion since the write was decided."""
+        issued = msgspec.structs.replace(issue(self, located, key), endings=VersionVector())
+        for target in located.targets:
+            bench.node._database.generations.forget(target)
+        damage(keys.OBJECT)
+        return issued
 
     monkeypatch.setattr(Issuer, "issue", overtaken)
-    damage(keys.LOG)
     with pytest.raises(OutcomeUnknown, match="recorded on this node, and the next part failed: the block") as raised:
         await bench.node.session().call(write, key=KEY, durability="quorum")
     assert raised.value.written == "unknown"

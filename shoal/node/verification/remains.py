@@ -1,0 +1,120 @@
+"""Verify what can be verified of a partition whose log was truncated: without the operations that have left it.
+
+- The current generation of each object is that of its row; the deletions in the rest of the log are in it.
+- All rows that readers decode can be decoded. (`integrity` checks the hashes of content.)
+- A key stands for an operation in the log that has it, or has the answer of one that has left.
+
+A row that was altered and can still be decoded is not found here: replicas find it when they compare their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from shoal.cluster.operation import Tip
+from shoal.crdt import deletion, schema
+from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.items import items
+from shoal.crdt.rows import Rows, successor
+from shoal.crdt.thread import dag, events, queue, status, step_log
+from shoal.crdt.values import budget, counter, ormap, orset, register
+from shoal.errors import StoreCorrupt
+from shoal.node.appliers import mutation
+from shoal.node.collection import answers
+from shoal.node.collection.generations import split
+from shoal.node.verification.replay import Folded
+from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+def bases(storage: Storage, partition: int) -> dict[Origin, Tip]:
+    """The last operation of each origin that has left the log."""
+    prefix = keys.base(partition)
+    return {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+
+
+def standing(stored: Mapping[ObjectPlace, Mapping[bytes, bytes]], logged: list[Logged], report: Report) -> Folded:
+    """The objects that exist, and their current generations; with no rows, since the log does not produce them."""
+    current = {place: deletion.unpack(rows[deletion.ROW]).generation for place, rows in stored.items() if deletion.ROW in rows}
+    alive = {
+        place
+        for place, rows in stored.items()
+        if any(split(row)[0] == current.get(place, 0) for row in rows if row != deletion.ROW)
+    }
+    for entry in logged:
+        with suppress(StoreCorrupt):  # It is reported where the log is read.
+            for change in mutation.decode(entry.body.payload):
+                place = ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name)
+                if not isinstance(change.change, deletion.Delete):
+                    if change.generation == current.get(place, 0):
+                        alive.add(place)
+                elif change.generation >= current.get(place, 0):
+                    report.problem(f"{text_of(place)}: its rows lack a deletion that is in the log")
+    return Folded({}, alive, current, {}, {}, {})
+
+
+def check_rows(found: Object, report: Report) -> None:
+    """Decode all rows of an object that readers decode."""
+    try:
+        if (read := _READERS.get(found.place.kind)) is not None:
+            read(found.rows)
+    except Exception as error:  # Damaged rows can raise anything.
+        report.problem(f"{text_of(found.place)}: {reason(error)}")
+
+
+def check_keys(storage: Storage, partition: int, logged: list[Logged], based: Mapping[Origin, Tip], report: Report) -> None:
+    """Check each request's key against the log, or its stored answer."""
+    claimed = {(entry.body.key, entry.dot) for entry in logged if entry.body.key is not None}
+    named = {key for key, _ in claimed}
+    prefix = keys.request_key(partition, "")
+    for row, stored in storage.scan(prefix, successor(prefix)):
+        key = row[len(prefix) :].decode(errors="replace")
+        named.discard(key)
+        try:
+            found = answers.unpack(stored)
+        except StoreCorrupt as error:
+            report.problem(f"partition {partition}: idempotency key {key!r}: {error.message}")
+            continue
+        if (found.kept is not None) != _has_left(found.dot, based) or (found.kept is None and (key, found.dot) not in claimed):
+            report.problem(f"partition {partition}: idempotency key {key!r} does not name the operation that it stands for")
+    for key in sorted(named):
+        report.problem(f"partition {partition}: idempotency key {key!r} does not name the operation that it stands for")
+
+
+def _has_left(dot: Dot, based: Mapping[Origin, Tip]) -> bool:
+    base = based.get(dot.origin)
+    return base is not None and base.sequence >= dot.sequence
+
+
+def _thread(rows: Rows) -> None:
+    status.current(rows)
+    dag.branches(rows)
+    for row, stored in rows.scan(events.EVENT):
+        events.unpack(row[1:], stored)
+    for _, step in step_log.listing(rows, only_open=False):
+        step_log.find(rows, step)
+    for name in ["", *(name for name, _ in queue.worklists(rows))]:
+        for _, id in queue.pending(rows, name):
+            queue.entry(rows, name, id)
+
+
+def _map(rows: Rows) -> None:
+    for key in ormap.keys(rows):
+        ormap.value(rows, key)
+        register.entries(ormap.register_of(rows, key))
+        list(orset.members(ormap.set_of(rows, key)))
+
+
+_READERS: dict[Kind, Callable[[Rows], object]] = {
+    Kind.THREAD: _thread,
+    Kind.COUNTER: lambda rows: (counter.value(rows), counter.conflicts(rows)),
+    Kind.REGISTER: register.entries,
+    Kind.ITEMS: lambda rows: list(items.below(rows, ())),
+    Kind.SCHEMA: schema.versions,
+    Kind.SET: lambda rows: (orset.size(rows), list(orset.members(rows))),
+    Kind.BUDGET: lambda rows: (budget.remaining(rows), budget.accounts(rows)),
+    Kind.MAP: _map,
+}
