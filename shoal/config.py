@@ -150,6 +150,8 @@ class Config(Struct, frozen=True, kw_only=True):
     vector_cache_bytes: int = 256 * MiB  # Vectors of the namespaces searched most recently.
     item_expiry_grace_s: float = 3600.0  # Before an expired item may be erased; clocks may be wrong and refreshes late.
     items_expired_max: int = 64  # Erased by one operation.
+    space_deletes_max: int = 10_000  # Objects that one HTTP request to delete a space looks at; then it answers `more`.
+    items_deleted_max: int = 256  # By one operation, when all items of a namespace are deleted.
     filter_terms_max: int = 64  # Fields, operators and list elements in one filter.
     adds_folded_max: int = 4096  # Merged by one operation, to a key of a map.
     key_window_s: int = 24 * 3600  # How long an idempotency key is remembered.

@@ -84,6 +84,7 @@ from shoal.workflows.differences import Difference
 from shoal.workflows.events import Event
 from shoal.workflows.merges import Sides
 from shoal.workflows.mutations import Mutation
+from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.steps import Attempt, StepRecord
 
 __all__ = [
@@ -167,6 +168,7 @@ __all__ = [
     "SharedSet",
     "Sides",
     "Space",
+    "SpaceDeleted",
     "Standing",
     "Step",
     "StepRecord",

@@ -46,6 +46,7 @@ BY_HAND: Reasons = {
     "the namespace is a path, or the filter is JSON": (
         requests.PutItem,
         requests.DeleteItem,
+        requests.DeleteItems,
         requests.GetItems,
         requests.SearchItems,
         requests.RankItems,
@@ -94,6 +95,7 @@ NOT_OVER_HTTP: Reasons = {
         requests.FoldEntry,
     ),
     "presence lasts as long as a session": (requests.Announce,),
+    "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
     "for the savers and stores of frameworks": (
         requests.Annotate,
@@ -106,6 +108,7 @@ NOT_OVER_HTTP: Reasons = {
 }
 
 NOT_IN_PYTHON: Reasons = {
+    "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
@@ -166,6 +169,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "items put": (requests.PutItem,),
     "items get": (requests.GetItems,),
     "items delete": (requests.DeleteItem,),
+    "items delete-all": (requests.DeleteItems,),
     "items search": (requests.SearchItems, requests.RankItems),
     "items namespaces": (requests.ListNamespaces,),
     "items index": (requests.IndexItems,),
@@ -217,8 +221,10 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.RestoreBeginning,
         requests.Updates,
     ),
-    "maintenance by `prune`, a framework's saver or a worker": (
+    "maintenance by `prune`, `delete-all`, a framework's saver or a worker": (
         requests.Discard,
+        requests.DiscardItems,
+        requests.EndItems,
         requests.Purge,
         requests.RefreshItems,
         requests.SweepItems,

@@ -59,6 +59,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/metrics", health.metrics, "Metrics for Prometheus", content_type="text/plain"),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
+    Route("DELETE", SPACE, spaces.delete_space, "Delete everything in a space", spaces.SpaceDeletedView, query=WriteQuery),
     Route(
         "GET",
         f"{SPACE}/threads",
@@ -242,6 +243,14 @@ ROUTES: tuple[Route, ...] = (
         query=items.DeleteQuery,
         compares=True,
         errors=(ItemChanged,),
+    ),
+    Route(
+        "DELETE",
+        f"{SPACE}/items/{{namespace}}",
+        items.delete_all,
+        "Delete all items of a namespace and those below it",
+        items.ItemsDeletedView,
+        query=WriteQuery,
     ),
     Route(
         "POST",

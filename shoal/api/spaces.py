@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from shoal.api.http.exchange import Exchange
 from shoal.protocol.requests import ListObjects, ListSpaces, ObjectKind
+from shoal.workflows import spaces
 
 
 class SpacesQuery(Struct, forbid_unknown_fields=True):
@@ -37,6 +38,21 @@ class NamesView(Struct):
 
     names: list[str]  # In byte order.
     more: bool  # Ask again with after=names[-1].
+
+
+class SpaceDeletedView(Struct):
+    """The result of deleting a space."""
+
+    deleted: dict[str, int]  # Kind → how many objects were deleted; of items, how many items.
+    left: int  # Objects that are there now, because they were written meanwhile, or because there is `more` to delete.
+    more: bool  # Send the request again to delete the rest.
+
+
+async def delete_space(exchange: Exchange) -> web.Response:
+    """Delete the objects of a space, a bounded number in one request."""
+    config = exchange.config
+    found = await spaces.delete_space(exchange.connection, exchange.name("space"), objects_max=config.space_deletes_max)
+    return exchange.answer(SpaceDeletedView(found.deleted, found.left, found.more))
 
 
 async def list_spaces(exchange: Exchange) -> web.Response:

@@ -27,7 +27,7 @@ from shoal.api.http.problems import internal
 from shoal.errors import ShoalError, ShuttingDown
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
-from shoal.workflows.listing import check_kinds
+from shoal.workflows.spaces import check_kinds
 
 RETRY_MS = 1000
 """The time after which a browser reconnects."""

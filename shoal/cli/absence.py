@@ -8,7 +8,7 @@ from shoal.cli.mistakes import near
 from shoal.cli.output import emit, line, note
 from shoal.client.store import Store
 from shoal.errors import NotFound
-from shoal.workflows.listing import check_exists
+from shoal.workflows.spaces import check_exists
 
 _SPACES_SHOWN_MAX = 5
 _SPACES_LOOKED_AT_MAX = 1000

@@ -89,6 +89,14 @@ class Schemas:
         """
         return (await self.versions(name, stale=stale))[-1]
 
+    async def delete(self, name: str, *, durability: Durability | None = None) -> bool:
+        """Delete a schema with all its versions, so that it binds no thread any more. False if there was none.
+
+        A save that names it is rejected until the schema is put again, which may have any content.
+        """
+        request = requests.DeleteSchema(self._space, check_name("schema", name))
+        return (await self._connection.write(request, key=None, durability=durability)).existed
+
     async def list(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of the schemas, in byte order."""
         after: str | None = None

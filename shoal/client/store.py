@@ -19,7 +19,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
-from shoal.workflows.listing import names
+from shoal.workflows.spaces import names
 
 if TYPE_CHECKING:
     from shoal.client.batch import Batch
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shoal.client.values.scalars import Counter, Register
     from shoal.client.values.sets import SharedSet
     from shoal.client.watching import Change, Reset
+    from shoal.workflows.spaces import SpaceDeleted
 
 # pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
 CLIENT_ID_BITS = 53
@@ -316,6 +317,20 @@ class Space:
             for name in page.names:
                 yield name
             after = page.after
+
+    async def delete(self, *, durability: Durability | None = None) -> SpaceDeleted:
+        """Delete everything in this space on every node: threads, documents, items, schemas and all other objects.
+
+        Every object is deleted by an operation of its own, as its `delete` does: writes made without knowledge of that are
+        deleted too, and what others write afterwards stays; `left` counts the objects that are there at the end. What
+        only other nodes hold when this one lists its objects is not deleted. Deleting again deletes the rest.
+
+        Raises:
+            OutcomeUnknown: some objects are deleted; delete again to delete the rest.
+        """
+        from shoal.workflows.spaces import delete_space
+
+        return await delete_space(self._connection, self.name, durability=durability)
 
     def documents(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of the documents, in byte order."""

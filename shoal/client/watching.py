@@ -29,8 +29,8 @@ from shoal.errors import Disconnected
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import ObjectKind
-from shoal.workflows.listing import check_kinds
 from shoal.workflows.moments import moment
+from shoal.workflows.spaces import check_kinds
 
 
 class Change(Struct, frozen=True):

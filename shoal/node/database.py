@@ -127,7 +127,7 @@ class Database:
         self.truncator = Truncator(
             storage, commit, partitions=self.partitions, garbage=self.garbage, config=config, environment=environment
         )
-        indexes = Indexes(storage)
+        self._indexes = indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
         self.claims = ClaimSweeper(
@@ -147,7 +147,7 @@ class Database:
         self._items = Items(config, environment.now_ms)
         document_generations = DocumentGenerations(config, self.generations)
         self.documents = Documents(config, environment, self.catalog, document_generations)
-        rules = Rules(storage, self.catalog, config)
+        rules = Rules(storage, self.catalog, self.generations, config)
         self.budgets = Budgets(incarnation, config)
         self._maps = Maps(incarnation, config)
         self.eraser = Eraser(
@@ -204,7 +204,7 @@ class Database:
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
         self._scans: Scans = {**self._rankings.scans, **verifying.scans}
-        self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance}
+        self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self._items.maintenance}
         self._preparations: Preparations = {**self.documents.preparations, **compactions.preparations}
         self.prepared = frozenset(self._preparations)
         """The requests that may need preparations: most writes are none of these, and need not ask."""
@@ -323,6 +323,15 @@ class Database:
                 self._maps.sums.drop(transaction, target)
             case Kind.BUDGET:
                 self.budgets.forget(transaction, target)
+            case Kind.ITEMS:
+                self._forget_items(target)
+                transaction.when_written(lambda: self._forget_items(target))
+            case Kind.SCHEMA:
+                transaction.when_written(lambda: self._rules.forget(target.space))
+
+    def _forget_items(self, target: Target) -> None:
+        self._indexes.moved(target)
+        self._rankings.forget(target)
 
     def _forget(self, transaction: Transaction, target: Target) -> None:
         """Drop what memory holds of an object once the transaction that replaces its rows is written."""

@@ -23,11 +23,11 @@ from shoal.config import Config
 from shoal.crdt import schema
 from shoal.errors import InvalidSchema, InvalidValue, SchemaViolation
 from shoal.node.catalog import Catalog
+from shoal.node.collection.generations import Generations
 from shoal.node.recent import Recent
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
 from shoal.schemas.rule import Flaw, Rule, reason_of
-from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -66,8 +66,9 @@ _Versions = dict[int, schema.Version]
 class Rules:
     """The schemas of all spaces, read from storage when first needed and kept in memory, up to a bound."""
 
-    def __init__(self, storage: Storage, catalog: Catalog, config: Config) -> None:
+    def __init__(self, storage: Storage, catalog: Catalog, generations: Generations, config: Config) -> None:
         self._storage = storage
+        self._generations = generations
         self._catalog = catalog
         self._config = config
         self._spaces: dict[str, dict[str, _Versions]] = {}
@@ -120,8 +121,7 @@ class Rules:
         if known is None:
             known = {}
             for name in self._catalog.names(space, Kind.SCHEMA, prefix="", after=None, limit=self._config.schemas_max * 2):
-                target = Target(Kind.SCHEMA, space, name)
-                rows = ObjectRows(Transaction(self._storage), keys.object_rows(target.partition, *target))
+                rows = self._generations.current(Transaction(self._storage), Target(Kind.SCHEMA, space, name)).rows
                 if versions := {found.version: found for found in schema.versions(rows)}:
                     known[name] = versions
             if len(self._spaces) >= _SPACES_MAX:

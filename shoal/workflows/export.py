@@ -16,7 +16,7 @@ from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
 from shoal.workflows.events import Event, events
-from shoal.workflows.listing import check_exists, names
+from shoal.workflows.spaces import check_exists, names
 from shoal.workflows.steps import StepRecord, steps
 
 FORMAT = 1

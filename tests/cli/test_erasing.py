@@ -40,3 +40,16 @@ def test_without_a_yes_nothing_is_deleted(tmp_path: Path) -> None:
     where = store(tmp_path / "state")
     assert run("delete", "agent", *where).exit_code != 0
     assert lines("threads", *where) == ["agent"]
+
+
+def test_a_space_is_deleted_and_deleting_it_again_says_that_there_was_nothing(tmp_path: Path) -> None:
+    where = store(tmp_path / "state")[:2]
+    assert lines("space", "delete", "crew", "--yes", *where) == ["deleted from space crew: thread 1"]
+    assert lines("space", "delete", "crew", "--yes", *where) == ["there was nothing in space crew"]
+
+
+def test_without_a_yes_no_space_is_deleted(tmp_path: Path) -> None:
+    where = store(tmp_path / "state")
+    assert run("space", "delete", "crew", *where[:2]).exit_code == 1
+    assert run("items", "delete-all", "memory", *where).exit_code == 1
+    assert lines("threads", *where) == ["agent"]

@@ -52,11 +52,16 @@ class Cli:
     """The command line, over the URL of a node."""
 
     def __init__(self, url: str, space: str) -> None:
-        self._where = ("--url", url, "--space", space)
+        self._url = ("--url", url)
+        self._space = ("--space", space)
 
     async def __call__(self, *arguments: str) -> list[Any]:
         """What the command prints with --json, one document a line."""
-        command = [sys.executable, "-m", "shoal.cli", *arguments, *self._where, "--json"]
+        return await self.bare(*arguments, *self._space)
+
+    async def bare(self, *arguments: str) -> list[Any]:
+        """The same of a command that takes no --space."""
+        command = [sys.executable, "-m", "shoal.cli", *arguments, *self._url, "--json"]
         process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
         out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode == 0, errors.decode()

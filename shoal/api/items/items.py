@@ -19,6 +19,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     DeleteItem,
+    DeleteItems,
     GetItems,
     ListNamespaces,
     PutItem,
@@ -53,6 +54,12 @@ class ItemDeletedView(Struct):
     """The result of a deletion."""
 
     deleted: bool
+
+
+class ItemsDeletedView(Struct):
+    """The number of items that were deleted."""
+
+    deleted: int
 
 
 class ItemSiblingView(Struct):
@@ -165,6 +172,13 @@ async def delete(exchange: Exchange) -> web.Response:
     expect = exchange.expected(exchange.query(DeleteQuery).expect)
     reply = await exchange.call(delete_request(exchange.name("space"), _namespace(exchange), exchange.name("key"), expect))
     return exchange.answer(ItemDeletedView(reply.deleted))
+
+
+async def delete_all(exchange: Exchange) -> web.Response:
+    """Delete all items of a namespace and those below it."""
+    first, rest = split(_namespace(exchange))
+    reply = await exchange.call(DeleteItems(exchange.name("space"), first, rest))
+    return exchange.answer(ItemsDeletedView(reply.deleted))
 
 
 async def search(exchange: Exchange) -> web.Response:

@@ -22,7 +22,7 @@ from shoal.api.http.problems import internal
 from shoal.errors import ShoalError
 from shoal.workflows import audit as workflow
 from shoal.workflows.export import export
-from shoal.workflows.listing import check_exists
+from shoal.workflows.spaces import check_exists
 
 NDJSON = "application/x-ndjson"
 

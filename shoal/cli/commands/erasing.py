@@ -1,7 +1,8 @@
-"""`shoal prune` and `shoal delete`: deletions, which cannot be undone."""
+"""`shoal prune`, `shoal delete` and `shoal space delete`: deletions, which cannot be undone."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -9,8 +10,10 @@ import typer
 
 from shoal.cli.arguments import age_of
 from shoal.cli.command import Run, Work, in_store
+from shoal.cli.execution import execute
 from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, ThreadName, Yes
 from shoal.cli.output import emit, line
+from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import shown_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(prune)
     app.command(rich_help_panel=PANEL)(delete)
+    group = typer.Typer(no_args_is_help=True, help="Delete a space with everything in it.")
+    group.command("delete")(delete_space)
+    app.add_typer(group, name="space", rich_help_panel=PANEL)
 
 
 @in_store
@@ -72,3 +78,31 @@ def delete(
         run.show({"thread": thread, "existed": existed}, f"deleted {thread}" if existed else f"there was no thread {thread}")
 
     return work
+
+
+def delete_space(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
+    yes: Yes = False,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Delete everything in a space on every node: threads, documents, items and all other objects. This cannot be undone.
+
+    Example: shoal space delete crew --yes --data ./state
+    """
+    if not yes:
+        typer.confirm(f"Delete everything in space {space} on every node, for good?", abort=True, err=True)
+    execute(_delete_space(chosen(data, url, environment=os.environ), space, json=json))
+
+
+async def _delete_space(target: Target, space: str, *, json: bool) -> None:
+    async with opened(target) as store:
+        found = await store.space(space).delete()
+    if json:
+        emit({"space": space, "deleted": found.deleted, "left": found.left})
+        return
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in found.deleted.items())
+    line(f"deleted from space {space}: {counts}" if counts else f"there was nothing in space {space}")
+    if found.left:
+        line(f"{found.left:,} objects were written meanwhile and are there now")

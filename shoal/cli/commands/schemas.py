@@ -10,6 +10,7 @@ import typer
 from shoal.cli.absence import check_thread, print_names
 from shoal.cli.arguments import json_of_file
 from shoal.cli.command import Run, Work, in_store
+from shoal.cli.derived import add_derived
 from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, ThreadName
 from shoal.cli.output import emit, line
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("list")(list_)
     group.command("check")(check)
+    add_derived(group, "schema")
     app.add_typer(group, name="schema", rich_help_panel=PANEL)
 
 

@@ -48,11 +48,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """A durable put or delete of an item."""
+    """A durable put or delete of an item, or the deletion of all items below a first label."""
 
     namespace: Namespace
-    key: str
-    what: str  # "put-item" or "delete-item".
+    key: str  # Empty if all items were deleted.
+    what: str  # "put-item", "delete-item", or "delete" if all items were deleted.
     time: datetime
 
 

@@ -122,6 +122,20 @@ class Items:
         reply = await self._connection.write(request, key=idempotency_key, durability=durability)
         return reply.deleted
 
+    async def delete_all(self, namespace: Sequence[str], *, durability: Durability | None = None) -> int:
+        """Delete all items of a namespace and those below it, and return how many there were.
+
+        Of a namespace with several labels, the items that the node shows are deleted, some at a time: items that are put
+        meanwhile stay. With the first label alone, all its items are deleted as one, with their indexes: an item
+        that is put without knowing of the deletion is deleted too, even if it arrives later.
+
+        Raises:
+            OutcomeUnknown: some items are deleted; delete again to delete the rest.
+        """
+        label, rest = split(namespace)
+        request = requests.DeleteItems(self.space, label, rest)
+        return (await self._connection.write(request, key=None, durability=durability)).deleted
+
     async def search(
         self,
         namespace: Sequence[str] = (),
@@ -344,7 +358,8 @@ class Items:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[ItemChange, None]:
         """Yield every durable put and delete in a namespace and those below it once, from now on.
-        Expiry is not reported.
+        Expiry is not reported. If all items below a first label are deleted at once, one change says so: `what` is
+        "delete", its namespace is the label, and its key is empty.
 
         After a disconnect it continues by itself, with another node if there is one. With a `timeout` it ends when
         nothing has come for so many seconds. To stop early, close it (`contextlib.aclosing`), which ends its
@@ -358,13 +373,15 @@ class Items:
         watch = requests.Watch(self.space, "items", wanted[0] if wanted else "")
 
         def is_about(change: requests.Change) -> bool:
+            if change.what == "delete":
+                return change.name == watch.prefix or not wanted
             return bool(change.id) and split_address(change.id)[0][: len(wanted)] == wanted
 
         async with aclosing(pushed(self._connection, watch, is_about=is_about, timeout=timeout)) as pushes:
             async for push, _ in pushes:
                 if isinstance(push, requests.Reset):
                     raise SlowConsumer(f"some changes cannot be delivered: {push.reason}. Search again, then watch again.")
-                changed, key = split_address(push.id)
+                changed, key = split_address(push.id) if push.id else ((push.name,), "")
                 yield ItemChange(changed, key, push.what, moment(push.wall_ms))
 
     async def _roots(self, namespace: Sequence[str]) -> AsyncIterator[tuple[str, list[str]]]:

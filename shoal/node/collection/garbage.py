@@ -35,6 +35,7 @@ from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking
 from shoal.node.environment import Environment
+from shoal.node.items import indexes
 from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -363,4 +364,5 @@ def of_partition(storage: Readable, partition: int, most: int) -> frozenset[byte
 
 def _generation(entries: list[GarbageEntry]) -> Iterator[Piece]:
     garbage = entries[0].garbage
-    yield Piece({}, [dead_range(garbage.target, garbage.generation + 1)])
+    dead = dead_range(garbage.target, garbage.generation + 1)
+    yield Piece({}, [dead, indexes.range_of(*dead)] if garbage.target.kind is Kind.ITEMS else [dead])

@@ -49,10 +49,10 @@ class Generations:
             self._first.put(target)
             return Generation(0, self._rows(transaction, target, prefix))
         number = deletion.unpack(packed).generation
-        return Generation(number, ObjectRows(transaction, prefix + deletion.prefix(number)))
+        return Generation(number, self._rows(transaction, target, prefix + deletion.prefix(number)))
 
     def _rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
-        """The rows of the first generation. Only items have indexes, and items have no other generation."""
+        """The rows below the prefix of the current generation. Only items have indexes."""
         if target.kind is Kind.ITEMS:
             return self._indexes.rows(transaction, target, prefix)
         return ObjectRows(transaction, prefix)

@@ -7,8 +7,10 @@ Laws:
 - A field has index rows here while it has an `IndexState`, whether or not it is still declared:
   declaring and dropping take effect in pieces (`shoal.node.items.indexing`).
 - Index rows are derived: they are never sent, and may be deleted while no node has the store open.
+- Each generation has index rows of its own. Those of an ended one are swept with its rows.
 
-Rows (a path is that of `shoal.crdt.items.items`, a value is in the form of `shoal.values.order`):
+Rows (below the prefix of a generation's rows, but in the table of indexes; a path is that of `shoal.crdt.items.items`, a
+value is in the form of `shoal.values.order`):
     S field                      msgpack [form, built, path]: the index of a field, built up to a path
     V field₂₊ₙ value path        nothing: this item's field has this value
 """
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from shoal.crdt import deletion
 from shoal.crdt.items import indexes, items
 from shoal.crdt.items.items import ITEM
 from shoal.crdt.rows import successor
@@ -78,15 +81,16 @@ class Indexes:
         found = self._standings.get(target)
         if found is None:
             transaction = Transaction(self._storage)
-            found = self._standings[target] = standings(transaction, target) or _NONE
+            prefix = prefix_of(transaction, target)
+            found = self._standings[target] = standings(transaction, prefix) or _NONE
             if len(self._standings) > _OBJECTS_MAX:
                 self._standings.popitem(last=False)
-            if is_due(found, declared(transaction, target)):
+            if is_due(found, declared(transaction, prefix)):
                 self.on_due(target)
         return found
 
     def moved(self, target: Target) -> None:
-        """Forget the states of an object's indexes, because new ones were written."""
+        """Forget the states of an object's indexes, because new ones were written or its generation ended."""
         self._standings.pop(target, None)
 
 
@@ -120,10 +124,10 @@ class IndexedRows(ObjectRows):
             self._transaction.when_written(lambda: self._indexes.on_due(self._target))
 
     def _move(self, key: bytes, stored: bytes | None, fields: Standings) -> None:
-        path, before = key[1:], self.get(key)
+        path, before, prefix = key[1:], self.get(key), self.key(b"")
         for field in fields:
-            old = None if before is None else value_row(self._target, field, path, before)
-            new = None if stored is None else value_row(self._target, field, path, stored)
+            old = None if before is None else value_row(prefix, field, path, before)
+            new = None if stored is None else value_row(prefix, field, path, stored)
             if old != new:
                 if old is not None:
                     self._transaction.delete(old)
@@ -131,23 +135,31 @@ class IndexedRows(ObjectRows):
                     self._transaction.put(new, b"")
 
 
-def declared(transaction: Transaction, target: Target) -> set[str]:
-    """The fields that are declared as indexed, as far as this node knows."""
-    return set(indexes.fields(ObjectRows(transaction, keys.object_rows(target.partition, *target))))
+def prefix_of(transaction: Transaction, target: Target) -> bytes:
+    """The prefix of the rows of an object's current generation."""
+    prefix = keys.object_rows(target.partition, *target)
+    packed = transaction.get(prefix + deletion.ROW)
+    return prefix if packed is None else prefix + deletion.prefix(deletion.unpack(packed).generation)
 
 
-def standings(transaction: Transaction, target: Target) -> Standings:
-    """The stored states of an object's indexes by field.
+def declared(transaction: Transaction, prefix: bytes) -> set[str]:
+    """The fields that are declared as indexed, as far as this node knows. `prefix` is that of a generation's rows."""
+    return set(indexes.fields(ObjectRows(transaction, prefix)))
+
+
+def standings(transaction: Transaction, prefix: bytes) -> Standings:
+    """The stored states of a generation's indexes by field.
 
     Raises:
         StoreCorrupt: one cannot be decoded.
     """
-    prefix = keys.index_rows(target.partition, *target) + STANDING
-    found = {key[len(prefix) :]: packed for key, packed in transaction.scan(prefix, successor(prefix))}
+    start = _below(prefix) + STANDING
+    found = {key[len(start) :]: packed for key, packed in transaction.scan(start, successor(start))}
     try:
         return {field.decode(): _decoder.decode(packed) for field, packed in found.items()}
     except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
-        raise StoreCorrupt(f"an index of items {target.name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+        name = keys.split_object(prefix)[3]
+        raise StoreCorrupt(f"an index of items {name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
 def is_due(found: Standings, wanted: set[str]) -> bool:
@@ -155,9 +167,9 @@ def is_due(found: Standings, wanted: set[str]) -> bool:
     return found.keys() != wanted or not all(standing.built and standing.form == FORM for standing in found.values())
 
 
-def standing_row(target: Target, field: str) -> bytes:
+def standing_row(prefix: bytes, field: str) -> bytes:
     """The key of the state of an index."""
-    return keys.index_rows(target.partition, *target) + STANDING + field.encode()
+    return _below(prefix) + STANDING + field.encode()
 
 
 def packed(standing: IndexState) -> bytes:
@@ -165,13 +177,13 @@ def packed(standing: IndexState) -> bytes:
     return _encoder.encode(standing)
 
 
-def values_of(target: Target, field: str) -> bytes:
+def values_of(prefix: bytes, field: str) -> bytes:
     """The prefix of an index's rows."""
     name = field.encode()
-    return keys.index_rows(target.partition, *target) + VALUE + len(name).to_bytes(2, "big") + name
+    return _below(prefix) + VALUE + len(name).to_bytes(2, "big") + name
 
 
-def value_row(target: Target, field: str, path: bytes, stored: bytes) -> bytes | None:
+def value_row(prefix: bytes, field: str, path: bytes, stored: bytes) -> bytes | None:
     """The key of an item's index row, given its path and its stored `I` row; None if the item has no such field.
 
     Raises:
@@ -180,36 +192,45 @@ def value_row(target: Target, field: str, path: bytes, stored: bytes) -> bytes |
     try:
         found = field_of(items.latest_of(stored), field)
     except ValueError as error:
-        raise StoreCorrupt(f"an item of {target.name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+        name = keys.split_object(prefix)[3]
+        raise StoreCorrupt(f"an item of {name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
     value = None if found is None else ordered(found)
-    return None if value is None else values_of(target, field) + value + path
+    return None if value is None else values_of(prefix, field) + value + path
 
 
-def flaws(target: Target, stored: Mapping[bytes, bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
-    """The flaws of an object's index rows, `stored` by their keys, compared with the object's own rows."""
-    prefix = keys.index_rows(target.partition, *target)
-    left = {key for key in stored if not key.startswith(prefix + STANDING)}
+def range_of(start: bytes, stop: bytes) -> tuple[bytes, bytes]:
+    """The key range of the index rows of an object's rows from `start` to `stop`."""
+    return _below(start), _below(stop)
+
+
+def _below(prefix: bytes) -> bytes:
+    """The same key in the table of indexes."""
+    return keys.INDEX + prefix[len(keys.OBJECT) :]
+
+
+def flaws(prefix: bytes, stored: Mapping[bytes, bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    """The flaws of a generation's index rows, `stored` by their keys, compared with its own `rows`."""
+    beginning = _below(prefix) + STANDING
+    left = {key for key in stored if not key.startswith(beginning)}
     for key in sorted(stored.keys() - left):
-        field = key[len(prefix + STANDING) :].decode(errors="replace")
+        field = key[len(beginning) :].decode(errors="replace")
         standing = _standing(stored[key])
         if standing is None or standing.form > FORM:
             yield f"its index of {field!r} cannot be decoded"
             continue
-        found = {row for row in left if row.startswith(values_of(target, field))}
+        found = {row for row in left if row.startswith(values_of(prefix, field))}
         left -= found
         if standing.form == FORM:
-            yield from _flaws_of(target, field, standing, found, rows)
+            yield from _flaws_of(prefix, field, standing, found, rows)
     if left:
         yield f"{len(left)} index rows belong to no index"
 
 
-def _flaws_of(
-    target: Target, field: str, standing: IndexState, found: set[bytes], rows: Mapping[bytes, bytes]
-) -> Iterator[str]:
+def _flaws_of(prefix: bytes, field: str, standing: IndexState, found: set[bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
     wanted = {
         row: key[1:]
         for key, stored in rows.items()
-        if key.startswith(ITEM) and (row := value_row(target, field, key[1:], stored)) is not None
+        if key.startswith(ITEM) and (row := value_row(prefix, field, key[1:], stored)) is not None
     }
     if strays := found - wanted.keys():
         yield f"{len(strays)} rows of its index of {field!r} are of no item"

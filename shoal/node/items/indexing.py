@@ -22,6 +22,7 @@ from shoal.node.items.indexes import (
     IndexState,
     declared,
     packed,
+    prefix_of,
     standing_row,
     standings,
     value_row,
@@ -29,7 +30,6 @@ from shoal.node.items.indexes import (
 )
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
@@ -84,30 +84,31 @@ class Indexer:
     def _advance(self, target: Target) -> int | None:
         """Build or erase one piece; returns the number of its write, or None if there is nothing to do."""
         transaction = Transaction(self._storage)
-        wanted, found = declared(transaction, target), standings(transaction, target)
+        prefix = prefix_of(transaction, target)
+        wanted, found = declared(transaction, prefix), standings(transaction, prefix)
         for field, standing in found.items():
             if field not in wanted or standing.form != FORM:
-                return self._erase(target, field)
+                return self._erase(target, prefix, field)
         for field in sorted(wanted):
             standing = found.get(field, IndexState(FORM, built=False))
             if not standing.built:
-                return self._build(transaction, target, field, standing)
+                return self._build(ObjectRows(transaction, prefix), target, field, standing)
         return None
 
-    def _erase(self, target: Target, field: str) -> int:
-        prefix = values_of(target, field)
-        stop = successor(prefix)
+    def _erase(self, target: Target, prefix: bytes, field: str) -> int:
+        start = values_of(prefix, field)
+        stop = successor(start)
         assert stop is not None  # It begins with the table's byte.
-        number = self._commit.write({standing_row(target, field): None}, [(prefix, stop)])
+        number = self._commit.write({standing_row(prefix, field): None}, [(start, stop)])
         self._indexes.moved(target)
         return number
 
-    def _build(self, transaction: Transaction, target: Target, field: str, standing: IndexState) -> int:
+    def _build(self, of_items: ObjectRows, target: Target, field: str, standing: IndexState) -> int:
         rows: dict[bytes, bytes | None] = {}
-        of_items = ObjectRows(transaction, keys.object_rows(target.partition, *target))
+        prefix = of_items.key(b"")
         path, size, looked_at = standing.path, 0, 0
         for path, stored in items.stored_after(of_items, standing.path):
-            if (row := value_row(target, field, path, stored)) is not None:
+            if (row := value_row(prefix, field, path, stored)) is not None:
                 rows[row] = b""
             looked_at, size = looked_at + 1, size + len(stored)
             if looked_at == self._config.index_build_rows_max or size >= self._config.page_bytes_max:
@@ -116,7 +117,7 @@ class Indexer:
             standing = IndexState(FORM, built=True)
         if not standing.built:
             standing = IndexState(FORM, built=False, path=path)
-        rows[standing_row(target, field)] = packed(standing)
+        rows[standing_row(prefix, field)] = packed(standing)
         number = self._commit.write(rows)
         self._indexes.moved(target)
         return number

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from shoal import values
 from shoal.config import Config
@@ -20,15 +21,20 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.names import check_label, check_name
 from shoal.node.checks import check_size
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.implied_keys import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     NO_ITEM,
     DeleteItem,
+    DeleteItems,
+    DiscardItems,
+    EndItems,
     GetItems,
     ItemDeleted,
     ItemPut,
+    ItemsDeleted,
+    ItemsDiscarded,
     ItemsFound,
     ItemsRefreshed,
     ItemsSwept,
@@ -56,19 +62,26 @@ class Items:
             DeleteItem: self._check_name,
             RefreshItems: self._check_paths,
             SweepItems: self._check_object,
+            DeleteItems: self._check_namespace,
+            DiscardItems: self._check_namespace,
         }
         self.writers: Writers = {
             PutItem: self._put,
             DeleteItem: self._delete,
+            DiscardItems: self._discard,
             RefreshItems: self._refresh,
             SweepItems: self._sweep,
         }
         self.readers: Readers = {GetItems: self._get, ListNamespaces: self._namespaces}
+        self.maintenance: Maintainers = {DeleteItems: self._delete_all}
 
     # ── checks ────────────────────────────────────────────────────────────────
 
     def _check_object(self, request: SweepItems) -> None:
         check_label(request.items)
+
+    def _check_namespace(self, request: DeleteItems | DiscardItems) -> None:
+        check_namespace(self._config, request.items, request.rest)
 
     def _check_name(self, request: PutItem | DeleteItem) -> None:
         check_namespace(self._config, request.items, request.rest)
@@ -150,6 +163,36 @@ class Items:
         change = items.Delete(rest, request.key, there.seen)
         context.apply(change)
         return ItemDeleted(deleted=shown is not None)
+
+    def _delete_all(self, rows: Callable[[], Rows], request: DeleteItems) -> Upkeep:
+        """Delete the items of a namespace in pieces; of a first label alone, count them and end the object's generation."""
+        deleted, cursor, more = 0, b"", True
+        if not request.rest:
+            while more:
+                count, cursor, more = self._counted(rows(), cursor)
+                deleted += count
+                yield None
+            ended = yield Piece(EndItems(request.space, request.items))
+            return ItemsDeleted(deleted if ended.existed else 0)
+        while more:
+            piece = DiscardItems(request.space, request.items, request.rest, cursor)
+            reply = yield Piece(piece, f"{deleted} items are deleted" if deleted else "")
+            deleted, cursor, more = deleted + reply.deleted, reply.cursor, reply.more
+        return ItemsDeleted(deleted)
+
+    def _counted(self, rows: Rows, after: bytes) -> tuple[int, bytes, bool]:
+        """How many of the next items are shown, the path of the last one, and whether there may be more."""
+        found = list(islice(items.below(rows, (), after=after), self._config.index_build_rows_max))
+        count = sum(self._shown(item) is not None for _, _, item in found)
+        return count, found[-1][0] if found else after, len(found) == self._config.index_build_rows_max
+
+    def _discard(self, context: WriteContext, request: DiscardItems) -> ItemsDiscarded:
+        bound = self._config.items_deleted_max
+        found = list(islice(items.below(context.rows, request.rest, after=request.after), bound))
+        for _, _, item in found:
+            context.apply(items.Delete(item.rest, item.key, item.seen))
+        cursor = found[-1][0] if found else request.after
+        return ItemsDiscarded(sum(self._shown(item) is not None for _, _, item in found), cursor, more=len(found) == bound)
 
     def _refresh(self, context: WriteContext, request: RefreshItems) -> ItemsRefreshed:
         found: list[items.Refreshed] = []

@@ -20,7 +20,6 @@ from shoal.config import Config
 from shoal.crdt.items.items import labels_of
 from shoal.crdt.rows import successor
 from shoal.node.items.indexes import Standings, values_of
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
 
@@ -57,7 +56,7 @@ class SearchScope(NamedTuple):
     """The items that a search covers: those of a namespace after a path."""
 
     transaction: Transaction
-    target: Target
+    prefix: bytes  # Of the rows of their object's current generation.
     rest: Sequence[str]
     after: bytes
 
@@ -128,7 +127,7 @@ def _gathered(place: SearchScope, field: str, span: Span, limit: int) -> list[by
     if span.exact is not None and span.low < span.high:
         found += islice(_of_value(place, field, span.exact), limit)
     elif span.low < span.high:
-        prefix = values_of(place.target, field)
+        prefix = values_of(place.prefix, field)
         size = len(prefix)
         rows = place.transaction.scan(prefix + span.low, prefix + span.high, limit=limit)
         found += [key[size + length(key[size:]) :] for key, _ in rows]
@@ -138,7 +137,7 @@ def _gathered(place: SearchScope, field: str, span: Span, limit: int) -> list[by
 
 def _of_value(place: SearchScope, field: str, value: bytes) -> Iterator[bytes]:
     """The paths of a namespace whose items have this value, in order."""
-    prefix = values_of(place.target, field) + value
+    prefix = values_of(place.prefix, field) + value
     start = prefix + labels_of(place.rest)
     stop = successor(start)
     if place.after:

@@ -148,6 +148,12 @@ class Rankings:
     def _bytes(self) -> int:
         return sum(matrix.size_bytes for matrix in self._matrices.values())
 
+    def forget(self, target: Target) -> None:
+        """Drop the vectors of an object from memory, because its generation ended."""
+        for root in [root for root in self._matrices if root.target == target]:
+            del self._matrices[root]
+        self._indexes.watched.discard(target)
+
     def _moved(self, target: Target, path: bytes) -> None:
         roots = [root for root in self._matrices if root.target == target]
         if not roots:
@@ -181,7 +187,10 @@ class _Search:
         first = view()
         standings = self._rankings._indexes.of(first.target) if self._filter.wanted else {}
         chosen = plan(
-            SearchScope(first.transaction, first.target, self._request.rest, b""), self._filter.wanted, standings, self._config
+            SearchScope(first.transaction, first.rows.key(b""), self._request.rest, b""),
+            self._filter.wanted,
+            standings,
+            self._config,
         )
         paths = chosen.paths() if chosen.how == "lookup" else None
         if paths is not None:

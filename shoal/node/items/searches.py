@@ -41,7 +41,7 @@ class Searches:
         check_namespace(self._config, request.items, request.rest)
         check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
-        place = SearchScope(view.transaction, view.target, request.rest, request.after)
+        place = SearchScope(view.transaction, view.rows.key(b""), request.rest, request.after)
         chosen = plan(place, filter.wanted, self._standings(view, filter), self._config)
         found: list[requests.Item] = []
         skipped, cursor, more = 0, request.after, False

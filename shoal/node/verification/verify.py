@@ -22,14 +22,15 @@ from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS, partition_of
 from shoal.config import Config
+from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import status
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.catalog import status_flaws
+from shoal.node.collection.generations import split
 from shoal.node.items import indexes
-from shoal.node.target import Target
 from shoal.node.verification import remains
 from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
@@ -158,21 +159,35 @@ def _objects(storage: Storage, partition: int, report: Report) -> dict[ObjectPla
 
 
 def _check_indexes(storage: Storage, partition: int, objects: dict[ObjectPlace, dict[bytes, bytes]], report: Report) -> None:
+    """Check the index rows of current generations. Those of ended ones are swept with their generations."""
     indexed: dict[ObjectPlace, dict[bytes, bytes]] = {}
     prefix = keys.INDEX + partition.to_bytes(2, "big")
     for key, value in storage.scan(prefix, successor(prefix)):
         try:
-            place = ObjectPlace(*keys.split_object(key)[:4])
+            place, row = ObjectPlace(*(parts := keys.split_object(key))[:4]), parts[4]
         except ValueError:
             report.problem(f"partition {partition}: index row {key.hex()} belongs to no object")
-        else:
+            continue
+        generation, current = split(row)[0], _current(objects.get(place, {}))
+        if generation > current:
+            report.problem(f"{text_of(place)}: index row {key.hex()} belongs to a generation that has not begun")
+        elif generation == current:
             indexed.setdefault(place, {})[key] = value
     for place, rows in indexed.items():
+        stored = objects.get(place, {})
+        current = _current(stored)
+        own = {split(row)[1]: value for row, value in stored.items() if split(row)[0] == current}
         try:
-            for flaw in indexes.flaws(Target(*place[1:]), rows, objects.get(place, {})):
+            for flaw in indexes.flaws(keys.object_rows(*place) + deletion.prefix(current), rows, own):
                 report.problem(f"{text_of(place)}: {flaw}")
         except StoreCorrupt as error:
             report.problem(f"{text_of(place)}: {error.message}")
+
+
+def _current(rows: dict[bytes, bytes]) -> int:
+    """The number of the current generation of an object with these rows."""
+    packed = rows.get(deletion.ROW)
+    return 0 if packed is None else deletion.unpack(packed).generation
 
 
 def _status(thread: Object) -> str | None:

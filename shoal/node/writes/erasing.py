@@ -19,7 +19,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag, pruning, status, trimming
 from shoal.crdt.values import ormap, orset
 from shoal.errors import BadOperation, StoreCorrupt
-from shoal.names import check_name
+from shoal.names import check_label, check_name
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
@@ -38,13 +38,15 @@ from shoal.protocol.requests import (
     Deleted,
     DeleteMap,
     DeleteRegister,
+    DeleteSchema,
     DeleteSet,
     DeleteThread,
+    EndItems,
     ObjectWrite,
 )
 
 DEAD_LISTED_MAX = 100
-_DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget)
+_DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget, DeleteSchema, EndItems)
 _REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
 _ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move)) | _REMOVING
 """Changes that need more than an entry of their object in the catalog."""
@@ -62,7 +64,10 @@ class Deletions:
 
     def _check(self, request: ObjectWrite[Deleted]) -> None:
         kind, name = named_by(request)
-        check_name(kind, name)
+        if kind == "items":
+            check_label(name)
+        else:
+            check_name(kind, name)
 
     def _delete(self, context: WriteContext, _request: ObjectWrite[Deleted]) -> Deleted:
         """End the object's generation. Deleting an object that does not exist succeeds."""

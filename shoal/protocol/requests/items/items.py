@@ -9,17 +9,23 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
     "NO_ITEM",
     "DeleteItem",
+    "DeleteItems",
+    "DiscardItems",
+    "EndItems",
     "GetItems",
     "Item",
     "ItemDeleted",
     "ItemPut",
     "ItemSibling",
+    "ItemsDeleted",
+    "ItemsDiscarded",
     "ItemsFound",
     "ItemsPage",
     "ItemsRefreshed",
@@ -79,6 +85,46 @@ class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
     """The result of a deletion."""
 
     deleted: bool  # False if it did not exist.
+
+
+class DeleteItems(Maintenance["ItemsDeleted"], array_like=True, frozen=True, tag="delete-items"):
+    """Delete all items of a namespace and of those below it.
+
+    Below a first label alone, the object's generation ends: items put without knowledge of the deletion are deleted too, even
+    if they arrive later, and so are the indexes. Otherwise the items that the serving node shows are deleted, a
+    bounded number at a time, and items that are put meanwhile stay.
+    """
+
+    items: str
+    rest: list[str]
+
+
+class ItemsDeleted(Reply, array_like=True, frozen=True, tag="items-deleted"):
+    """The number of items that were deleted."""
+
+    deleted: int
+
+
+class DiscardItems(ObjectWrite["ItemsDiscarded"], array_like=True, frozen=True, tag="discard-items"):
+    """A step of `DeleteItems`: delete the values of the next items that the serving node shows."""
+
+    items: str
+    rest: list[str]
+    after: bytes = b""  # The cursor of the previous reply.
+
+
+class ItemsDiscarded(Reply, array_like=True, frozen=True, tag="items-discarded"):
+    """The number of items that were deleted, and whether there may be more after the cursor."""
+
+    deleted: int
+    cursor: bytes
+    more: bool
+
+
+class EndItems(ObjectWrite[Deleted], array_like=True, frozen=True, tag="end-items"):
+    """A step of `DeleteItems`: end the generation of all items below a first label, with their indexes."""
+
+    items: str
 
 
 class RefreshItems(ObjectWrite["ItemsRefreshed"], array_like=True, frozen=True, tag="refresh-items"):

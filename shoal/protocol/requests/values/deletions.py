@@ -1,4 +1,4 @@
-"""Deletions of counters, registers, sets, maps and budgets.
+"""Deletions of counters, registers, sets, maps, budgets and schemas.
 
 A deletion ends the object's generation (`shoal.crdt.deletion`): what is written afterwards begins a new one. A write that was
 made without knowledge of the deletion belongs to the generation that ended, and is deleted with it, even if it arrives later.
@@ -13,7 +13,7 @@ from shoal.protocol.requests.base import ObjectWrite
 from shoal.protocol.requests.declared import Cli, Http, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
-__all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSet"]
+__all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSchema", "DeleteSet"]
 
 _Deletion = TypeVar("_Deletion", bound=type[ObjectWrite[Deleted]])
 
@@ -65,3 +65,13 @@ class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="dele
     """
 
     budget: str
+
+
+@_deletion("schema", "plan")
+class DeleteSchema(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-schema"):
+    """Delete a schema with all its versions: it binds no thread any more.
+
+    A save that names it is rejected until it is put again, with any content.
+    """
+
+    schema: str

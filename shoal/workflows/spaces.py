@@ -1,0 +1,146 @@
+"""A space as a whole: the names and kinds of its objects, and the deletion of all of them.
+
+Laws of a deletion:
+- An object is deleted as its own request deletes it. What is written with knowledge of that begins a new object, which stays:
+  `left` counts the objects that are there at the end.
+- If it fails half-way it can be repeated: it lists what is left.
+- It holds one page of names at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, get_args
+
+from msgspec import Struct
+
+from shoal.errors import InvalidInput, NotFound
+from shoal.names import check_name
+from shoal.outcomes import partly
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, ObjectKind, ObjectWrite
+from shoal.workflows.connection import Connection
+
+_AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
+
+_DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | ObjectWrite[requests.Deleted]]] = {
+    "thread": requests.DeleteThread,
+    "document": requests.DeleteDocument,
+    "counter": requests.DeleteCounter,
+    "register": requests.DeleteRegister,
+    "set": requests.DeleteSet,
+    "map": requests.DeleteMap,
+    "budget": requests.DeleteBudget,
+    "items": lambda space, label: requests.DeleteItems(space, label, []),
+    "schema": requests.DeleteSchema,  # Last: until then it binds the threads that are written meanwhile.
+}
+
+
+class SpaceDeleted(Struct, frozen=True):
+    """The result of deleting a space."""
+
+    deleted: dict[str, int]  # Kind → how many objects were deleted; of items, how many items. Kinds without any are left out.
+    left: int  # Objects that are there now, because they were written meanwhile, or because there is `more` to delete.
+    more: bool = False  # Whether the bound of one request was reached: delete again.
+
+    @property
+    def total(self) -> int:
+        """The number of objects that were deleted, each item counted as one."""
+        return sum(self.deleted.values())
+
+
+async def names(connection: Connection, space: str, kind: ObjectKind, prefix: str = "") -> AsyncIterator[str]:
+    """The names of the objects of one kind, in byte order."""
+    after: str | None = None
+    while True:
+        page = await connection.read(requests.ListObjects(space, kind, prefix, after))
+        for name in page.names:
+            yield name
+        if not page.more:
+            return
+        after = page.names[-1]
+
+
+async def check_exists(connection: Connection, space: str, thread: str) -> None:
+    """Check that a thread exists.
+
+    Raises:
+        NotFound: nothing was ever written to a thread of this name, or it was deleted.
+    """
+    async for name in names(connection, space, "thread", thread):
+        if name == thread:  # Of the names with this prefix, it is the first in byte order.
+            return
+        break
+    raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see the existing ones.")
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Check the kinds of a watch.
+
+    Raises:
+        InvalidInput: one of them is not a kind of object.
+    """
+    known = get_args(ObjectKind)
+    if isinstance(kinds, str) or not set(kinds) <= set(known):
+        raise InvalidInput(f"kinds must be a list of some of {', '.join(known)}; got {kinds!r}.")
+
+
+async def delete_space(
+    connection: Connection, space: str, *, durability: Durability | None = None, objects_max: int | None = None
+) -> SpaceDeleted:
+    """Delete all objects of a space, as the serving node lists them; at most about `objects_max`, if it is given.
+
+    Raises:
+        OutcomeUnknown: some objects are deleted; delete the space again to delete the rest.
+    """
+    check_name("space", space)
+    deleted: dict[str, int] = {}
+    looked_at = 0
+    for kind in _DELETIONS:
+        after: str | None = None
+        more = True
+        while more:
+            if objects_max is not None and looked_at >= objects_max:
+                return SpaceDeleted(deleted, await _left(connection, space), more=True)
+            with _telling(deleted):
+                page = await connection.read(requests.ListObjects(space, kind, "", after))
+                for start in range(0, len(page.names), _AT_ONCE):
+                    await _delete(connection, space, kind, page.names[start : start + _AT_ONCE], deleted, durability)
+            looked_at += len(page.names)
+            more, after = page.more, page.names[-1] if page.names else None
+    with _telling(deleted):
+        return SpaceDeleted(deleted, await _left(connection, space))
+
+
+def _telling(deleted: Mapping[str, int]) -> Any:
+    count = sum(deleted.values())
+    return partly(count, f"{count} objects of the space are deleted", "Delete the space again to delete the rest.")
+
+
+async def _delete(
+    connection: Connection,
+    space: str,
+    kind: ObjectKind,
+    names: Sequence[str],
+    deleted: dict[str, int],
+    durability: Durability | None,
+) -> None:
+    """Delete these objects, and count them. If some cannot be deleted, the first error is raised once all have ended."""
+
+    async def delete(name: str) -> int:
+        reply: Any = await connection.write(_DELETIONS[kind](space, name), key=None, durability=durability)
+        return int(reply.deleted if isinstance(reply, requests.ItemsDeleted) else reply.existed)
+
+    outcomes = await asyncio.gather(*map(delete, names), return_exceptions=True)
+    if count := sum(outcome for outcome in outcomes if isinstance(outcome, int)):
+        deleted[kind] = deleted.get(kind, 0) + count
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+async def _left(connection: Connection, space: str) -> int:
+    """The number of objects that are there; of each kind at most a page is counted."""
+    pages = [await connection.read(requests.ListObjects(space, kind)) for kind in get_args(ObjectKind)]
+    return sum(len(page.names) for page in pages)
