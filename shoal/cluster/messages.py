@@ -211,6 +211,24 @@ class Objects(Struct, array_like=True, frozen=True, tag=16):
     answer: bool
 
 
+class ObjectRowsRequest(Struct, array_like=True, frozen=True, tag=44):
+    """Asks for an object's rows in a range, at one vector; answered by `ObjectRows`."""
+
+    id: int
+    partition: int
+    vector: bytes
+    start: bytes
+    stop: bytes
+    object: bytes  # The prefix of its rows' keys.
+
+
+class ObjectRows(Struct, array_like=True, frozen=True, tag=45):
+    """Keys and values of those rows; none if the sender's vector is another one by now."""
+
+    id: int
+    rows: list[tuple[bytes, bytes]]
+
+
 class Truncated(Struct, array_like=True, frozen=True, tag=40):
     """Operations that the receiver wants have left the sender's log: it must take a snapshot of the partition."""
 
@@ -237,6 +255,8 @@ Message = (
     | Objects
     | Clock
     | Truncated
+    | ObjectRowsRequest
+    | ObjectRows
     | AnyMotion
     | Notice
 )
@@ -272,6 +292,8 @@ _Received = (
     | Objects
     | Clock
     | Truncated
+    | ObjectRowsRequest
+    | ObjectRows
     | AnyMotion
     | Notice
 )
@@ -349,7 +371,11 @@ def decode(packed: bytes) -> Message:
             motions.check(message)
         case Membership() | Standing():
             notices.check(message)
-        case Rows(partition, _, start, stop, _) | Objects(partition, _, start, stop, _, _):
+        case (
+            Rows(partition, _, start, stop, _)
+            | Objects(partition, _, start, stop, _, _)
+            | ObjectRowsRequest(_, partition, _, start, stop, _)
+        ):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if not start < stop or (isinstance(message, Objects) and len(message.objects) > OBJECTS_MAX):
                 raise InvalidValue("a peer compares an empty range of rows, or too many objects. Nothing was written.")

@@ -58,6 +58,10 @@ class Piece(NamedTuple):
         hashed = {name: _digest(rows) for name, rows in by_object.items()}
         return hashed | dict.fromkeys(self.unsure, UNSURE)
 
+    def rows_of(self, name: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys and values of an object's rows in this piece."""
+        return [(key, value) for of, key, value in self.rows if of == name]
+
     def holds_all_of(self, name: bytes) -> bool:
         """Whether no row of this object can be outside."""
         return self.start <= name and not self.stop.startswith(name)
@@ -66,6 +70,11 @@ class Piece(NamedTuple):
 def vector_digest(vector: VersionVector) -> bytes:
     """A hash that is equal for equal vectors."""
     return blake2b(vector.pack(), digest_size=DIGEST_BYTES).digest()
+
+
+def digest_of(name: bytes, rows: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The hash that `Piece.objects` has for an object with these rows."""
+    return _digest((name, key, value) for key, value in rows)
 
 
 def _digest(rows: Iterable[tuple[bytes, bytes, bytes]]) -> bytes:

@@ -221,7 +221,7 @@ class Database:
             forget=self._forget,
             config=config,
         )
-        self.outgoing = Outgoing(storage, self.partitions, self.generations)
+        self.outgoing = Outgoing(storage, self.partitions, self.generations, config)
         self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
         self.incoming = Incoming(
             storage,

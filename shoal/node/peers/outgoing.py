@@ -16,11 +16,12 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from shoal.cluster import operation
-from shoal.cluster.messages import Range, Shipment, encode_shipment
+from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
+from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.errors import InvalidValue, StorageError, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
@@ -32,6 +33,8 @@ from shoal.node.transaction import Transaction
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+_BUSY_MS = 100
 
 
 class _Logged(NamedTuple):
@@ -72,10 +75,22 @@ class _Objects:
 class Outgoing:
     """Reads operations and their blobs from storage."""
 
-    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations) -> None:
+    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations, config: Config) -> None:
         self._storage = storage
         self._partitions = partitions
         self._generations = generations
+        self._config = config
+
+    def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
+        """What a peer that wants operations is sent; `is_behind`: too many bytes wait to be sent to it already."""
+        if is_behind:
+            return [Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)]
+        truncated = [Truncated(number, base.pack()) for number, base in self.truncated(want.ranges)]
+        try:
+            bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
+            return [*truncated, Supply(want.id, self.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))]
+        except StorageError as error:
+            return [*truncated, Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))]
 
     def shipments(self, ranges: Iterable[Range], *, bytes_max: int, operations_max: int) -> list[Raw]:
         """Encoded operations of these ranges, as far as they are durable, until they reach one of the bounds.

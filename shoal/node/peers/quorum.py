@@ -28,6 +28,7 @@ from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.replicas import Repairs
 from shoal.node.target import Target
+from shoal.node.verification.majority import Owners
 from shoal.protocol.requests import ClusterView, Durability
 
 
@@ -293,6 +294,11 @@ class Quorum:
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
         return found
+
+    @property
+    def owners(self) -> Owners:
+        """The other owners that have a link and count, and the number of all."""
+        return Owners([node for node in sorted(self.linked) if self.counts(node)], self.size)
 
     def read_repair(self, target: Target, /) -> ObjectRepair:
         """See `Replicas.read_repair`."""

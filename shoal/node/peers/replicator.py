@@ -28,7 +28,6 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.messages import (
-    Busy,
     Digest,
     Objects,
     Parts,
@@ -42,7 +41,6 @@ from shoal.cluster.messages import (
     Shipment,
     Supply,
     Trouble,
-    Truncated,
     Vectors,
 )
 from shoal.cluster.peering import Identity, Outlet
@@ -50,7 +48,7 @@ from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
-from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError, StorageError
+from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -80,7 +78,6 @@ from shoal.storage.interface import Storage
 
 _log = logging.getLogger("shoal.node")
 
-_BUSY_MS = 100
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 
 
@@ -179,6 +176,7 @@ class Replicator:
             send=lambda node, message: self._outlets.hint([node], message),
             linked=lambda: sorted(self.quorum.linked),
             named=members.address_of,
+            owners=lambda: self.quorum.owners,
             config=config,
         )
         self._resets = Resets(vector_of=database.vector_of, named=members.name_of)
@@ -222,6 +220,7 @@ class Replicator:
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             Rows: self._compared,
             Objects: self._compared,
+            **self.scrubber.majority.handlers,
             Trouble: members.note_trouble,
             RepairRequest: self._repair,
             RepairReply: self._mender.found,
@@ -418,9 +417,8 @@ class Replicator:
                     case Apply(peer, ready, again):
                         self._apply(peer, ready, again)
                     case Read(peer, want):
-                        for number, base in self._database.outgoing.truncated(want.ranges):
-                            self._outlets.send((peer,), Truncated(number, base.pack()))
-                        self._outlets.send((peer,), self._answer(peer, want))
+                        for answer in self._database.outgoing.answers(want, is_behind=self._outlets.is_behind(peer)):
+                            self._outlets.send((peer,), answer)
                     case SetBack(peer):
                         self._admission.fall_back(peer)
                     case Reset():
@@ -448,15 +446,6 @@ class Replicator:
         partitions = {number for number, _ in runs}
         self._protocol.applied(partitions)
         self.quorum.applied(partitions)
-
-    def _answer(self, peer: bytes, want: messages.Want) -> Supply | Busy:
-        if self._outlets.is_behind(peer):
-            return Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)
-        try:
-            bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
-            return Supply(want.id, self._database.outgoing.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))
-        except StorageError as error:
-            return Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))
 
     # ── what the node did ─────────────────────────────────────────────────────
 

@@ -8,6 +8,7 @@ Laws:
 - A checkpoint that builds on data that was erased here can be read again once that data is back: the parts that peers
   still have are fetched, and those that are not needed are swept again.
 - If an object changes meanwhile, it is rebuilt again, a few times.
+- If operations of its partition have left the log, nothing is rebuilt: the rest of the log does not produce the rows.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ class Outcome(Enum):
     CHANGING = "the object changed during each comparison"
     DEAD = "a checkpoint of it builds on a pruned one that no peer has any more, so it cannot be read"
     REFUSED = "the log or the disk cannot be used"
+    CONFIRMED = "they are those of most owners"
+    ADOPTED = "they were replaced by those of most owners"
+    UNDECIDED = "its operations have left the log, and no majority of the owners has equal rows: nothing was replaced"
 
 
 class _Changes(NamedTuple):
@@ -105,7 +109,10 @@ class Rebuilder:
             for _ in range(_ATTEMPTS_MAX):
                 if await self._is_too_large(place):
                     return Outcome.TOO_LARGE
-                vector = self._partitions.load(place.partition).vector
+                partition = self._partitions.load(place.partition)
+                if partition.base:
+                    return self._looked_at(place)
+                vector = partition.vector
                 entries = [entry async for entry in self._entries(place, vector)]
                 made = await self._folded(place, entries, supplied)
                 dead = not made.lacking and bool(self._unreadable(place, made.folded))
@@ -120,12 +127,21 @@ class Rebuilder:
                         **supplied,
                         **{dot: sent for dot, sent in found.items() if dot not in erased_here or _has_any(sent)},
                     }
-                elif self._partitions.load(place.partition).vector == vector:
+                elif (
+                    self._partitions.load(place.partition).vector == vector and not self._partitions.load(place.partition).base
+                ):
                     outcome = await self._replace(place, made, again=not asked.isdisjoint(supplied))
                     return Outcome.DEAD if dead else outcome
         except ShoalError:
             return Outcome.REFUSED
         return Outcome.CHANGING
+
+    def _looked_at(self, place: ObjectPlace) -> Outcome:
+        """Whether an object can be read as it is."""
+        if place.kind is not Kind.THREAD:
+            return Outcome.SOUND
+        rows = self._generations.current(Transaction(self._storage), Target(*place[1:])).rows
+        return Outcome.DEAD if unreadable(dict(rows.scan(b""))) else Outcome.SOUND
 
     async def _is_too_large(self, place: ObjectPlace) -> bool:
         start: bytes | None = keys.object_rows(*place)
@@ -234,6 +250,19 @@ class Rebuilder:
         flawed = differing(place, stored, made.folded)
         if not flawed:
             return Outcome.SOUND
+        swept = made.pruned if again else None
+        await self.write(place, flawed, swept=swept)
+        return Outcome.REPLACED
+
+    async def write(
+        self, place: ObjectPlace, flawed: Mapping[bytes, bytes | None], *, swept: tuple[Stamp, int] | None = None
+    ) -> None:
+        """Write the right values of an object's rows in one step; None deletes. `swept`: the prune whose sweep is repeated.
+
+        Raises:
+            ShoalError: the disk rejects it. Nothing was written.
+        """
+        prefix = keys.object_rows(*place)
         batch, target = Transaction(self._storage), Target(*place[1:])
         current = self._generations.current(batch, target)
         own = current.rows.key(b"")
@@ -245,15 +274,14 @@ class Rebuilder:
                 current.rows.delete(key[len(own) :])
             else:
                 current.rows.put(key[len(own) :], value)  # With the indexes of items.
-        if again and made.pruned is not None:
-            self._garbage.enter(batch, made.pruned[0], What.CHECKPOINTS, target, made.pruned[1])
+        if swept is not None:
+            self._garbage.enter(batch, swept[0], What.CHECKPOINTS, target, swept[1])
         self._forget(batch, target)
         number = self._commit.write(batch.rows)
         partition = self._partitions.load(place.partition)
         partition.written = max(partition.written, number)
         batch.written()
         await self._commit.wait_durable(number)
-        return Outcome.REPLACED
 
 
 def _has_any(sent: list[Blobs]) -> bool:

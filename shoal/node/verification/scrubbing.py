@@ -3,7 +3,7 @@
 Laws:
 - Of two peers the one with the lesser node id asks, so that each pair is compared once in a pass.
 - A difference stays in `told` until the rows are equal again. A node replaces only its own rows, and only by what its own
-  log produces.
+  log produces; or, if operations have left that log, by what a majority of the owners has (`majority`).
 - One object is rebuilt at a time.
 """
 
@@ -25,6 +25,7 @@ from shoal.node import blobs
 from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.verification.evidence import bounds
+from shoal.node.verification.majority import Majority, Owners
 from shoal.node.verification.rebuilding import Outcome, Supplied
 from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.storage import keys
@@ -46,8 +47,10 @@ class Scrubber:
         send: Callable[[bytes, Message], None],
         linked: Callable[[], Iterable[bytes]],
         named: Callable[[bytes], str],
+        owners: Callable[[], Owners],
         config: Config,
     ) -> None:
+        self.majority = Majority(database, owners=owners, send=send, config=config)
         self._database = database
         self._own = own
         self._send = send
@@ -58,6 +61,7 @@ class Scrubber:
         self._differences = Differences(config.rows_differ_max)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
         self._due: dict[bytes, None] = {}  # Objects that must be rebuilt.
+        self._ranges: dict[bytes, tuple[bytes, bytes]] = {}  # Of these: the keys among which they differ, if they do.
         self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
         self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -137,11 +141,13 @@ class Scrubber:
             return
         if piece.stop != message.stop:
             return
+        if not message.answer:
+            self.majority.heard(peer, message)
         differing = self._differences.compare(peer, piece, dict(message.objects), now)
         if message.answer:
             self._send(peer, piece.told_of_objects(answer=False))
         for name in differing:
-            self._note(name, peer)
+            self._note(name, peer, (message.start, message.stop))
 
     def _as_sure(self, piece: Piece | None) -> Piece | None:
         """The piece, with the threads marked as unsure that lack data of a save: peers may have it by now."""
@@ -150,15 +156,16 @@ class Scrubber:
         prefix = bounds(piece.partition)[0]
         return piece._replace(unsure=piece.unsure.union(name for name in self._dangling if name.startswith(prefix)))
 
-    def _note(self, name: bytes, peer: bytes) -> None:
+    def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes]) -> None:
         if name not in self._outcomes and name not in self._due:
             if len(self.noticed) < self._config.rows_differ_max:
                 self.noticed.add(name)
             _log.warning("%s", self._text(name, peer))
         if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
             return
-        if self._outcomes.get(name) is Outcome.SOUND:
+        if self._outcomes.get(name) in (Outcome.SOUND, Outcome.CONFIRMED):
             return  # The other node, or the program, is wrong: another look would show the same.
+        self._ranges[name] = within
         self._examine_soon(name)
 
     def _examine_soon(self, name: bytes) -> None:
@@ -199,18 +206,22 @@ class Scrubber:
                     await self._examine_one(name)
                 finally:
                     self._due.pop(name, None)
+                    self._ranges.pop(name, None)
         finally:
             self._task = None
 
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
-        outcome = await self._database.rebuilder.rebuild(place, self._fetch)
+        if self._database.partitions.load(place.partition).base and name in self._ranges:
+            outcome = await self.majority.settle(place, name, *self._ranges[name])
+        else:
+            outcome = await self._database.rebuilder.rebuild(place, self._fetch)
         is_news = self._outcomes.get(name) is not outcome  # It is rebuilt repeatedly; the same outcome is logged once.
         self._outcomes[name] = outcome
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
-        elif outcome is Outcome.REPLACED:
-            self._replaced(name, place)
+        elif outcome in (Outcome.REPLACED, Outcome.ADOPTED):
+            self._replaced(name, place, outcome)
         elif is_news:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
 
@@ -225,9 +236,9 @@ class Scrubber:
         elif outcome is Outcome.DEAD and is_news:
             _log.warning("%s: %s", text_of(place), outcome.value)
 
-    def _replaced(self, name: bytes, place: ObjectPlace) -> None:
+    def _replaced(self, name: bytes, place: ObjectPlace, outcome: Outcome) -> None:
         self.replaced += 1
-        _log.warning("the rows of %s differed from what its log makes, and were replaced", text_of(place))
+        _log.warning("the rows of %s differed from those of a peer: %s", text_of(place), outcome.value)
         peers = [found.peer for found in self._differences.all() if found.object == name]
         self._differences.forget(name)
         piece = self._whole(name)

@@ -7,6 +7,8 @@ from typing import Any
 
 from shoal.config import Config
 from shoal.crdt.rows import successor
+from shoal.node.verification.rebuilding import Outcome
+from shoal.node.verification.scrubbing import place_of
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
@@ -91,3 +93,78 @@ async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_rep
         async with asyncio.timeout(WAIT_S):
             while scrubber.told:
                 await asyncio.sleep(0.01)
+
+
+# ── where operations have left the log ────────────────────────────────────────
+
+
+async def _truncated(fleet: Fleet) -> None:
+    """Let all nodes truncate all of their logs."""
+    async with asyncio.timeout(WAIT_S):
+        while any(list(member.storage.scan(keys.LOG, successor(keys.LOG), limit=1)) for member in fleet.members.values()):
+            for member in fleet.members.values():
+                member.simulated.now_ms += 2 * 3_600_000
+                truncator = member.node._database.truncator
+                await truncator.look(truncator.due())
+            await asyncio.sleep(0.01)
+
+
+async def test_a_row_that_was_altered_below_the_base_is_replaced_by_that_of_most_owners() -> None:
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await _written(fleet)
+        await _truncated(fleet)
+        await _equal(fleet)
+        before = _objects(fleet, "b")
+        kinds = {(keys.split_object(key)[1], keys.split_object(key)[4][:2]): key for key in before}
+        for number, key in enumerate(list(kinds.values())[::4], 1):
+            fleet["b"].storage.write({key: _altered(before[key])})
+            async with asyncio.timeout(WAIT_S):
+                while fleet["b"].replicator.scrubber.replaced < number:
+                    await asyncio.sleep(0.005)
+            await _equal(fleet)
+            assert _objects(fleet, "b") == before
+        assert [fleet[name].replicator.scrubber.replaced for name in "ac"] == [0, 0]
+        for name in "abc":
+            assert verify(fleet[name].storage, config=Config()).problems == []
+
+
+async def test_a_row_that_is_missing_or_new_below_the_base_is_settled_too() -> None:
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await _written(fleet)
+        await _truncated(fleet)
+        before = _objects(fleet, "b")
+        key = next(key for key in before if keys.split_object(key)[1] == keys.Kind.SET)
+        fleet["b"].storage.write({key: None, key + b"x": b"y"})
+        async with asyncio.timeout(WAIT_S):
+            while _objects(fleet, "b") != before:
+                await asyncio.sleep(0.005)
+
+
+async def test_without_a_majority_a_difference_below_the_base_is_reported_on_all_sides() -> None:
+    async with Fleet("ab", **SETTINGS) as fleet:
+        await _written(fleet)
+        await _truncated(fleet)
+        before = _objects(fleet, "b")
+        key = next(iter(before))
+        fleet["b"].storage.write({key: _altered(before[key])})
+        async with asyncio.timeout(WAIT_S):
+            for name in "ab":
+                while not any("no majority of the owners" in text for text in fleet[name].replicator.scrubber.told):
+                    await asyncio.sleep(0.005)
+        assert [fleet[name].replicator.scrubber.replaced for name in "ab"] == [0, 0]
+        assert _objects(fleet, "a") == before
+
+
+async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
+    """Its other operations do not make the rows: they would be taken for wrong, and deleted."""
+    async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        await fleet["a"].store().space("crew").thread("t").journal.append(1)
+        await fleet.converged()
+        await _truncated(fleet)
+        await fleet["a"].store().space("crew").thread("t").journal.append(2)
+        await fleet.converged()
+        before = _objects(fleet, "b")
+        scrubber = fleet["b"].replicator.scrubber
+        place = place_of(keys.object_rows(*keys.split_object(next(iter(before)))[:4]))
+        assert await scrubber._database.rebuilder.rebuild(place, scrubber._fetch) is Outcome.SOUND
+        assert _objects(fleet, "b") == before
