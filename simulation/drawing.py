@@ -143,7 +143,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     )
     plan, composites = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
     plan = _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
-    return _Drawn(_without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}")), composites)
+    plan = _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
+    return _Drawn(_truncated(plan, _random(f"truncate/{profile}/{seed}")), composites)
 
 
 def _random(purpose: str) -> Random:
@@ -196,6 +197,20 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
     at = _round(plan.duration_s - LAST_MOMENT_S)
     lost = [Wipe(at=at, node=node) for node in sorted(random.sample(minority, random.randint(1, room)))]
     return replace(plan, faults=sorted([*plan.faults, *lost], key=_at))
+
+
+TRUNCATED = 0.5
+"""The share of the plans in which operations leave the log, of those in which no directory is lost."""
+
+
+def _truncated(plan: Plan, random: Random) -> Plan:
+    """In some plans operations leave the log while the plan lasts. Until there are snapshots, no node may lack what left."""
+    drawn = random.random(), random.choice((0.2, 1.0, 4.0))
+    if drawn[0] >= TRUNCATED or any(
+        isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Relist) for fault in plan.faults
+    ):
+        return plan
+    return replace(plan, settings={**plan.settings, "log_keep_s": drawn[1]})
 
 
 # ── faults ────────────────────────────────────────────────────────────────────

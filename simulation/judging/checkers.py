@@ -233,14 +233,18 @@ def check_vectors(history: History, storage: Storage) -> None:
     for key, _ in _rows(storage, keys.LOG):
         partition, dot = keys.split_log(key)
         sequences.setdefault((partition, dot.origin), []).append(dot.sequence)
+    bases = {
+        (int.from_bytes(key[1:3], "big"), Origin(key[3:])): Tip.unpack(tip).sequence for key, tip in _rows(storage, keys.BASE)
+    }
     recorded = {
         (int.from_bytes(key[1:3], "big"), Origin(key[3:])): Tip.unpack(tip).sequence for key, tip in _rows(storage, keys.VECTOR)
     }
     wrong = [
         f"partition {place[0]}, origin {place[1].hex()[:8]}: the vector says {recorded.get(place, 0)}, "
         f"the log holds {len(sequences.get(place, []))} up to {max(sequences.get(place, []), default=0)}"
+        f", its base is {bases.get(place, 0)}"
         for place in sorted(recorded.keys() | sequences.keys())
-        if sequences.get(place, []) != list(range(1, recorded.get(place, 0) + 1))
+        if sequences.get(place, []) != list(range(bases.get(place, 0) + 1, recorded.get(place, 0) + 1))
     ]
     for name, seen in history.seen_vectors.items():
         here = partition_of(SPACE, name)

@@ -88,6 +88,10 @@ class Ledger:
         elif dot.origin not in self.shelves[name].origins and not self._copies(partition, dot):
             self._violated("2", f"{name} was sent {_dot(partition, dot)}, which is not durable anywhere")
 
+    def dots_of(self, partition: int, key: str) -> Sequence[Dot]:
+        """The operations that were ever written for a request's key."""
+        return self._dots.get((partition, key), ())
+
     def found_nothing(self, partition: int, key: str, node: str) -> None:
         """`node` has answered a removal with this key: there was nothing to remove."""
         if not self._dots[partition, key]:
@@ -203,8 +207,8 @@ class Shelf:
     def mounted(self, storage: Storage, /) -> None:
         self.held = _vectors(storage)
         self._times = {}
-        for key, stored in storage.scan(keys.LOG, successor(keys.LOG)):
-            self._time(keys.split_log(key)[0], operation.decode(LogEntry.unpack(stored).packed).hlc)
+        for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
+            self._time(_place(key)[0], Tip.unpack(tip).hlc)
         self.synced()
 
     def replaced(self) -> None:

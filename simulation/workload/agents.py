@@ -18,6 +18,7 @@ from simulation.judging.bounds import keep_watch
 from simulation.judging.clocks import ClockWatch
 from simulation.judging.history import History
 from simulation.judging.ledger import Ledger
+from simulation.judging.truncations import TruncationWatch
 from simulation.judging.violation import Violation
 from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
@@ -43,6 +44,9 @@ class Agents:
         self._trace = trace
         for host in cluster.hosts.values():
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
+            forgets = plan.settings.keys() & {"log_bytes_max", "forget_after_s"}
+            needed = plan.nodes // 2 + 1 if forgets else plan.nodes
+            host.disk.watchers.append(TruncationWatch(host.name, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
         self._actors: dict[tuple[int, str], Actor] = {}

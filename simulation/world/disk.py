@@ -36,7 +36,9 @@ class Watcher(Protocol):
         """What was there is lost: another disk, or an older state of it, is in its place."""
         ...
 
-    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None: ...
+    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+        """Rows were put, or deleted (None)."""
+        ...
 
     def synced(self) -> None:
         """All that was written is durable now."""
@@ -147,10 +149,11 @@ class SimulatedDisk:
         holds_snapshot = any(key[:1] == keys.SNAPSHOT for key in rows)
         if holds_snapshot:
             self._points.passed("snapshot")
+        deleted = [key for start, stop in ranges for key, _ in self._storage.scan(start, stop)] if ranges else []
         number = self._storage.write(rows, ranges)
         self._disk.corrupt.difference_update(rows)
         for watcher in self._disk.watchers:
-            watcher.wrote(rows)
+            watcher.wrote({**dict.fromkeys(deleted), **rows} if deleted else rows)
         self._trace.note(self._life.name, "writes", f"{number}: {len(rows)} rows {_checksum(rows):08x}")
         if holds_snapshot:
             self._points.passed("snapshot")

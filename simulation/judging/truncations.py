@@ -1,0 +1,75 @@
+"""Looks at each write that truncates a log, or lets a key expire: invariant 22.
+
+Laws:
+- An operation leaves a log only once it is durable on every node; on a majority, if it is too large or owners are
+  forgotten.
+- The rows that leave, and the base that says so, are one write.
+- A key goes only once its node holds every operation that has it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from shoal.cluster.operation import Tip
+from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.rows import successor
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from simulation.judging.ledger import Ledger, Violated
+
+
+class TruncationWatch:
+    """One disk, seen by `ledger` as well. `needed`: the number of disks on which an operation that leaves must be durable."""
+
+    def __init__(self, name: str, ledger: Ledger, violated: Violated, *, needed: int) -> None:
+        self._name = name
+        self._ledger = ledger
+        self._violated = violated
+        self._needed = needed
+        self._bases: defaultdict[tuple[int, Origin], int] = defaultdict(int)
+
+    def mounted(self, storage: MemoryStorage, /) -> None:
+        self._bases.clear()
+        for key, packed in storage.scan(keys.BASE, successor(keys.BASE)):
+            self._bases[_place(key)] = Tip.unpack(packed).sequence
+
+    def replaced(self) -> None:
+        """The next life begins with what is there."""
+
+    def synced(self) -> None:
+        """Nothing depends on it."""
+
+    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+        for key, value in rows.items():
+            if value is not None and key[:1] == keys.BASE:
+                self._raised(_place(key), Tip.unpack(value).sequence)
+        for key, value in rows.items():
+            if value is None and key[:1] == keys.LOG:
+                self._left(*keys.split_log(key))
+            elif value is None and key[:1] == keys.KEY:
+                self._expired(int.from_bytes(key[1:3], "big"), key[3:].decode())
+
+    def _raised(self, place: tuple[int, Origin], sequence: int) -> None:
+        durable = sorted((shelf.durable.get(place, 0) for shelf in self._ledger.shelves.values()), reverse=True)
+        if durable[self._needed - 1] < sequence:
+            self._broken(place[0], f"operation {sequence} of {place[1].hex()[:8]} left the log, and is on too few disks")
+        self._bases[place] = max(sequence, self._bases[place])
+
+    def _left(self, partition: int, dot: Dot) -> None:
+        if dot.sequence > self._bases[partition, dot.origin]:
+            self._broken(partition, f"operation {dot.sequence} of {dot.origin.hex()[:8]} was deleted, and is above the base")
+
+    def _expired(self, partition: int, key: str) -> None:
+        held = self._ledger.shelves[self._name].held
+        for dot in self._ledger.dots_of(partition, key):
+            if held.get((partition, dot.origin), 0) < dot.sequence:
+                self._broken(partition, f"key {key} expired before operation {dot.sequence} of {dot.origin.hex()[:8]} came")
+
+    def _broken(self, partition: int, what: str) -> None:
+        self._violated("22", f"{self._name}, partition {partition}: {what}")
+
+
+def _place(key: bytes) -> tuple[int, Origin]:
+    return int.from_bytes(key[1:3], "big"), Origin(key[3:])
