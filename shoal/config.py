@@ -35,6 +35,7 @@ class Config(Struct, frozen=True, kw_only=True):
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
     cluster_key: str = ""  # A secret that peers prove to each other; empty: no proof is required.
     join: str = ""  # The peers, "host:port,host:port"; may contain the node itself, so the list can be the same for all nodes.
+    cluster_size: int = 0  # The number of members, if `join` has seeds: names that may lead to several nodes each.
     advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
     quorum_timeout_s: float = 5.0  # How long `quorum` and `all` wait for copies.
     quorum_register_keys_max: int = 64  # Keys of the quorum register, which every member holds in memory.
@@ -225,10 +226,14 @@ def checked(config: Config) -> Config:
     """
     for name in config.__struct_fields__:
         value = getattr(config, name)
-        if name != "listen_port" and not isinstance(value, str) and value <= 0:
+        if name not in ("listen_port", "cluster_size") and not isinstance(value, str) and value <= 0:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
+    if config.cluster_size and not (2 <= config.cluster_size <= 64 and config.join):
+        raise InvalidConfig(
+            f"cluster_size must be 2 to 64, with the seeds in join, or 0; it is {config.cluster_size}.", field="cluster_size"
+        )
     if not config.listen_host:
         raise InvalidConfig("listen_host must not be empty.", field="listen_host")
     if config.log_level.lower() not in LOG_LEVELS:

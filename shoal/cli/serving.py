@@ -26,10 +26,12 @@ from shoal.config import Config
 from shoal.errors import InvalidConfig
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
+from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.requests import Status
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
+from shoal.transport.seeds import Resolve, resolved
 
 
 async def serving(data: Path, config: Config) -> signal.Signals:
@@ -46,8 +48,8 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     try:
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
-        peers = _peers(node.replicator, config, environment)
-        listener = await _listening(node, config, peers)
+        peers = peers_of(node.replicator, config, environment)
+        listener = await listening(node, config, peers)
         try:
             if peers is not None:
                 peers.start()
@@ -66,7 +68,10 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     return caught
 
 
-def _peers(replicator: Replicator | None, config: Config, environment: Environment) -> Peers | None:
+def peers_of(
+    replicator: Replicator | None, config: Config, environment: Environment, *, resolve: Resolve = resolved
+) -> Peers | None:
+    """The links of a node that has peers, not started yet."""
     if replicator is None:
         return None
     log = structlog.get_logger("shoal")
@@ -78,13 +83,21 @@ def _peers(replicator: Replicator | None, config: Config, environment: Environme
         entropy=environment.entropy,
         report=log.info,
         warn=log.warning,
+        seeding=replicator.memberships.seeding,
+        seeds=seeds_of(config),
+        resolve=resolve,
     )
     replicator.quorum.members.reasons = peers.reasons
     replicator.memberships.dial = peers.dial
     return peers
 
 
-async def _listening(node: Node, config: Config, peers: Peers | None) -> Listener:
+async def listening(node: Node, config: Config, peers: Peers | None) -> Listener:
+    """The node's listener, which listens.
+
+    Raises:
+        InvalidConfig: it cannot listen on the configured address.
+    """
     status = await node.session().call(Status())
     app = create_app(
         node.session,

@@ -228,7 +228,7 @@ class PeerDoor:
         if isinstance(error, Disconnected):
             self._report("peer left", peer=name, remote=link.name, reason=error.message)
             return
-        if error.detail.get("reason") != "self":  # A node that meets itself reports that as the dialler.
+        if error.detail.get("reason") not in ("self", "asked"):  # A node that meets itself reports that as the dialler.
             self._warn("peer refused", name, error, peer=name, remote=link.name, code=error.code)
         if not meeting.told:
             with suppress(*BROKEN):

@@ -11,13 +11,14 @@ from shoal.config import Config
 from shoal.transport.peer import Report, Warnings
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
+from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
 
 
 class Peers:
     """The links to all peers. `serve` handles `PEER_PATH`; call `start` once the listener listens, `stop` before it stops.
 
     `addresses` ("host:port") are dialled. `report` is called with the events of links; `warn` with peers that
-    are refused, or refuse this node.
+    are refused, or refuse this node. `seeding` learns who is at the `seeds`, until it is over.
     """
 
     def __init__(
@@ -29,9 +30,17 @@ class Peers:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Report,
+        seeding: Seeding | None = None,
+        seeds: Sequence[str] = (),
+        resolve: Resolve = resolved,
     ) -> None:
         warnings = Warnings(warn, config=config)
         self._dialler = PeerDialler(peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings)
+        self._seeds = (
+            None
+            if seeding is None
+            else Seeds(peer, seeding, addresses=seeds, config=config, entropy=entropy, report=report, resolve=resolve)
+        )
         self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry)
 
     @property
@@ -42,6 +51,8 @@ class Peers:
     def start(self) -> None:
         """Begin to dial."""
         self._dialler.start()
+        if self._seeds is not None:
+            self._seeds.start()
 
     def dial(self, addresses: Sequence[str]) -> None:
         """Keep links to these addresses from now on."""
@@ -57,5 +68,7 @@ class Peers:
 
     async def stop(self) -> None:
         """Close every link, and make no more; takes about a second or two at most."""
+        if self._seeds is not None:
+            await self._seeds.stop()
         await self._dialler.stop()
         await self._door.stop()

@@ -38,6 +38,14 @@ def serve(
         str | None,
         typer.Option("--advertise", metavar="HOST:PORT", help="Where peers reach this node. \\[default: where it listens]"),
     ] = None,
+    cluster_size: Annotated[
+        int | None,
+        typer.Option(
+            "--cluster-size",
+            metavar="N",
+            help="The number of members, if --join has names that lead to several nodes, as those of services do.",
+        ),
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -66,6 +74,7 @@ def serve(
         flags += settings.given_listen(listen) if listen is not None else []
         flags += [settings.Given("join", ",".join(join), "--join")] if join else []
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
+        flags += [settings.Given("cluster_size", str(cluster_size), "--cluster-size")] if cluster_size is not None else []
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:

@@ -31,7 +31,8 @@ def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> s
     return (
         f"{_short(own.name)} (this node) and {_short(peer.name)} have different members: {only}. Nodes that have different "
         "members count different majorities. Give all nodes the same SHOAL_JOIN, and each the SHOAL_ADVERTISE under which "
-        "the list has it, and restart them."
+        "the list has it, and restart them. If a name in SHOAL_JOIN leads to several nodes, set SHOAL_CLUSTER_SIZE to their "
+        "number."
     )
 
 

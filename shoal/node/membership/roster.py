@@ -45,7 +45,8 @@ class Roster:
         self._incarnation = incarnation
         self._is_empty = is_empty
         self.own = configured[0]
-        stored = None if incarnation.copied else storage.get(_ROW)
+        self._storage = storage
+        stored = self.kept(_ROW)
         self.record = epochs.founded(configured) if stored is None else epochs.decode(stored)
         self.problem = ""
         """Why this node cannot take part in the newest epoch that it has heard of, for people."""
@@ -60,6 +61,23 @@ class Roster:
     def introduction(self) -> dict[bytes, bytes | None]:
         """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster."""
         return {_ROW: None} if self._incarnation.copied else {}
+
+    def kept(self, row: bytes) -> bytes | None:
+        """What the disk holds of a decision about the members. That of a copied directory may be of another cluster."""
+        return None if self._incarnation.copied else self._storage.get(row)
+
+    async def keep(self, row: bytes, value: bytes) -> None:
+        """Write a decision, and return once it is durable.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed before, or now.
+        """
+        await self._commit.wait_durable(self._commit.write({row: value}))
+
+    def found(self, members: Sequence[str]) -> None:
+        """The members of epoch 0 were found by seeds, and are agreed on."""
+        before, self.record = self.record, epochs.founded(members)
+        self.adopted(before)
 
     @property
     def directory(self) -> bytes:

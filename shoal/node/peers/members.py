@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from shoal.cluster.handshake import NAME_CHARS_MAX
 from shoal.cluster.membership.agreement import disagreement
+from shoal.cluster.membership.founding import placeholders
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
@@ -39,7 +40,7 @@ class MemberState:
 
 
 def addresses_of(config: Config) -> list[str]:
-    """The peers' addresses in `config.join`, without this node's own.
+    """The peers' addresses in `config.join`, without this node's own; placeholders, if these are seeds.
 
     Raises:
         InvalidConfig: one of them is not HOST:PORT.
@@ -57,7 +58,12 @@ def addresses_of(config: Config) -> list[str]:
                 field="join",
             )
         found.append(address)
-    return found
+    return placeholders(config.cluster_size) if config.cluster_size else found
+
+
+def seeds_of(config: Config) -> list[str]:
+    """The addresses in `config.join`, if they are seeds; else none."""
+    return [part.strip().removeprefix("http://").rstrip("/") for part in config.join.split(",")] if config.cluster_size else []
 
 
 class _Group(NamedTuple):

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import filterfalse
 
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.membership.epochs import Record
+from shoal.cluster.membership.founding import is_placeholder
 from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Replication
@@ -23,6 +25,7 @@ from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
 from shoal.node.membership.changes import Changes, Sight
 from shoal.node.membership.roster import Roster
+from shoal.node.membership.seeding import Seeding
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members
@@ -81,20 +84,25 @@ class Memberships:
             config=config,
         )
         roster.adopted = self._adopted
+        self.seeding = Seeding(roster, size=config.cluster_size) if config.cluster_size else None
+        """Finds the first members, if the configuration has seeds."""
         if roster.record.change is not None and roster.record.change.is_joint:
             protocol.enter_epoch(is_joint=True)
 
     @property
     def addresses(self) -> list[str]:
         """The addresses to keep links to."""
-        return [member.address for member in self._members.all]
+        return [member.address for member in self._members.all if not is_placeholder(member.address)]
 
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
         """See `Peer.identity`."""
         own = self._roster.own
-        members = tuple(sorted({own, *self._members.addresses}))
+        if self.seeding is None or self.seeding.is_over:
+            members = tuple(sorted({own, *self._members.addresses}))
+        else:
+            members = self.seeding.members
         return Identity(self._roster.directory, own, self._software, members, self._run, self._roster.epoch)
 
     def compare(self, peer: Identity) -> None:
@@ -111,6 +119,11 @@ class Memberships:
         Raises:
             PeerRefused: it is not a member, or a copy of a node that is linked.
         """
+        if self.seeding is not None and not self.seeding.is_over:
+            raise PeerRefused(
+                f"{self._roster.own} does not know the members of its cluster yet: {self.seeding.told}. Nothing was written.",
+                reason="founding",
+            )
         self.compare(peer)
         try:
             self._members.check(peer, own=self._roster.own)
@@ -173,7 +186,7 @@ class Memberships:
         self._protocol.enter_epoch(is_joint=record.change is not None and record.change.is_joint)
         self.changes.adopted(list(self._outlets), now)
         self._farewell = now + _FAREWELL * self._config.members_tell_s
-        self.dial(sorted({*self.addresses, *before.everyone} - {self._roster.own}))
+        self.dial(sorted({*self.addresses, *filterfalse(is_placeholder, before.everyone)} - {self._roster.own}))
         self._entered(gone)
 
     def tick(self, now: float) -> None:
