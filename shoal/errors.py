@@ -451,7 +451,8 @@ class Unreachable(ShoalError):
 class PeerRefused(ShoalError):
     """Two nodes cannot be peers.
 
-    `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone", "twice", "member" or "removed".
+    `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone", "twice", "member", "removed",
+    "founding" or "asked".
     """
 
     code = "peer-refused"
