@@ -28,6 +28,7 @@ from benchmarks import (
     replicated,
     served,
     stalls,
+    steady,
     threads,
     yjs,
 )
@@ -43,6 +44,7 @@ ALL = [
     Benchmark("threads", threads.run),
     Benchmark("items", items.run),
     Benchmark("stalls", stalls.run),
+    Benchmark("steady", steady.run),
     Benchmark("issue-log", issue_log.run),
     Benchmark("checkpointers", checkpointers.run),
     Benchmark("natives", natives.run),
