@@ -81,6 +81,11 @@ class Config(Struct, frozen=True, kw_only=True):
     scrub_piece_bytes: int = 64 * KiB  # The same in bytes; the first row may exceed it.
     rows_differ_max: int = 1024  # Objects, counted per peer, that are known to have different rows there.
     rebuild_bytes_max: int = 256 * MiB  # A larger object is not rebuilt from the log while the node runs.
+    snapshot_piece_bytes: int = 256 * KiB  # Of a partition's rows, in one message; the first row may exceed it.
+    snapshot_pieces_ahead_max: int = 4  # Pieces of one snapshot that were asked for and have not arrived.
+    snapshots_open_max: int = 8  # Partitions that are taken by snapshot at once; as many snapshots are kept for peers.
+    snapshot_operations_min: int = 64  # A partition that is empty here is taken by snapshot if a peer holds more operations.
+    snapshot_idle_s: float = 30.0  # A snapshot of which no piece was asked for, or arrived, is given up.
     quarantine_max: int = 1024  # Operations that were rejected and are not requested again.
     quarantine_s: float = 60.0  # How long they are not requested.
     peer_pause_s_max: float = 10.0  # Longest pause before a peer that answers no request for operations is asked again.

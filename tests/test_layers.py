@@ -66,12 +66,24 @@ ROOMS: dict[str, set[str]] = {
     "reads": {"watching"},
     "consensus": set(),
     "membership": {"consensus"},
-    "peers": {"appliers", "collection", "consensus", "membership", "document", "values", "verification", "watching", "writes"},
+    "snapshots": {"collection"},
+    "peers": {
+        "appliers",
+        "snapshots",
+        "collection",
+        "consensus",
+        "membership",
+        "document",
+        "values",
+        "verification",
+        "watching",
+        "writes",
+    },
 }
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"reads", "peers", "verification"},
+    "database": {"reads", "peers", "verification", "snapshots"},
     "service": set(),
     "node": set(),
 }

@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.cluster.delivery import Delivery
@@ -46,7 +47,10 @@ class _Source:
 
 
 class Fetching:
-    """The gaps, and the peers that can fill them. Times are seconds on the caller's clock."""
+    """The gaps, and the peers that can fill them. Times are seconds on the caller's clock.
+
+    `replaced` says whether a snapshot brings a partition, so that its log need not be fetched.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Fetching:
         grace_s: float,
         answer_s: float,
         pause_s_max: float,
+        replaced: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._replica = replica
         self._delivery = delivery
@@ -64,6 +69,7 @@ class Fetching:
         self._grace_s = grace_s
         self._answer_s = answer_s
         self._pause_s_max = pause_s_max
+        self._replaced = replaced
         self._sources: dict[bytes, _Source] = {}
         self.last_id = 0  # Of the Wants and questions so far.
 
@@ -97,6 +103,10 @@ class Fetching:
         """`peer` may be ahead in this partition, and somebody waits: skip the grace period."""
         self._source(peer).gaps[partition] = now - self._grace_s
 
+    def gaps(self, peer: bytes, now: float) -> list[int]:
+        """The partitions in which `peer` has been ahead for some time."""
+        return [partition for partition, since in self._source(peer).gaps.items() if now - since >= self._grace_s]
+
     # ── requests and answers ──────────────────────────────────────────────────
 
     def want(self, peer: bytes, known: Knowledge, now: float) -> Want | None:
@@ -108,7 +118,7 @@ class Fetching:
         ranges: list[Range] = []
         operations = 0
         for partition, since in list(source.gaps.items()):
-            if now - since < self._grace_s or partition in fetched:
+            if now - since < self._grace_s or partition in fetched or self._replaced(partition):
                 continue
             vector = self._replica.applied(partition)
             arriving = [other.arriving[partition] for other in self._sources.values() if partition in other.arriving]

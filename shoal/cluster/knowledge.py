@@ -15,7 +15,7 @@ Laws:
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
@@ -112,12 +112,15 @@ class Totals:
         return len(self._origins)
 
     def add(self, origin: Origin, operations: int) -> None:
-        """Count operations of an origin."""
+        """Count operations of an origin; a negative number counts them no more."""
         before = self._origins.get(origin)
         if before is None:
             insort(self._names, origin)
         self._origins[origin] = (before or 0) + operations
         self.operations += operations
+        if not self._origins[origin]:
+            del self._origins[origin]
+            del self._names[bisect_left(self._names, origin)]
 
     def first(self, count: int) -> list[tuple[Origin, int]]:
         """The first `count` origins, in the order of their bytes, with the number of operations of each."""

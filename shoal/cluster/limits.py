@@ -5,6 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class SnapshotLimits(NamedTuple):
+    """The same, for snapshots (`shoal.cluster.snapshots`)."""
+
+    operations_min: int = 64  # That a peer holds, more than, of a partition that is empty here.
+    open_max: int = 8  # Snapshots at once.
+    ahead: int = 4  # Pieces of one snapshot that were asked for.
+    answer_s: float = 5.0  # How long one waits for its answer.
+    idle_s: float = 30.0  # How long a snapshot does not move until it is given up.
+    pause_s: float = 0.5  # How long a peer that failed is left alone, the first time.
+    pause_s_max: float = 10.0
+
+
 class Limits(NamedTuple):
     """The bounds of `Config` that matter here. Times are in seconds."""
 
@@ -18,3 +30,4 @@ class Limits(NamedTuple):
     quarantine_max: int
     quarantine_s: float
     early_s: float = 60.0
+    snapshots: SnapshotLimits = SnapshotLimits()

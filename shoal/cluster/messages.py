@@ -14,6 +14,7 @@ replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated`
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
 quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
+`SnapshotRequest` and `SnapshotPiece` bring a whole partition (`shoal.cluster.snapshots`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ RANGES_MAX = 1024  # In one Want.
 LOST_MAX = 256  # Rows in one RepairRequest.
 PRESENT_MAX = 256  # Entries in one Present.
 OBJECTS_MAX = 8192  # In one Objects.
+SNAPSHOT_ID_BYTES = 16
 TROUBLE_CHARS_MAX = 1000  # Of the text in one Trouble.
 
 
@@ -236,6 +238,29 @@ class Truncated(Struct, array_like=True, frozen=True, tag=40):
     base: bytes  # The sender's, packed: the last operation of each origin that has left.
 
 
+class SnapshotRequest(Struct, array_like=True, frozen=True, tag=41):
+    """Asks for a piece of a snapshot of a partition; answered by one `SnapshotPiece`. Without an id, for a new snapshot."""
+
+    partition: int
+    attempt: int  # A number of the sender's; the answer repeats it.
+    id: bytes = b""  # The name that the receiver gave the snapshot.
+    piece: int = 0
+    done: bool = False  # The sender needs the snapshot no more; no answer follows.
+
+
+class SnapshotPiece(Struct, array_like=True, frozen=True, tag=42):
+    """A piece of a snapshot: some of its rows, in order. With a reason it does not come, without an id no other one does."""
+
+    partition: int
+    attempt: int
+    id: bytes
+    piece: int
+    rows: bytes = b""  # msgpack: a list of keys and values.
+    digest: bytes = b""  # Of the last piece: SHA-256 of all pieces' rows, one after another.
+    reason: str = ""
+    retry_after_ms: int = 0  # With a reason: when it makes sense to ask again, or to begin anew with this node.
+
+
 Message = (
     Push
     | Have
@@ -257,6 +282,8 @@ Message = (
     | Truncated
     | ObjectRowsRequest
     | ObjectRows
+    | SnapshotRequest
+    | SnapshotPiece
     | AnyMotion
     | Notice
 )
@@ -294,6 +321,8 @@ _Received = (
     | Truncated
     | ObjectRowsRequest
     | ObjectRows
+    | SnapshotRequest
+    | SnapshotPiece
     | AnyMotion
     | Notice
 )
@@ -371,6 +400,10 @@ def decode(packed: bytes) -> Message:
             motions.check(message)
         case Membership() | Standing():
             notices.check(message)
+        case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):
+            _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
+            if len(id) > SNAPSHOT_ID_BYTES or not 0 <= piece < 1 << 32:
+                raise InvalidValue("a peer names an impossible snapshot, or piece of one. Nothing was written.")
         case (
             Rows(partition, _, start, stop, _)
             | Objects(partition, _, start, stop, _, _)

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.marks import Mark
+from shoal.cluster.messages import Have
 from shoal.crdt.dot import Origin
+
+NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 
 
 @dataclass(slots=True)
@@ -21,3 +24,20 @@ class PeerState:
     caught_up: set[int] | None = None  # The partitions of its mark in which it says that it has caught up.
     unheard: set[int] = field(default_factory=set)  # Those of them of which it has not sent its vector since.
     unsaid: dict[tuple[int, Origin], int] = field(default_factory=dict)  # Operations that we hold and have not told it of.
+
+    def have(self, said: dict[tuple[int, Origin], int]) -> Have:
+        """The message about these operations, which are held. Those beyond its bound are left in `unsaid`."""
+        needs: list[tuple[int, bytes]] = []
+        size = 0
+        for partition in dict.fromkeys(partition for partition, _ in said):
+            needed = self.known.needs(partition)
+            if needed is None:
+                continue
+            packed = needed.pack()
+            if needs and size + len(packed) > NEEDS_BYTES_MAX:
+                for place in [place for place in said if place[0] == partition]:
+                    self.unsaid[place] = max(said.pop(place), self.unsaid.get(place, 0))
+                continue
+            needs.append((partition, packed))
+            size += len(packed)
+        return Have([(partition, origin, sequence) for (partition, origin), sequence in said.items()], needs)

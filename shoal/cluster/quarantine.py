@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.errors import BadOperation
 
 
@@ -55,6 +55,12 @@ class Quarantine:
         found = self._found.get((partition, dot.origin))
         if found is not None and dot.sequence - count < found.sequence <= dot.sequence:
             del self._found[partition, dot.origin]
+
+    def replaced(self, partition: int, held: VersionVector) -> None:
+        """End the quarantines of operations that this replica holds now, because a snapshot brought them."""
+        for place, found in list(self._found.items()):
+            if place[0] == partition and held[place[1]] >= found.sequence:
+                del self._found[place]
 
     def listed(self) -> list[str]:
         """The refused operations with the reasons, for people; the newest last."""

@@ -47,10 +47,10 @@ from shoal.cluster.messages import (
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.peer_state import PeerState
 from shoal.cluster.quarantine import Quarantine, check_context, taken
+from shoal.cluster.snapshots import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
-NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
 
 
@@ -90,7 +90,10 @@ class Replication:
             grace_s=limits.grace_s,
             answer_s=limits.answer_s,
             pause_s_max=limits.pause_s_max,
+            replaced=lambda partition: self.snapshots.takes(partition),
         )
+        self.snapshots = Snapshots(replica, limits.snapshots)
+        """The partitions that are taken by snapshot."""
         self._next_sync = 0.0
         self._compared: set[bytes] = set()  # The peers that were sent a digest in this round.
 
@@ -101,6 +104,7 @@ class Replication:
         state = self._state(peer)
         self.mark(peer).begin()
         self._fetching.forget(peer)
+        self.snapshots.admitted(peer)
         state.known, state.member, state.heard = Knowledge(self._replica), False, 0
         state.caught_up = None
         if state.linked:
@@ -126,6 +130,7 @@ class Replication:
         """Forget a node that is gone for good: another one is at its address."""
         self._peers.pop(peer, None)
         self._fetching.forget(peer)
+        self.snapshots.forget(peer)
 
     def admit_itself(self) -> None:
         """This node holds all that it must, and has recorded that on disk: it counts as an owner from now on."""
@@ -178,6 +183,7 @@ class Replication:
                 base = vector_of(packed)
                 if not self._replica.applied(partition).dominates(base):
                     self._fetching.truncated(peer, partition)
+                    self.snapshots.truncated(peer, partition)
                     self._outbox.append(Reset(peer, partition, base))
             case Busy(id, _, retry_after_ms):
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
@@ -378,30 +384,12 @@ class Replication:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid
                     told[place] = max(dot.sequence, told.get(place, 0))
         for peer, held in said.items():
-            self._acknowledge(peer, held)
+            self._send(peer, self._state(peer).have(held))
 
     def applied(self, partitions: Collection[int]) -> None:
         """Operations of peers were applied in these partitions."""
         for state in self._peers.values():
             state.known.prove(partitions)
-
-    def _acknowledge(self, peer: bytes, said: dict[tuple[int, Origin], int]) -> None:
-        """Tell a peer the operations that are held. Those beyond the message's bound are told with the next tick."""
-        state = self._state(peer)
-        needs: list[tuple[int, bytes]] = []
-        size = 0
-        for partition in dict.fromkeys(partition for partition, _ in said):
-            needed = state.known.needs(partition)
-            if needed is None:
-                continue
-            packed = needed.pack()
-            if needs and size + len(packed) > NEEDS_BYTES_MAX:
-                for place in [place for place in said if place[0] == partition]:
-                    state.unsaid[place] = max(said.pop(place), state.unsaid.get(place, 0))
-                continue
-            needs.append((partition, packed))
-            size += len(packed)
-        self._send(peer, Have([(partition, origin, sequence) for (partition, origin), sequence in said.items()], needs))
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
         """An operation could not be applied: tell its sender, and leave it out for a while."""
@@ -416,9 +404,11 @@ class Replication:
                 continue
             if state.unsaid:
                 unsaid, state.unsaid = state.unsaid, {}
-                self._acknowledge(peer, unsaid)
+                self._send(peer, state.have(unsaid))
             self._fetching.expire(peer, now)
+            self.snapshots.look(peer, self._fetching.gaps(peer, now), state.known)
             self._want(peer, state, now)
+        self.ask_for_snapshots(now)
         if now >= self._next_sync:
             self._delivery.expire(now - self._limits.early_s)
             # Jitter, so that nodes which started together do not compare together forever.
@@ -436,7 +426,24 @@ class Replication:
     @property
     def next_due(self) -> float:
         """When something is to be done at the latest, if nothing happens before."""
-        return self._next_sync if self.learning is None else 0.0
+        return self._next_sync if self.learning is None and not self.snapshots.is_busy else 0.0
+
+    def ask_for_snapshots(self, now: float) -> None:
+        """Ask for the pieces of snapshots that are next: with every tick, and after each piece."""
+        linked = [peer for peer, state in self._peers.items() if state.linked]
+        for peer, request in self.snapshots.next(linked, now):
+            self._send(peer, request)
+
+    def replaced(self, partition: int, now: float) -> None:
+        """A partition was replaced by a snapshot: tell all peers what is held now, and see what is still missing."""
+        self._delivery.drop(partition)
+        self._quarantine.replaced(partition, self._replica.durable(partition))
+        self.applied([partition])
+        for peer, state in self._peers.items():
+            state.unsaid = {place: sequence for place, sequence in state.unsaid.items() if place[0] != partition}
+            if state.linked:
+                self._send_vectors(peer, [partition], answer=False)
+            self._fetching.note(peer, partition, now)  # It may hold more.
 
     def take_outbox(self) -> list[Effect]:
         """The effects to carry out, in order. The outbox is empty afterwards."""

@@ -1,6 +1,7 @@
 """The catalog: the objects that exist, and the threads by status, derived from the operations that change them.
 
 Laws:
+- An object has an entry here, and a row in the list of its partition, which goes into snapshots of that.
 - The entry of a thread that is not running holds its status, and the thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
   wrote it, when `shoal.node.collection.statuses` has entered its threads.
@@ -48,6 +49,7 @@ class Catalog:
         entry = _entry(target)
         if transaction.get(entry) is None:
             transaction.put(entry, b"")
+            transaction.put(keys.listed(target.partition, *target), b"")
             if self._is_blank:  # Nothing was written without its status.
                 self.mark_indexed(transaction)
         transaction.when_written(lambda: self._listed.put(target))
@@ -59,6 +61,17 @@ class Catalog:
         if status := transaction.get(_entry(target)):
             transaction.delete(keys.status(target.space, status[0], target.name))
         transaction.delete(_entry(target))
+        transaction.delete(keys.listed(target.partition, *target))
+
+    def unmarked(self) -> dict[bytes, bytes | None]:
+        """The row to write with the first objects of a blank directory, if a snapshot brings them with their statuses."""
+        return {_INDEXED: b""} if self._is_blank else {}
+
+    def replaced(self) -> None:
+        """Entries were written, with statuses, by another way: forget which objects are known to be listed."""
+        self._listed.clear()
+        if self._is_blank:
+            self.is_indexed, self._is_blank = True, False
 
     def set_status(self, transaction: Transaction, target: Target, status: str) -> None:
         """List a thread under its status, if it is listed at all."""

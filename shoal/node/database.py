@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.cluster import operation
 from shoal.config import Config
@@ -63,6 +63,7 @@ from shoal.node.partitions import Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.outgoing import Outgoing
 from shoal.node.rules import Rules
+from shoal.node.snapshots.switching import listed
 from shoal.node.target import Target, target_of
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
@@ -98,6 +99,14 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 
+class BeforeSwitch(NamedTuple):
+    """What is known of a partition before it is replaced."""
+
+    transaction: Transaction  # Rows to be written with the first ones of the switch.
+    spaces: set[str]  # Those that have objects in it.
+    drawn: dict[Target, int]  # Budgets of which this incarnation drew rights that are not settled, and their generations.
+
+
 class Database:
     """The data types of one node, composed over one storage. All methods are called on the event loop."""
 
@@ -128,7 +137,7 @@ class Database:
             storage, commit, partitions=self.partitions, garbage=self.garbage, config=config, environment=environment
         )
         self._indexes = indexes = Indexes(storage)
-        self.indexer = Indexer(storage, commit, indexes, config)
+        self.indexer = Indexer(storage, commit, indexes, config, closed=self.partitions.closed)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
         self.claims = ClaimSweeper(
             storage,
@@ -140,7 +149,10 @@ class Database:
             config=config,
             environment=environment,
         )
-        self.statuses = StatusLister(storage, commit, catalog=self.catalog, generations=self.generations)
+        self.statuses = StatusLister(
+            storage, commit, catalog=self.catalog, generations=self.generations, closed=self.partitions.closed
+        )
+        self._indexes = indexes
         self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
@@ -162,7 +174,7 @@ class Database:
         )
         retentions = Retentions(config, environment.now_ms)
         prunes = Prunes(config, environment.now_ms)
-        compactions = Compactions(config, environment.now_ms, self.catalog)
+        compactions = self._compactions = Compactions(config, environment.now_ms, self.catalog)
         self.compactor = Compactor(
             self.documents.chores,
             prepare=lambda request: self.prepare([(request, target_of(request))]),
@@ -348,6 +360,46 @@ class Database:
             self.eraser.list_status(transaction, target)
         transaction.when_written(lambda: self.generations.forget(target))
 
+    # ── partitions that are replaced ──────────────────────────────────────────
+
+    def before_switch(self, number: int) -> BeforeSwitch:
+        """Take note of what must be compared once a partition, which is closed, has been replaced."""
+        drawn = {target: self._generation_of(target) for target in self.budgets.in_doubt(number)}
+        transaction = Transaction(self._storage)
+        self.erasure.note(transaction)  # The old rows stay in the files for a while.
+        transaction.rows.update(self.catalog.unmarked())
+        return BeforeSwitch(transaction, {target.space for target in listed(self._storage, number)}, drawn)
+
+    def after_switch(self, number: int, before: BeforeSwitch) -> None:
+        """Forget all that memory holds of a partition: rows of a peer's snapshot have replaced its own, and are durable."""
+        before.transaction.written()
+        partition = self.partitions.replaced(number)
+        self.catalog.replaced()
+        self.generations.forget_all()
+        self.eraser.forget_all()
+        self._rules.forget_all()
+        self._compactions.forget_all()
+        for cache in (self._shapes, self._indexes, self._rankings, self.documents, self._maps.sums):
+            cache.forget_partition(number)
+        spaces = set(before.spaces)
+        for target in listed(self._storage, number):
+            spaces.add(target.space)
+            if target.kind is Kind.BUDGET and target not in before.drawn:
+                self.budgets.replaced(target, ended=False)
+        for target, generation in before.drawn.items():
+            self.budgets.replaced(target, ended=self._generation_of(target) != generation)
+        self.garbage.replaced(number)
+        self.claims.keyed(number)
+        self._feed.replaced(number, spaces, partition.vector)
+
+    def _generation_of(self, target: Target) -> int:
+        return self.generations.current(Transaction(self._storage), target).number
+
+    @property
+    def clock_last(self) -> int:
+        """The greatest time of any operation that was issued or applied here."""
+        return self._clock.last
+
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def show(self, request: requests.ObjectRead[Any], target: Target) -> requests.AnyReply:
@@ -373,6 +425,8 @@ class Database:
 
     def document(self, target: Target) -> DocumentContext:
         """The rows of an object's current generation, of any kind, in a transaction of their own."""
+        if self.partitions.closed and target.partition in self.partitions.closed:
+            self.partitions.load(target.partition).check_open()
         transaction = Transaction(self._storage)
         return DocumentContext(transaction, self.generations.current(transaction, target).rows, target)
 

@@ -26,6 +26,7 @@ from shoal.node.peers.replicator import Replicator
 from shoal.node.replicas import SingleNode
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
+from shoal.node.snapshots import switching
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
@@ -56,6 +57,8 @@ class Node:
         self._feed = feed
         self._storage = storage
         self._environment = environment
+        if finished := switching.recover(storage):
+            _log.info("finished replacing %d partitions by snapshots of peers, as the last start had begun", len(finished))
         self._incarnation = Incarnation(storage, environment.entropy)
         self._commit = GroupCommit(
             storage,

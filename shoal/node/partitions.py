@@ -17,6 +17,7 @@ from shoal.cluster.operation import NO_TIP, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
+from shoal.errors import CatchingUp
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 
@@ -27,7 +28,7 @@ class Partition:
     Mutable.
     """
 
-    __slots__ = ("base", "bases", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
+    __slots__ = ("base", "bases", "closed", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
 
     def __init__(
         self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None, *, bases: dict[Origin, Tip] | None = None
@@ -36,6 +37,7 @@ class Partition:
         self.tips = tips
         self.bases = bases or {}
         self.base = VersionVector((origin, tip.sequence) for origin, tip in self.bases.items())
+        self.closed = False  # Whether it is being replaced, or was: a snapshot of a peer takes its place.
         vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
         self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
         self.durable = self.vector  # The part that survives a crash, and so may be sent to peers.
@@ -82,6 +84,18 @@ class Partition:
         self.durable = self.durable.advance(dot) if count == 1 else self.durable.join(VersionVector.of(dot))
         self._count(dot.origin, count)
 
+    def check_open(self) -> None:
+        """Check that it may be read and written.
+
+        Raises:
+            CatchingUp: it is being replaced.
+        """
+        if self.closed:
+            raise CatchingUp(
+                f"this node is replacing partition {self.number} by a peer's snapshot. Nothing was written. Try again in a "
+                "moment, or ask another node."
+            )
+
     def _count(self, origin: Origin, operations: int) -> None:
         self.operations += operations
         self.totals.add(origin, operations)
@@ -124,6 +138,8 @@ class Partitions:
         self._loaded: dict[int, Partition] = {}
         self.totals = Totals()
         """The durable operations of the loaded partitions."""
+        self.closed: set[int] = set()
+        """The partitions that are being replaced."""
 
     def load(self, number: int) -> Partition:
         """The partition of this number; the first call reads its tips and its base from storage."""
@@ -131,6 +147,26 @@ class Partitions:
         if found is None:
             found = self._loaded[number] = Partition(number, self._tips(number), self.totals, bases=self._bases(number))
         return found
+
+    def close(self, number: int) -> Partition:
+        """Let nobody read or write a partition, because it is about to be replaced."""
+        partition = self.load(number)
+        partition.closed = True
+        self.closed.add(number)
+        return partition
+
+    def reopen(self, number: int) -> None:
+        """The partition was not replaced."""
+        self.load(number).closed = False
+        self.closed.discard(number)
+
+    def replaced(self, number: int) -> Partition:
+        """Load a partition anew: its rows were replaced, and are durable. Its old object stays closed."""
+        before = self._loaded.pop(number)
+        for origin, sequence in before.durable.items():
+            self.totals.add(origin, -sequence)
+        self.closed.discard(number)
+        return self.load(number)
 
     def load_all(self) -> None:
         """Load every partition that holds anything."""

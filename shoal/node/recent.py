@@ -38,6 +38,11 @@ class Recent(Generic[T]):
             self._older, self._newer = self._newer, set()
         self._newer.add(member)
 
+    def clear(self) -> None:
+        """Remove all members."""
+        self._newer.clear()
+        self._older.clear()
+
     def drop(self, member: T) -> None:
         """Remove a member, if it is there."""
         self._newer.discard(member)

@@ -78,6 +78,10 @@ class Rules:
         """Drop the schemas of a space from memory, because one was put or deleted."""
         self._spaces.pop(space, None)
 
+    def forget_all(self) -> None:
+        """Drop all schemas from memory."""
+        self._spaces.clear()
+
     def any(self, space: str) -> bool:
         """Whether a space has any schema."""
         return bool(self._of_space(space))

@@ -20,6 +20,8 @@ Laws:
     D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
     X partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           indexes of an object's fields (derived)
     G partition₂ origin₁₆ sequence₈ nth₂              garbage: what an operation erased, until it is gone
+    E partition₂ kind₁ space₂₊ₙ name₂₊ₙ               the objects in the catalog that belong to a partition
+    S partition₂ piece₄                               pieces of a peer's snapshot of a partition, until it is installed
 """
 
 from __future__ import annotations
@@ -63,6 +65,16 @@ STATUS = b"T"
 SNAPSHOT = b"D"
 INDEX = b"X"
 GARBAGE = b"G"
+LISTED = b"E"
+STAGED = b"S"
+
+PARTITION_TABLES = (VECTOR, BASE, LISTED, OBJECT, LOG, KEY, GARBAGE)
+"""The tables of which each row belongs to one partition, whose number follows the table's byte, and is not derived.
+
+A snapshot of a partition holds its rows in these, in this order.
+"""
+DERIVED_TABLES = (SNAPSHOT, INDEX)
+"""The same of derived rows: they are deleted when the partition is replaced, and made again when they are needed."""
 
 
 def meta(name: str) -> bytes:
@@ -102,7 +114,7 @@ def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
 
 
 def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
-    """Partition, kind, space, name and the row's own key. It also splits a key below `index_rows`."""
+    """Partition, kind, space, name and the row's own key. It also splits keys below `index_rows`, and of `listed`."""
     partition, kind = int.from_bytes(key[1:3], "big"), Kind(key[3])
     space, rest = _take(key[4:])
     name, row = _take(rest)
@@ -128,6 +140,21 @@ def garbage(partition: int, dot: Dot, nth: int) -> bytes:
 def split_garbage(key: bytes) -> tuple[int, Dot]:
     """The partition and the dot of a key that `garbage` made."""
     return int.from_bytes(key[1:3], "big"), Dot.unpack(key[3 : 3 + DOT_BYTES])
+
+
+def listed(partition: int, kind: Kind, space: str, name: str) -> bytes:
+    """The row of an object in the list of its partition."""
+    return LISTED + partition.to_bytes(2, "big") + _identity(kind, space, name)
+
+
+def staged(partition: int, piece: int | None = None) -> bytes:
+    """The row of a staged piece, or with None the prefix of a partition's."""
+    return STAGED + partition.to_bytes(2, "big") + (b"" if piece is None else piece.to_bytes(4, "big"))
+
+
+def rows_of(table: bytes, partition: int) -> tuple[bytes, bytes]:
+    """The key range of a partition's rows in one of its tables."""
+    return table + partition.to_bytes(2, "big"), table + (partition + 1).to_bytes(2, "big")
 
 
 def request_key(partition: int, key: str) -> bytes:

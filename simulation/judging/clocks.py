@@ -9,7 +9,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.cluster import operation
@@ -106,7 +106,7 @@ class _Disk:
     def synced(self) -> None:
         """Nothing depends on it."""
 
-    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+    def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
         for key, value in rows.items():
             if value is not None and key[:1] == keys.LOG:
                 self._watch.issued(self._host, *keys.split_log(key), LogEntry.unpack(value))

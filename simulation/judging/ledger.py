@@ -31,6 +31,7 @@ from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
 from shoal.node.appliers import mutation
+from shoal.node.snapshots import switching
 from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -129,7 +130,7 @@ class Ledger:
 
     def lacking(self, disks: Mapping[str, Storage]) -> Iterator[str]:
         """What was acknowledged, and is not on as many of these disks as it was said to be, though they were not replaced."""
-        held = {name: _vectors(storage) for name, storage in disks.items()}
+        held = {name: vectors_of(storage) for name, storage in disks.items()}
         for promise in self._promises:
             left = [self._left(held, promise.partition, dot) for dot in promise.dots]
             if (most := max(left, key=len)) and len(most) >= promise.needed:
@@ -199,14 +200,16 @@ class Shelf:
         self.durable: dict[_Place, int] = {}
         self.origins: set[Origin] = set()
         self.losses = 0
+        self._replacing: dict[int, dict[_Place, int]] = {}  # By partition: the vector of the snapshot that replaces it.
         self._times: dict[int, int] = {}  # By partition: the greatest of the operations that are there.
         self._name = name
         self._ledger = ledger
         self._violated = violated
 
     def mounted(self, storage: Storage, /) -> None:
-        self.held = _vectors(storage)
+        self.held = vectors_of(storage)
         self._times = {}
+        self._replacing = {}
         for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
             self._time(_place(key)[0], Tip.unpack(tip).hlc)
         self.synced()
@@ -214,7 +217,10 @@ class Shelf:
     def replaced(self) -> None:
         self.losses += 1
 
-    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+    def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        for start, _ in ranges:
+            if start[:1] == keys.VECTOR:
+                self._replacing[int.from_bytes(start[1:3], "big")] = {}
         vectors: dict[_Place, int] = {}
         for key, value in rows.items():
             if value is None:
@@ -222,6 +228,8 @@ class Shelf:
             table = key[:1]
             if table == keys.LOG:
                 self._take(*keys.split_log(key), LogEntry.unpack(value))
+            elif table == keys.VECTOR and (replacing := self._replacing.get(_place(key)[0])) is not None:
+                replacing[_place(key)] = Tip.unpack(value).sequence
             elif table == keys.VECTOR:
                 vectors[_place(key)] = Tip.unpack(value).sequence
             elif table == keys.OBJECT and key[3] == Kind.THREAD:
@@ -229,6 +237,16 @@ class Shelf:
         for place, sequence in vectors.items():
             if self.held.get(place, 0) != sequence:
                 self._broken(place, f"the vector says {sequence}, and the log holds {self.held.get(place, 0)}")
+        for number in [number for number in self._replacing if rows.get(switching.marker_of(number), b"") is None]:
+            self._replaced(number)
+
+    def _replaced(self, number: int) -> None:
+        """The switch of a partition to a peer's snapshot is finished."""
+        brought = self._replacing.pop(number)
+        for place, sequence in list(self.held.items()):
+            if place[0] == number and brought.get(place, 0) < sequence:
+                self._broken(place, f"it was replaced by a snapshot that has {brought.get(place, 0)} of {sequence}")
+        self.held.update(brought)
 
     def synced(self) -> None:
         for place, sequence in self.held.items():
@@ -238,6 +256,9 @@ class Shelf:
     def _take(self, partition: int, dot: Dot, entry: LogEntry) -> None:
         place = partition, dot.origin
         body, is_new = self._ledger.wrote(self._name, partition, dot, entry)
+        if partition in self._replacing:
+            self._time(partition, body.hlc)
+            return
         if self.held.get(place, 0) + 1 != dot.sequence:
             self._broken(place, f"operation {dot.sequence} is written after {self.held.get(place, 0)}")
         for origin, sequence in body.context:
@@ -289,8 +310,13 @@ def _place(vector_key: bytes) -> _Place:
     return int.from_bytes(vector_key[1:3], "big"), Origin(vector_key[3:])
 
 
-def _vectors(storage: Storage) -> dict[_Place, int]:
-    return {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+def vectors_of(storage: Storage) -> dict[_Place, int]:
+    """What a disk holds, once the node has started on it: switches to snapshots that were begun are finished then."""
+    found = {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+    for number, pieces in switching.marked(storage).items():
+        for rows in switching.all_staged(storage, number, pieces):
+            found.update({_place(key): Tip.unpack(tip).sequence for key, tip in rows if key[:1] == keys.VECTOR})
+    return found
 
 
 def _dot(partition: int, dot: Dot) -> str:

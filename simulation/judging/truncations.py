@@ -5,12 +5,13 @@ Laws:
   forgotten.
 - The rows that leave, and the base that says so, are one write.
 - A key goes only once its node holds every operation that has it.
+- A partition that is replaced by a peer's snapshot is not truncated by that.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import Dot, Origin
@@ -41,14 +42,19 @@ class TruncationWatch:
     def synced(self) -> None:
         """Nothing depends on it."""
 
-    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
+    def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        replaced = {start[1:3] for start, _ in ranges if start[:1] == keys.VECTOR}  # By a peer's snapshot.
+        for place in [place for place in self._bases if place[0].to_bytes(2, "big") in replaced]:
+            del self._bases[place]
         for key, value in rows.items():
             if value is not None and key[:1] == keys.BASE:
                 self._raised(_place(key), Tip.unpack(value).sequence)
         for key, value in rows.items():
-            if value is None and key[:1] == keys.LOG:
+            if value is not None or key[1:3] in replaced:
+                continue
+            if key[:1] == keys.LOG:
                 self._left(*keys.split_log(key))
-            elif value is None and key[:1] == keys.KEY:
+            elif key[:1] == keys.KEY:
                 self._expired(int.from_bytes(key[1:3], "big"), key[3:].decode())
 
     def _raised(self, place: tuple[int, Origin], sequence: int) -> None:

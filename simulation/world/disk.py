@@ -36,8 +36,8 @@ class Watcher(Protocol):
         """What was there is lost: another disk, or an older state of it, is in its place."""
         ...
 
-    def wrote(self, rows: Mapping[bytes, bytes | None], /) -> None:
-        """Rows were put, or deleted (None)."""
+    def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        """Rows were put, or deleted (None), also those in these ranges."""
         ...
 
     def synced(self) -> None:
@@ -153,7 +153,7 @@ class SimulatedDisk:
         number = self._storage.write(rows, ranges)
         self._disk.corrupt.difference_update(rows)
         for watcher in self._disk.watchers:
-            watcher.wrote({**dict.fromkeys(deleted), **rows} if deleted else rows)
+            watcher.wrote({**dict.fromkeys(deleted), **rows} if deleted else rows, ranges)
         self._trace.note(self._life.name, "writes", f"{number}: {len(rows)} rows {_checksum(rows):08x}")
         if holds_snapshot:
             self._points.passed("snapshot")

@@ -22,9 +22,7 @@ from aiohttp import ClientConnectionError, web
 
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
-from shoal.cluster.operation import Tip
 from shoal.config import Config
-from shoal.crdt.rows import successor
 from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.node import Node
@@ -33,6 +31,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.storage import keys
+from simulation.judging.ledger import vectors_of
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
 from simulation.world.environment import START_MS
@@ -134,8 +133,7 @@ class SimulatedNode:
 
     def held(self) -> dict[bytes, int]:
         """How many operations its disk holds durably, by partition and origin."""
-        tips = self.disk.copy().scan(keys.VECTOR, successor(keys.VECTOR))
-        return {key: Tip.unpack(tip).sequence for key, tip in tips}
+        return {keys.vector(*place): sequence for place, sequence in vectors_of(self.disk.copy()).items()}
 
     # ── its lives ─────────────────────────────────────────────────────────────
 

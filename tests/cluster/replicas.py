@@ -15,7 +15,7 @@ from msgspec import Raw
 from shoal.cluster import messages, operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Send
-from shoal.cluster.limits import Limits
+from shoal.cluster.limits import Limits, SnapshotLimits
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Want, encode_shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.cluster.quarantine import taken
@@ -33,6 +33,7 @@ LIMITS = Limits(
     early_bytes_max=20_000,
     quarantine_max=4,
     quarantine_s=5.0,
+    snapshots=SnapshotLimits(operations_min=1 << 30),  # A toy replica fetches logs alone.
 )
 SUPPLY_OPERATIONS = 8
 

@@ -54,14 +54,21 @@ def shown_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def pushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    sound = Replicator._logged
+    sound = Replicator.__init__
 
-    def eager(self: Replicator, logged: Logged) -> None:
-        sound(self, logged)
-        self._protocol.issued([encode_shipment(logged.shipment)])
-        self._carry_out()
+    def init(self: Replicator, database: Database, *args: object, **options: object) -> None:
+        sound(self, database, *args, **options)  # type: ignore[arg-type]
+        queue = database.issuer.on_logged
 
-    patch.setattr(Replicator, "_logged", eager)
+        def eager(logged: Logged) -> None:
+            assert queue is not None
+            queue(logged)
+            self._protocol.issued([encode_shipment(logged.shipment)])
+            self._carry_out()
+
+        database.issuer.on_logged = eager
+
+    patch.setattr(Replicator, "__init__", init)
 
 
 def had_before_the_fsync(patch: pytest.MonkeyPatch) -> None:

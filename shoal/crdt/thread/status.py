@@ -74,12 +74,19 @@ def current(rows: Rows) -> StatusRecord | None:
     Raises:
         StoreCorrupt: the row cannot be decoded.
     """
-    for _, stored in rows.scan(MOVE, reverse=True, limit=1):
-        try:
-            return _decoder.decode(stored)
-        except ValueError as error:
-            raise StoreCorrupt(f"a thread's status cannot be decoded ({error}). Run `shoal verify`.") from None
-    return None
+    return next((decode(stored) for _, stored in rows.scan(MOVE, reverse=True, limit=1)), None)
+
+
+def decode(stored: bytes) -> StatusRecord:
+    """A stored move.
+
+    Raises:
+        StoreCorrupt: the row cannot be decoded.
+    """
+    try:
+        return _decoder.decode(stored)
+    except ValueError as error:
+        raise StoreCorrupt(f"a thread's status cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
 def is_held(standing: StatusRecord | None) -> bool:

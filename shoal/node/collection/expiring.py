@@ -98,7 +98,7 @@ class ClaimSweeper:
                 await asyncio.gather(task, return_exceptions=True)
 
     def keyed(self, partition: int) -> None:
-        """A write with a key is being made in a partition."""
+        """A write with a key is being made in a partition, or a snapshot has brought some."""
         if partition in self._due:
             return
         self._due[partition] = self._now_ms() + self._span_ms
@@ -161,6 +161,9 @@ class ClaimSweeper:
 
     async def _look(self, number: int, now: int) -> None:
         """Remove what can be removed in a partition, and note when to look again."""
+        if number in self._partitions.closed:
+            self._due[number] = now + self._step_ms  # It is being replaced.
+            return
         stable = self._stable(number)
         oldest: int | None = None
         for target in self._objects(number, _PARTS):
@@ -187,6 +190,8 @@ class ClaimSweeper:
         oldest: int | None = None
         after: bytes | None = None
         while True:
+            if target.partition in self._partitions.closed:
+                return 0
             whole = self._generations.current(Transaction(self._storage), target).rows
             rows = Within(whole, part)
             found = expiring.claims(rows, after=after, limit=SLICE)

@@ -174,6 +174,14 @@ class Collector:
             if self.count(1):
                 self._stir()
 
+    def replaced(self, number: int) -> None:
+        """Look at the entries of a partition anew, because its rows were replaced."""
+        prefix = keys.rows_of(keys.GARBAGE, number)[0]
+        for key in [key for key in self._waiting if key.startswith(prefix)]:
+            del self._waiting[key]
+        if self.count(1):
+            self._stir()
+
     def count(self, most: int) -> int:
         """The number of entries in the queue; counting stops at `most`."""
         return sum(1 for _ in self._storage.scan(keys.GARBAGE, successor(keys.GARBAGE), limit=most))
@@ -199,7 +207,7 @@ class Collector:
         waits: dict[str, None] = {}
         stable: dict[Garbage, list[GarbageEntry]] = {}
         for entry in entries:
-            if entry.garbage.target in self._held:
+            if entry.garbage.target in self._held or entry.partition in self._partitions.closed:
                 continue
             if await self._stable(entry, waits):
                 stable.setdefault(entry.garbage, []).append(entry)
@@ -238,10 +246,15 @@ class Collector:
         return False
 
     async def _sweep(self, entries: list[GarbageEntry]) -> None:
+        partition = self._partitions.load(entries[0].partition)
         for piece in self._sweeps[entries[0].garbage.what](entries):
+            if partition.closed:
+                return  # It is replaced: what was read of it does not count.
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
             await self._pause()
+        if partition.closed:
+            return
         transaction = Transaction(self._storage)
         for entry in entries:
             transaction.delete(entry.key)
@@ -350,6 +363,15 @@ class Collector:
             self._storage.reclaim()
             self._unreclaimed = False
             self._reclaim_at = self._now() + self._config.reclaim_interval_s
+
+
+def unpack(packed: bytes) -> Garbage:
+    """The garbage in the value of an entry.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    return _decoder.decode(packed)
 
 
 def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:

@@ -70,6 +70,10 @@ class Generations:
         transaction.when_written(lambda: self._first.drop(target))
         return deletion.apply(ObjectRows(transaction, keys.object_rows(target.partition, *target)), stamp, change)
 
+    def forget_all(self) -> None:
+        """Forget what is remembered of all objects."""
+        self._first.clear()
+
     def forget(self, target: Target) -> None:
         """Forget what is remembered of an object, so that the next request reads it."""
         self._first.drop(target)
@@ -114,6 +118,11 @@ def dead_range(target: Target, current: int) -> tuple[bytes, bytes]:
         assert stop is not None  # It begins with the table's byte.
         return prefix + b"\x01", stop
     return prefix + deletion.prefix(ended), prefix + deletion.prefix(current)
+
+
+def current_of(row: bytes, value: bytes) -> bytes:
+    """The prefix of the rows of an object's current generation, given the first of all its rows."""
+    return deletion.prefix(deletion.unpack(value).generation) if row == deletion.ROW else b""
 
 
 def split(row: bytes) -> tuple[int, bytes]:

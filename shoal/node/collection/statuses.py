@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from contextlib import suppress
 from itertools import islice
 
@@ -27,13 +28,19 @@ _PAUSE_S = 0.5  # If too many writes wait for the disk.
 
 
 class StatusLister:
-    """The background task that lists the threads of an old directory under their statuses."""
+    """The background task that lists the threads of an old directory under their statuses.
 
-    def __init__(self, storage: Storage, commit: GroupCommit, *, catalog: Catalog, generations: Generations) -> None:
+    `closed`: the partitions that are being replaced.
+    """
+
+    def __init__(
+        self, storage: Storage, commit: GroupCommit, *, catalog: Catalog, generations: Generations, closed: Container[int]
+    ) -> None:
         self._storage = storage
         self._commit = commit
         self._catalog = catalog
         self._generations = generations
+        self._closed = closed
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,6 +68,8 @@ class StatusLister:
             if piece is None:
                 self._catalog.mark_indexed(transaction)
             for target in piece or ():
+                if target.partition in self._closed:
+                    continue  # It is being replaced, and its threads are listed with that.
                 with suppress(StoreCorrupt):  # It is listed once it has been rebuilt.
                     self._list(transaction, target)
             if not transaction.rows:

@@ -160,6 +160,8 @@ class Truncator:
         partition = self._partitions.load(number)
         vector = partition.vector
         await self._commit.wait_durable(partition.written)
+        if partition.closed:
+            return False  # A snapshot replaces it.
         others = self._replicas.holdings(number).values()
         owners = [Holding(vector, vector), *others]
         more = self._truncate(partition, owners)

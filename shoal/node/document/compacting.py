@@ -65,6 +65,10 @@ class Compactions:
         self.writers: Writers = {Compact: self._compact}
         self.readers: Readers = {}
 
+    def forget_all(self) -> None:
+        """Drop all merged updates that wait for their requests."""
+        self._folded.clear()
+
     def _check(self, request: Compact) -> None:
         check_name("document", request.document)
         if not 0 <= request.older_than_ms < _AGE_MS_MAX:

@@ -39,6 +39,7 @@ from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
+from shoal.storage import keys
 
 CLIENT_ID_BITS = 53
 _CHORES_MAX = 1024
@@ -452,6 +453,14 @@ class Documents:
             return None
         live, rows = self._load(place).live, place.rows
         return requests.Edit(live.snapshot(), document.roots(rows), document.authors(rows), named(rows))
+
+    def forget_partition(self, number: int) -> None:
+        """Drop the live replicas of a partition's documents, those in the making too, because its rows were replaced."""
+        prefix = keys.rows_of(keys.SNAPSHOT, number)[0]
+        for key in [key for key in self._open if key.startswith(prefix)]:
+            self._drop(key)
+        for key, opening in self._opening.items():
+            opening.is_void = opening.is_void or key.startswith(prefix)
 
     def forget(self, transaction: Transaction, target: Target) -> None:
         """Drop the live replica and the snapshot, because the document's rows are replaced or deleted."""

@@ -89,6 +89,11 @@ class Indexes:
                 self.on_due(target)
         return found
 
+    def forget_partition(self, number: int) -> None:
+        """Forget what is known of the objects of a partition, because its rows were replaced."""
+        for target in [target for target in self._standings if target.partition == number]:
+            del self._standings[target]
+
     def moved(self, target: Target) -> None:
         """Forget the states of an object's indexes, because new ones were written or its generation ended."""
         self._standings.pop(target, None)

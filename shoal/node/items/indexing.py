@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 
 from shoal.config import Config
 from shoal.crdt.items import items
@@ -37,12 +38,15 @@ _DUE_MAX = 4096  # Objects that wait. One that is left out is noted again by a s
 
 
 class Indexer:
-    """The background task that makes indexes match what is declared."""
+    """The background task that makes indexes match what is declared. `closed`: the partitions that are being replaced."""
 
-    def __init__(self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config) -> None:
+    def __init__(
+        self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config, *, closed: Container[int]
+    ) -> None:
         self._storage = storage
         self._commit = commit
         self._indexes = indexes
+        self._closed = closed
         self._config = config
         self._due: dict[Target, None] = {}
         self._task: asyncio.Task[None] | None = None
@@ -83,6 +87,8 @@ class Indexer:
 
     def _advance(self, target: Target) -> int | None:
         """Build or erase one piece; returns the number of its write, or None if there is nothing to do."""
+        if target.partition in self._closed:
+            return None  # It is replaced, without its indexes: their next use makes them due.
         transaction = Transaction(self._storage)
         prefix = prefix_of(transaction, target)
         wanted, found = declared(transaction, prefix), standings(transaction, prefix)

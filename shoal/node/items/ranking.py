@@ -145,6 +145,11 @@ class Rankings:
             self._matrices.popitem(last=False)
         return self._bytes() <= self._config.vector_cache_bytes
 
+    def forget_partition(self, number: int) -> None:
+        """Drop the vectors of a partition's items, because its rows were replaced."""
+        for root in [root for root in self._matrices if root.target.partition == number]:
+            del self._matrices[root]
+
     def _bytes(self) -> int:
         return sum(matrix.size_bytes for matrix in self._matrices.values())
 

@@ -142,6 +142,8 @@ class Outgoing:
 
     def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
         partition = self._partitions.load(number)
+        if partition.closed:
+            return iter(())
         runs = [
             self._run(number, Origin(origin), first, min(last, partition.durable[Origin(origin)]))
             for _, origin, first, last in ranges

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
 from shoal.cluster.operation import Tip
+from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.thread import dag
@@ -115,6 +116,9 @@ class ReadRepairer:
             InvalidName: the space or the thread has an illegal name.
         """
         if lost.kind != Kind.THREAD:
+            return RepairReply(lost.id, [])
+        closed = self.database.partitions.closed
+        if closed and partition_of(lost.space, lost.name) in closed:
             return RepairReply(lost.id, [])
         target = Target(Kind.THREAD, check_name("space", lost.space), check_name("thread", lost.name))
         transaction = self.database.document(target).transaction
@@ -225,6 +229,7 @@ class ObjectRepair:
     def __init__(self, mender: ReadRepairer, target: Target) -> None:
         self._mender = mender
         self._target = target
+        self._partition = mender.database.partitions.load(target.partition)
         self._place: DamagedObject | None = None
         self._found: dict[bytes, bytes] = {}
         self._written: set[bytes] = set()
@@ -232,6 +237,7 @@ class ObjectRepair:
 
     async def repair(self, error: StoreCorrupt, /) -> None:
         """See `ReadRepair.repair`. A first failure fetches the rows; the second shows that they are needed and writes them."""
+        self._partition.check_open()
         lost = tuple([row for row in error.lost if mendable(row) and row not in self._written])
         generation = self._mender.database.generations.current(
             self._mender.database.document(self._target).transaction, self._target
@@ -243,6 +249,7 @@ class ObjectRepair:
             raise self._failure(error)
         useful = {row: self._found.pop(row) for row in lost if row in self._found}
         if useful:
+            self._partition.check_open()
             await self._write({generation.rows.key(row): value for row, value in useful.items()}, error)
             self._written |= useful.keys()
             return

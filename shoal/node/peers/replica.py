@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.cluster.limits import Limits
+from shoal.cluster.limits import Limits, SnapshotLimits
 from shoal.config import Config
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.node.database import Database
@@ -52,4 +52,13 @@ def limits_of(config: Config) -> Limits:
         quarantine_max=config.quarantine_max,
         quarantine_s=config.quarantine_s,
         early_s=config.early_s,
+        snapshots=SnapshotLimits(
+            operations_min=config.snapshot_operations_min,
+            open_max=config.snapshots_open_max,
+            ahead=config.snapshot_pieces_ahead_max,
+            answer_s=config.quorum_timeout_s,
+            idle_s=config.snapshot_idle_s,
+            pause_s=config.sync_interval_s,
+            pause_s_max=config.peer_pause_s_max,
+        ),
     )

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Raw
 
@@ -39,6 +38,8 @@ from shoal.cluster.messages import (
     RightsRequest,
     Rows,
     Shipment,
+    SnapshotPiece,
+    SnapshotRequest,
     Supply,
     Trouble,
     Vectors,
@@ -47,14 +48,12 @@ from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
 from shoal.config import Config
-from shoal.crdt.dot import Dot, Origin
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.roster import Roster
-from shoal.node.partitions import Partition
 from shoal.node.peers import vetting
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.clocks import ClockComparison
@@ -69,6 +68,8 @@ from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
 from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
+from shoal.node.peers.settling import Settling
+from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
@@ -79,17 +80,6 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
-
-
-class _Unsettled(NamedTuple):
-    """Operations of one origin that are written but not durable yet."""
-
-    number: int  # Of the storage write.
-    partition: Partition
-    last: Dot
-    operations: int
-    shipment: Shipment | None  # If it is one that was issued here;
-    peer: bytes  # else the peer that sent them.
 
 
 class Replicator:
@@ -112,7 +102,7 @@ class Replicator:
         self._incarnation = incarnation
         self._environment = environment
         self._config = config
-        self._unsettled: deque[_Unsettled] = deque()  # Bounded by `writes_pending_max` writes.
+        self._settling = Settling(database.partitions)
         self._ticking: asyncio.Task[None] | None = None
         self._step_pace = document_pace(config)
         self._pace = Pace(config)
@@ -217,6 +207,18 @@ class Replicator:
             software=software,
             entered=self._entered,
         )
+        self._snapshots = SnapshotExchange(
+            self._protocol,
+            database,
+            storage=storage,
+            commit=commit,
+            outlets=self._outlets,
+            installed=self._replaced,
+            named=members.name_of,
+            incarnation=incarnation,
+            environment=environment,
+            config=config,
+        )
         self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             Rows: self._compared,
             Objects: self._compared,
@@ -250,6 +252,7 @@ class Replicator:
         await self.memberships.changes.stop()
         await self._mender.stop()
         await self.scrubber.stop()
+        await self._snapshots.stop()
 
     @property
     def early(self) -> int:
@@ -308,6 +311,7 @@ class Replicator:
         for node in gone:
             self.scrubber.forget(node)
             self._clocks.forget(node)
+            self._snapshots.forget(node)
         self._carry_out()
         self.quorum.recount()
 
@@ -355,6 +359,9 @@ class Replicator:
             await self._deliver(peer.node, decoded.operations)
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
+        elif isinstance(decoded, SnapshotRequest | SnapshotPiece):
+            await self._snapshots.heard(peer.node, decoded)
+            self._carry_out()
         elif isinstance(decoded, Motion):
             if self.memberships.is_current(epoch):
                 self.register.heard(peer.node, decoded)
@@ -366,6 +373,13 @@ class Replicator:
                 self.quorum.stir()
         self._admission.seek()
         self.quorum.settle(peer.node)
+
+    def _replaced(self, partition: int) -> None:
+        """A peer's snapshot has replaced a partition, durably."""
+        self.scrubber.forget_partition(partition)
+        self._carry_out()
+        self.quorum.applied([partition])
+        self._admission.seek()
 
     def _compared(self, peer: bytes, message: Rows | Objects) -> None:
         self.scrubber.heard(peer, message, self._environment.monotonic())
@@ -429,6 +443,8 @@ class Replicator:
         for arrival in again:
             if not self._database.incoming.same(arrival):
                 self._protocol.refused(peer, arrival.shipment, taken(arrival.shipment), now)
+        if closed := self._database.partitions.closed:  # They stay missing there, and are fetched again if they are needed.
+            ready = [arrival for arrival in ready if arrival.shipment.partition not in closed]
         if not ready:
             return
         try:
@@ -437,36 +453,21 @@ class Replicator:
             return  # They stay missing, and are fetched again.
         for arrival, error in received.refused:
             self._protocol.refused(peer, arrival.shipment, error, now)
-        runs: dict[tuple[int, Origin], list[int]] = {}
-        for arrival in received.applied:
-            runs.setdefault((arrival.shipment.partition, arrival.dot.origin), []).append(arrival.dot.sequence)
-        for (number, origin), sequences in runs.items():
-            partition, last = self._database.partitions.load(number), Dot(origin, sequences[-1])
-            self._unsettled.append(_Unsettled(received.number, partition, last, len(sequences), None, peer))
-        partitions = {number for number, _ in runs}
+        partitions = self._settling.applied(peer, received.number, received.applied)
         self._protocol.applied(partitions)
         self.quorum.applied(partitions)
 
     # ── what the node did ─────────────────────────────────────────────────────
 
     def _logged(self, logged: Logged) -> None:
-        shipment = logged.shipment
         self._pace.stir()
-        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, 1, shipment, b""))
+        self._settling.issued(logged)
 
     def durable(self, number: int) -> None:
         """A group commit made all writes up to this number durable: push and acknowledge them. Must not raise."""
-        issued: list[Raw] = []
-        stored: list[tuple[bytes, int, Dot, int]] = []
-        while self._unsettled and self._unsettled[0].number <= number:
-            settled = self._unsettled.popleft()
-            settled.partition.settle(settled.last, settled.operations)
-            if settled.shipment is None:
-                stored.append((settled.peer, settled.partition.number, settled.last, settled.operations))
-            elif self._outlets:
-                issued.append(messages.encode_shipment(settled.shipment))
-        if issued:
-            self._protocol.issued(issued)
+        issued, stored = self._settling.settle(number)
+        if issued and self._outlets:
+            self._protocol.issued([messages.encode_shipment(shipment) for shipment in issued])
         if stored:
             self._protocol.stored(stored)
         if self._admission.durable(number):
@@ -490,6 +491,7 @@ class Replicator:
                 if self._commit.failed is None:  # These records may be late.
                     self._admission.keep_record()
                     self._marking.record(self._protocol, now)
+                self._snapshots.tick()
                 self.scrubber.tick(now, pieces=ticks)
                 self.register.tick(now)
                 self._clocks.tick(now)

@@ -99,6 +99,8 @@ class Listings:
             bookmark.note(partition, vector)
 
     async def _reach_all(self, bookmark: Bookmark) -> None:
+        for number in self._database.partitions.closed:
+            self._database.partitions.load(number).check_open()
         for partition, wanted in list(bookmark):
             if not self._database.holds(partition, wanted):
                 await self._replicas.wait_applied(partition, wanted)

@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
-from shoal.errors import StoreCorrupt
+from shoal.errors import ShoalError, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.database import Database
 from shoal.node.handler import Answers
@@ -79,7 +79,14 @@ class Reads:
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
             await self._replicas.wait_applied(partition, wanted)
-        reply, shown = await read()
+        here = self._database.partitions.load(partition)
+        here.check_open()
+        try:
+            reply, shown = await read()
+        except ShoalError:
+            here.check_open()
+            raise
+        here.check_open()  # It may have been replaced between two steps of the read.
         # The answer may be ahead of the disk; a crash must not take it back.
         await self._database.durable_of(partition)
         if stale and not shown.dominates(wanted):

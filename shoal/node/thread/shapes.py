@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.cluster.partition import partition_of
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, pruning, tree
 from shoal.crdt.thread.channel import Pieces, Recipe, Shape
@@ -69,6 +70,11 @@ class ShapeCache:
     def forget(self, space: str, thread: str) -> None:
         """Drop all checkpoints of a thread, because it was deleted or its rows are replaced."""
         for spot in [spot for spot in self._entries if spot.thread == thread and spot.space == space]:
+            self._drop(spot)
+
+    def forget_partition(self, number: int) -> None:
+        """Drop all checkpoints of a partition, because its rows were replaced."""
+        for spot in [spot for spot in self._entries if partition_of(spot.space, spot.thread) == number]:
             self._drop(spot)
 
     def drop(self, spots: Iterable[Spot]) -> None:

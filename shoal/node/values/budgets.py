@@ -198,6 +198,21 @@ class Budgets:
         transaction.when_written(partial(self._settle, target))
         transaction.when_written(partial(self.keep, target, 0))
 
+    def in_doubt(self, number: int) -> list[Target]:
+        """The budgets of a partition with unsure draws."""
+        return [target for target in self.unsure if target.partition == number]
+
+    def replaced(self, target: Target, *, ended: bool) -> None:
+        """The rows of a budget were replaced; `ended`: its generation has ended meanwhile, and with it its unsure draws.
+
+        Other unsure draws stay: an operation of this node made them, and is among the new rows too.
+        """
+        if ended:
+            self._settle(target)
+            self.keep(target, 0)
+        if self.on_change is not None:
+            self.on_change(target)
+
     def usable(self, rows: Rows, target: Target) -> int:
         """The amount that this incarnation may spend."""
         own = self._incarnation.current

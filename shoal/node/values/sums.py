@@ -53,6 +53,11 @@ class Sums:
         """This write changes a key otherwise; with None it may change any key of the map."""
         transaction.when_written(partial(self._drop, target, key))
 
+    def forget_partition(self, number: int) -> None:
+        """Forget the sums of a partition's maps, because its rows were replaced."""
+        for place in [place for place in self._known if place[0].partition == number]:
+            del self._known[place]
+
     def receive(self, transaction: Transaction, target: Target, change: ormap.Change, fresh: str | None) -> None:
         """A peer's change of a map was applied. `fresh`: its request's key, if no other operation has it."""
         if isinstance(change, ormap.Add) and is_of(change.request, fresh):

@@ -50,7 +50,7 @@ class Evidence:
 
     def _read(self, number: int, start: bytes, stop: bytes, *, slack: int) -> Piece | None:
         partition = self._partitions.load(number)
-        if partition.vector != partition.durable:
+        if partition.closed or partition.vector != partition.durable:
             return None
         rows_max, bytes_max = self._config.scrub_piece_rows * slack, self._config.scrub_piece_bytes * slack
         rows: list[tuple[bytes, bytes, bytes]] = []

@@ -127,9 +127,7 @@ class Rebuilder:
                         **supplied,
                         **{dot: sent for dot, sent in found.items() if dot not in erased_here or _has_any(sent)},
                     }
-                elif (
-                    self._partitions.load(place.partition).vector == vector and not self._partitions.load(place.partition).base
-                ):
+                elif not partition.closed and partition.vector == vector and not partition.base:
                     outcome = await self._replace(place, made, again=not asked.isdisjoint(supplied))
                     return Outcome.DEAD if dead else outcome
         except ShoalError:

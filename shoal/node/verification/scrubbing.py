@@ -84,6 +84,16 @@ class Scrubber:
         """Drop the differences from a node that another directory has replaced."""
         self._differences.leave(peer)
 
+    def forget_partition(self, number: int) -> None:
+        """Forget what was found of a partition, because its rows were replaced."""
+        prefix = bounds(number)[0]
+        for name in {*self._outcomes, *self._dangling, *self._due, *(found.object for found in self._differences.all())}:
+            if name.startswith(prefix):
+                self._differences.forget(name)
+                self._outcomes.pop(name, None)
+                self._dangling.discard(name)
+                self._due.pop(name, None)
+
     @property
     def fetches(self) -> bool:
         """Whether a save lacks data that it builds on, for which peers are asked repeatedly."""

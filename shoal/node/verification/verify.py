@@ -209,3 +209,8 @@ def _check_catalog(storage: Storage, there: set[_Named], truncated: set[int], re
             continue  # It may exist without rows, as a counter whose adds sum to 0.
         what = "is listed and does not exist" if (space, kind, name) in listed else "exists and is not listed"
         report.problem(f"{kind.label} {name!r} of space {space!r} {what}")
+    wanted = {keys.listed(partition_of(space, name), kind, space, name): b"" for space, kind, name in listed}
+    stored = dict(storage.scan(keys.LISTED, successor(keys.LISTED)))
+    for key in sorted(wanted.keys() | stored.keys()):
+        if wanted.get(key) != stored.get(key):
+            report.problem(f"row {key.hex()} in the list of a partition is missing, damaged, or of no object in the catalog")

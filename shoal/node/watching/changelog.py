@@ -77,7 +77,9 @@ class Changelog:
     def since(self, number: int, seen: VersionVector, target: VersionVector, *, limit: int) -> list[Logged] | None:
         """Up to `limit` operations of a partition that `target` covers and `seen` does not; None if the log lacks one."""
         base = self._partitions.load(number).base
-        if any(base[origin] >= missing.start for origin, missing in target.missing(seen).items()):
+        if number in self._partitions.closed or any(
+            base[origin] >= missing.start for origin, missing in target.missing(seen).items()
+        ):
             return None
         runs = [self._run(number, origin, missing, limit) for origin, missing in target.missing(seen).items()]
         try:

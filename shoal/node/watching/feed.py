@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
+from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, SlowConsumer
@@ -115,6 +116,19 @@ class Subscriber:
         self._bytes += (size := _size(push))
         self._waiting.appendleft(_Waiting(push, size, partition, seen))
         self._wake.set()
+
+    def replaced(self, number: int, vector: VersionVector) -> None:
+        """A peer's snapshot has replaced a partition, which is at `vector` now. Its changes cannot be told one by one."""
+        wanted = self.subscription
+        if isinstance(wanted, Watch) or partition_of(wanted.space, wanted.document) == number:
+            self._waiting.clear()
+            self._bytes = 0
+            self.end(
+                SlowConsumer(
+                    f"this node was too far behind the others, and has replaced partition {number} by a peer's snapshot. "
+                    "Read the current state, and subscribe again."
+                )
+            )
 
     def end(self, error: ShoalError) -> None:
         """Raise `error` once all waiting pushes were taken."""
@@ -256,6 +270,12 @@ class Feed:
     def _go_on(self) -> None:
         self._turn = None
         self._tell(TOLD_PER_TURN)
+
+    def replaced(self, number: int, spaces: Iterable[str], vector: VersionVector) -> None:
+        """Tell subscribers of these spaces, which have objects in a partition that was replaced, to start again."""
+        for space in spaces:
+            for subscriber in list(self._audiences.get(space, ())):
+                subscriber.replaced(number, vector)
 
     @property
     def bytes_max(self) -> int:

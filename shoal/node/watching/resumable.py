@@ -115,6 +115,12 @@ class ResumableWatch(Subscriber):
             self._reset(f"more than {self._bytes_max} bytes of changes waited for this watcher")
         self._wake.set()
 
+    def replaced(self, number: int, vector: VersionVector) -> None:
+        """See `Subscriber.replaced`: one Reset stands for everything that the snapshot brought."""
+        self._here[number] = vector
+        self._at.join(number, vector)
+        self._reset(f"this node has replaced partition {number} by a peer's snapshot")
+
     def _is_known(self, number: int, dot: Dot, nth: int) -> bool:
         if self._here.get(number, NOTHING_SEEN).covers(dot):
             return True

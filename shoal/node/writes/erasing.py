@@ -169,6 +169,10 @@ class Eraser:
         self._unpruned.put(target)
         return False
 
+    def forget_all(self) -> None:
+        """Forget which threads have no pruned checkpoint."""
+        self._unpruned.clear()
+
     def check(self, change: Mutation) -> None:
         """Check a peer's change, if it is a deletion.
 

@@ -171,6 +171,8 @@ class Issuer:
             ShoalError: as the data types say. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
+        if partition.closed:
+            partition.check_open()
         if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
             return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
         writing = _Writing(located, Transaction(self._storage), partition, key)

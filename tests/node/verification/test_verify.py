@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused, NotFound
@@ -148,7 +149,9 @@ def test_progress_is_told_of_each_partition(rows: dict[bytes, bytes]) -> None:
 
 
 def test_problems_are_counted_past_those_that_are_listed(rows: dict[bytes, bytes]) -> None:
-    extra = {keys.catalog("s", Kind.THREAD, f"t{n:04}"): b"" for n in range(PROBLEMS_LISTED_MAX + 5)}
+    names = [f"t{n:04}" for n in range(PROBLEMS_LISTED_MAX + 5)]
+    extra = {keys.catalog("s", Kind.THREAD, name): b"" for name in names}
+    extra |= {keys.listed(partition_of("s", name), Kind.THREAD, "s", name): b"" for name in names}
     report = report_of(rows | extra)
     assert (report.problem_count, len(report.problems)) == (PROBLEMS_LISTED_MAX + 5, PROBLEMS_LISTED_MAX)
 

@@ -61,7 +61,7 @@ def operation_rows(
 
 
 def write(shelf: Shelf, rows: dict[bytes, bytes | None], *, synced: bool = True) -> None:
-    shelf.wrote(rows)
+    shelf.wrote(rows, [])
     if synced:
         shelf.synced()
 

@@ -1,0 +1,276 @@
+"""Decide which partitions to take by snapshot, from which peer, and what to ask next.
+
+    look · truncated · received · staged · failed · installed · next   →   requests
+
+Laws:
+- A partition is taken by snapshot if a peer truncated its log beyond what this replica holds, or if the partition is empty
+  here, or nearly, and a peer holds more than `operations_min` operations in it. Meanwhile its log is not fetched.
+- A snapshot comes from one peer, in pieces, which are taken in their order. At most `open_max` are under way, each with
+  at most `ahead` pieces that were asked for and not staged.
+- A lost piece is asked for again. A peer that sends nothing for `idle_s`, or whose snapshot cannot be used, is left alone
+  for a while, each time for twice as long, up to `pause_s_max`, and another peer is asked. If all peers failed several
+  times, and the log is still there, it is fetched instead.
+- The pieces are hashed as a whole. A snapshot whose hash differs is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+from shoal.cluster.knowledge import Knowledge, Replica
+from shoal.cluster.limits import SnapshotLimits
+from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_DOUBLINGS_MAX = 16
+_FAILURES_MAX = 3  # Of one peer, before the log is fetched instead.
+_NEARLY_EMPTY = 8  # A peer holds so many times more operations.
+
+
+class SnapshotProgress(NamedTuple):
+    """How far this replica is, since it started."""
+
+    due: int  # Partitions that are still to be taken, or under way.
+    taken: int  # Partitions that were replaced.
+    bytes: int  # That arrived, of these and of others.
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """A snapshot on its way here."""
+
+    peer: bytes
+    attempt: int
+    heard: float  # When it moved last.
+    id: bytes = b""
+    taken: int = 0  # Pieces that were handed out, in order.
+    total: int | None = None  # Pieces of the snapshot, once its last one arrived.
+    digest: bytes = b""
+    asked: dict[int, float] = field(default_factory=dict)  # Pieces that are on their way, and since when.
+    early: dict[int, bytes] = field(default_factory=dict)  # Pieces that arrived before the ones before them.
+    hash: _Hash = field(default_factory=sha256)
+    is_whole: bool = False  # All pieces were staged; it is being installed.
+
+
+@dataclass(slots=True)
+class _Source:
+    """A peer that has a partition, and how often it failed to give it."""
+
+    operations: int  # That it holds, at least.
+    is_needed: bool = False  # It truncated its log: nothing else helps.
+    failures: int = 0
+    pause_until: float = 0.0
+
+
+class Snapshots:
+    """The snapshots that this replica takes. Times are seconds on the caller's clock."""
+
+    def __init__(self, replica: Replica, limits: SnapshotLimits) -> None:
+        self._replica = replica
+        self._limits = limits
+        self._sources: dict[int, dict[bytes, _Source]] = {}  # By partition and peer.
+        self._transfers: dict[int, _Transfer] = {}
+        self._linked: frozenset[bytes] = frozenset()
+        self._last_attempt = 0
+        self._taken = 0
+        self._bytes = 0
+
+    # ── which ─────────────────────────────────────────────────────────────────
+
+    def truncated(self, peer: bytes, partition: int) -> None:
+        """`peer` no longer has operations in its log that this replica lacks."""
+        source = self._sources.setdefault(partition, {}).setdefault(peer, _Source(0))
+        source.is_needed = True
+
+    def look(self, peer: bytes, partitions: Iterable[int], known: Knowledge) -> None:
+        """Take note of the partitions, among these, that `peer` holds and that are empty here."""
+        for partition in partitions:
+            if peer in self._sources.get(partition, ()):
+                continue
+            operations = sum(count for _, count in known.vector(partition).items())
+            if self._is_behind(partition, operations):
+                self._sources.setdefault(partition, {})[peer] = _Source(operations)
+
+    def takes(self, partition: int) -> bool:
+        """Whether the log of a partition need not be fetched, because a snapshot brings it."""
+        if partition in self._transfers:
+            return True
+        return self._is_due(partition) and any(
+            peer in self._linked and _is_hopeful(source) for peer, source in self._sources[partition].items()
+        )
+
+    def _is_due(self, partition: int) -> bool:
+        """Whether a reason for a snapshot still holds."""
+        found = self._sources.get(partition)
+        if found is None:
+            return False
+        for peer, source in list(found.items()):
+            if not source.is_needed and not self._is_behind(partition, source.operations):
+                del found[peer]
+        if not found:
+            del self._sources[partition]
+        return bool(found)
+
+    def _is_behind(self, partition: int, operations: int) -> bool:
+        if operations <= self._limits.operations_min:
+            return False
+        return sum(count for _, count in self._replica.applied(partition).items()) * _NEARLY_EMPTY <= operations
+
+    @property
+    def progress(self) -> SnapshotProgress:
+        """How far this replica is."""
+        return SnapshotProgress(len(self._sources.keys() | self._transfers.keys()), self._taken, self._bytes)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a partition is to be taken, or on its way."""
+        return bool(self._sources or self._transfers)
+
+    # ── asking ────────────────────────────────────────────────────────────────
+
+    def next(self, linked: Collection[bytes], now: float) -> list[tuple[bytes, SnapshotRequest]]:
+        """What to ask which peer now; `linked` are the peers that can be asked. Call it again after each event and tick."""
+        self._linked = frozenset(linked)
+        asked: list[tuple[bytes, SnapshotRequest]] = []
+        for partition, transfer in list(self._transfers.items()):
+            if not transfer.is_whole and now - transfer.heard > self._limits.idle_s:
+                self.failed(partition, now)
+            elif not transfer.is_whole and transfer.peer in linked:
+                asked += self._next_pieces(partition, transfer, now)
+        for partition in list(self._sources):
+            if len(self._transfers) >= self._limits.open_max:
+                break
+            if partition in self._transfers or not self._is_due(partition):
+                continue
+            peer = self._choose(partition, linked, now)
+            if peer is not None:
+                self._last_attempt += 1
+                transfer = self._transfers[partition] = _Transfer(peer, self._last_attempt, now)
+                asked += self._next_pieces(partition, transfer, now)
+        return asked
+
+    def _choose(self, partition: int, linked: Collection[bytes], now: float) -> bytes | None:
+        """The peer that failed least among those that can be asked; the first one of these that said so."""
+        ready = [
+            (source.failures, peer)
+            for peer, source in self._sources[partition].items()
+            if peer in linked and _is_hopeful(source) and now >= source.pause_until
+        ]
+        return min(ready, key=_failures)[1] if ready else None
+
+    def _next_pieces(self, partition: int, transfer: _Transfer, now: float) -> list[tuple[bytes, SnapshotRequest]]:
+        stop = transfer.taken + (self._limits.ahead if transfer.id else 1)
+        if transfer.total is not None:
+            stop = min(stop, transfer.total)
+        asked: list[tuple[bytes, SnapshotRequest]] = []
+        for piece in range(transfer.taken, stop):
+            since = transfer.asked.get(piece)
+            if piece not in transfer.early and (since is None or now - since > self._limits.answer_s):
+                transfer.asked[piece] = now
+                asked.append((transfer.peer, SnapshotRequest(partition, transfer.attempt, transfer.id, piece)))
+        return asked
+
+    # ── answers ───────────────────────────────────────────────────────────────
+
+    def received(self, peer: bytes, answer: SnapshotPiece, now: float) -> list[tuple[int, bytes]]:
+        """Take an answer. Returns the pieces that are next in order, with their numbers; stage each of them, in this order.
+
+        `digest_holds` says, once the last one is among them, whether all of them are as they were sent.
+        """
+        transfer = self._transfers.get(answer.partition)
+        if transfer is None or transfer.peer != peer or transfer.attempt != answer.attempt or transfer.is_whole:
+            return []
+        if answer.reason:
+            pause_s = min(answer.retry_after_ms / 1000, self._limits.answer_s)
+            if answer.id and answer.id == transfer.id and answer.piece in transfer.asked:
+                # It keeps the snapshot, and is busy: ask for this piece again after the pause.
+                transfer.heard, transfer.asked[answer.piece] = now, now + pause_s - self._limits.answer_s
+            elif not answer.id:
+                self.failed(answer.partition, now, pause_s=pause_s)
+            return []
+        if transfer.id and transfer.id != answer.id:
+            return []  # Of another snapshot: the peer was asked twice for a new one.
+        if answer.piece not in transfer.asked or not answer.id:
+            return []  # It came before.
+        del transfer.asked[answer.piece]
+        transfer.id, transfer.heard = answer.id, now
+        transfer.early[answer.piece] = answer.rows
+        self._bytes += len(answer.rows)
+        if answer.digest:
+            transfer.total, transfer.digest = answer.piece + 1, answer.digest
+        ready: list[tuple[int, bytes]] = []
+        while transfer.taken in transfer.early:
+            rows = transfer.early.pop(transfer.taken)
+            transfer.hash.update(rows)
+            ready.append((transfer.taken, rows))
+            transfer.taken += 1
+        return ready
+
+    def is_whole(self, partition: int) -> int | None:
+        """The number of pieces of a snapshot whose pieces were all handed out; None if some are missing."""
+        transfer = self._transfers.get(partition)
+        return transfer.total if transfer is not None and transfer.taken == transfer.total else None
+
+    def digest_holds(self, partition: int) -> bool:
+        """Whether all pieces together have the hash that the peer named. From then on the snapshot is being installed."""
+        transfer = self._transfers[partition]
+        transfer.is_whole = True
+        return transfer.hash.digest() == transfer.digest
+
+    def is_current(self, partition: int, attempt: int) -> bool:
+        """Whether pieces with this number are still wanted."""
+        transfer = self._transfers.get(partition)
+        return transfer is not None and transfer.attempt == attempt
+
+    def failed(self, partition: int, now: float, *, pause_s: float = 0.0) -> None:
+        """The snapshot under way cannot be had or used: leave its peer alone for a while, or for `pause_s` if it is busy."""
+        transfer = self._transfers.pop(partition, None)
+        if transfer is None:
+            return
+        source = self._sources.get(partition, {}).get(transfer.peer)
+        if source is None:
+            return
+        if pause_s:
+            source.pause_until = now + min(pause_s, self._limits.pause_s_max)  # It is busy, and has not failed.
+            return
+        wait_s = self._limits.pause_s * 2.0 ** min(source.failures, _DOUBLINGS_MAX)
+        source.pause_until = now + min(wait_s, self._limits.pause_s_max)
+        source.failures += 1
+
+    def installed(self, partition: int) -> tuple[bytes, SnapshotRequest] | None:
+        """The partition was replaced. Returns what to tell the peer, if it still keeps the snapshot."""
+        transfer = self._transfers.pop(partition)
+        self._sources.pop(partition, None)
+        self._taken += 1
+        if transfer.total == 1:
+            return None  # Such a snapshot is not kept.
+        return transfer.peer, SnapshotRequest(partition, transfer.attempt, transfer.id, done=True)
+
+    def admitted(self, peer: bytes) -> None:
+        """A link from `peer` begins: what it said on an older one may not hold any more. A snapshot under way goes on."""
+        for partition in list(self._sources):
+            transfer = self._transfers.get(partition)
+            if transfer is None or transfer.peer != peer:
+                self._sources[partition].pop(peer, None)
+                if not self._sources[partition]:
+                    del self._sources[partition]
+
+    def forget(self, peer: bytes) -> None:
+        """Forget a peer that is gone for good."""
+        for partition, transfer in list(self._transfers.items()):
+            if transfer.peer == peer and not transfer.is_whole:
+                del self._transfers[partition]
+        self.admitted(peer)
+
+
+def _failures(entry: tuple[int, bytes]) -> int:
+    return entry[0]
+
+
+def _is_hopeful(source: _Source) -> bool:
+    return source.is_needed or source.failures < _FAILURES_MAX

@@ -1,0 +1,1 @@
+"""Snapshots of partitions: sending them, staging them, and replacing a partition by one."""

@@ -1,0 +1,182 @@
+"""Checks a peer's snapshot of a partition, piece by piece, before anything is replaced by it.
+
+Laws:
+- Nothing that a peer says about a snapshot counts: the vector is that of the rows.
+- All rows belong to the partition, in the order of its tables and keys, each once. The log has every operation between the
+  base and the tip of each origin, and their chain hashes follow from each other.
+- A partition is replaced only by a snapshot that holds every operation that is held here, with the same chain hashes as
+  far as both logs reach.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip
+from shoal.cluster.partition import partition_of
+from shoal.crdt.clock import is_plausible
+from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot, Origin
+from shoal.errors import BadOperation, InvalidName
+from shoal.names import check_name
+from shoal.node.collection import garbage
+from shoal.node.snapshots import switching
+from shoal.node.snapshots.switching import Row
+from shoal.storage import keys
+from shoal.storage.interface import Storage
+
+_PLACES = {table[0]: place for place, table in enumerate(keys.PARTITION_TABLES)}
+_HEAD_BYTES = 3  # Of each key: the table and the partition.
+
+
+class Content(NamedTuple):
+    """What a checked snapshot holds."""
+
+    tips: dict[Origin, Tip]
+    bases: dict[Origin, Tip]
+    starts: list[bytes]  # The first key of each piece, after the number of its table.
+
+
+class Checker:
+    """Checks the pieces of one snapshot, in their order. `clock` is the greatest time that this node has seen."""
+
+    def __init__(self, number: int, *, clock: int) -> None:
+        self._number = number
+        self._clock = clock
+        self._heads = {table[0]: keys.rows_of(table, number)[0] for table in keys.PARTITION_TABLES}
+        self._last = b""  # The last key, after the number of its table.
+        self._object = b"\xff"  # The prefix of the last object's rows, or the key of the last one that was listed.
+        self._ends: dict[Origin, Tip] = {}  # The last operation of each log so far, or its base.
+        self._content = Content({}, {}, [])
+
+    def take(self, packed: bytes) -> list[Row]:
+        """Check the next piece, and return its rows.
+
+        Raises:
+            BadOperation: it is no piece of a sound snapshot of this partition.
+        """
+        try:
+            rows = switching.unpack(packed)
+            if not rows and self._last:
+                raise self._bad("a piece is empty")
+            for key, value in rows:
+                self._take(key, value)
+        except BadOperation:
+            raise
+        except (ValueError, InvalidName) as error:  # Of msgspec, of text that is no UTF-8, and of numbers that name no kind.
+            raise self._bad(f"a row cannot be decoded ({error})") from None
+        if rows:
+            self._content.starts.append(_ordered(rows[0][0]))
+        return rows
+
+    def finish(self) -> Content:
+        """Check that the logs end where the vector says; return what the snapshot holds.
+
+        Raises:
+            BadOperation: they do not.
+        """
+        for origin, tip in self._content.tips.items():
+            end = self._ends.get(origin, NO_TIP)
+            if (end.sequence, end.chain) != (tip.sequence, tip.chain):
+                raise self._bad(f"the log of {origin.hex()} ends at {end.sequence}, and its vector says {tip.sequence}")
+        if not self._ends.keys() <= self._content.tips.keys():
+            raise self._bad("its log has operations of an origin that its vector does not name")
+        return self._content
+
+    def _take(self, key: bytes, value: bytes) -> None:
+        if len(key) <= _HEAD_BYTES or self._heads.get(key[0]) != key[:_HEAD_BYTES]:
+            raise self._bad(f"the row {key[:40].hex()} does not belong to it")
+        ordered = _ordered(key)
+        if ordered <= self._last:
+            raise self._bad("its rows are not in order")
+        self._last = ordered
+        table = key[:1]
+        if table == keys.OBJECT:
+            if not key.startswith(self._object):
+                self._place(key)
+        elif table == keys.LOG:
+            self._log(key, value)
+        elif table in (keys.VECTOR, keys.BASE):
+            self._tip(key, value)
+        elif table == keys.LISTED:
+            self._place(key)
+        elif table == keys.GARBAGE:
+            garbage.unpack(value)
+
+    def _place(self, key: bytes) -> None:
+        _, _, space, name, row = keys.split_object(key)
+        check_name("space", space)
+        check_name("object", name)
+        if partition_of(space, name) != self._number or (key[:1] == keys.LISTED and row):
+            raise self._bad(f"the row {key[:40].hex()} is of an object of another partition")
+        self._object = key[: len(key) - len(row)]
+
+    def _tip(self, key: bytes, value: bytes) -> None:
+        origin, tip = Origin(key[_HEAD_BYTES:]), Tip.unpack(value)
+        if len(origin) != ORIGIN_BYTES or not TIP_BYTES <= len(value) <= TIP_BYTES + 1 or not 0 < tip.sequence < 1 << 63:
+            raise self._bad(f"the row {key.hex()} is no place in a log")
+        if not is_plausible(tip.hlc, seen=self._clock):
+            raise self._bad("its time is beyond all clocks")
+        if key[:1] == keys.VECTOR:
+            self._content.tips[origin] = tip
+            return
+        if self._content.tips.get(origin, NO_TIP).sequence < tip.sequence:
+            raise self._bad(f"the base of {origin.hex()} is above its vector")
+        self._content.bases[origin] = self._ends[origin] = tip
+
+    def _log(self, key: bytes, value: bytes) -> None:
+        if len(key) != _HEAD_BYTES + DOT_BYTES or len(value) <= CHAIN_BYTES:
+            raise self._bad(f"the row {key[:40].hex()} is no operation")
+        dot, entry = keys.split_log(key)[1], operation.LogEntry.unpack(value)
+        before = self._ends.get(dot.origin, NO_TIP)
+        if dot.sequence != before.sequence + 1:
+            raise self._bad(f"the log of {dot.origin.hex()} has a hole before {dot.sequence}")
+        if operation.chain(before.chain, self._number, dot, entry.packed) != entry.chain:
+            raise self._bad(f"the chain hash of operation {dot.sequence} of {dot.origin.hex()} does not follow")
+        self._ends[dot.origin] = Tip(dot.sequence, 0, entry.chain)
+
+    def _bad(self, why: str) -> BadOperation:
+        return BadOperation(f"a peer's snapshot of partition {self._number} cannot be used: {why}.", reason="snapshot")
+
+
+def lacking(content: Content, ours: Mapping[Origin, Tip]) -> Dot | None:
+    """An operation that is held here, whose tips are `ours`, and is not in the snapshot; None if it dominates."""
+    for origin, tip in ours.items():
+        if content.tips.get(origin, NO_TIP).sequence < tip.sequence:
+            return Dot(origin, tip.sequence)
+    return None
+
+
+def differing(
+    storage: Storage, number: int, content: Content, ours: Mapping[Origin, Tip], *, only: list[Row] | None
+) -> Dot | None:
+    """An operation that is held here, and is another one in the snapshot; None if there is none.
+
+    `only`: the rows of the snapshot, if it has one piece; else it is staged.
+    """
+    for origin, tip in ours.items():
+        dot = Dot(origin, tip.sequence)
+        chain = _chain(storage, number, content, dot, only)
+        if chain is not None and chain != tip.chain:
+            return dot
+    return None
+
+
+def _chain(storage: Storage, number: int, content: Content, dot: Dot, only: list[Row] | None) -> bytes | None:
+    """The chain hash after an operation that the snapshot covers; None if it left the log there."""
+    for tip in (content.tips[dot.origin], content.bases.get(dot.origin, NO_TIP)):
+        if tip.sequence == dot.sequence:
+            return tip.chain
+    key = keys.log(number, dot)
+    piece = bisect_right(content.starts, _ordered(key)) - 1
+    if piece < 0:
+        return None
+    found = dict(switching.staged(storage, number, piece) if only is None else only).get(key)
+    return None if found is None else operation.LogEntry.unpack(found).chain
+
+
+def _ordered(key: bytes) -> bytes:
+    """The key with the place of its table in front: the order of the rows of a snapshot."""
+    return bytes([_PLACES[key[0]]]) + key

@@ -1,0 +1,223 @@
+"""Takes snapshots of partitions from peers: stages and checks the pieces, and replaces the partition.
+
+Laws:
+- A partition is replaced only by a whole, checked snapshot that holds every operation that is held here.
+- From just before that until the new rows are durable, the partition is closed: it is neither read nor written, and its
+  operations are neither taken nor sent.
+- A snapshot in one piece replaces the partition in one write. A longer one is staged, and a marker makes it certain that the
+  switch is finished, in this life of the node or at its next start.
+- If storage fails after the marker, the partition stays closed; the next start finishes the switch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
+from shoal.cluster.snapshots import Snapshots
+from shoal.config import Config
+from shoal.errors import BadOperation, Overloaded, ShoalError
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partition
+from shoal.node.snapshots import switching
+from shoal.node.snapshots.checking import Checker, Content, differing, lacking
+from shoal.node.snapshots.switching import Row, Write
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+
+_log = logging.getLogger("shoal.node")
+
+
+@dataclass(slots=True)
+class _Staging:
+    """The pieces of one snapshot so far."""
+
+    attempt: int
+    checker: Checker
+    first: list[Row] = field(default_factory=list)  # The rows of the first piece.
+    pieces: int = 0
+
+
+class SnapshotReceiver:
+    """The snapshots that this node takes. `installed` is called with each partition that was replaced."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        database: Database,
+        *,
+        storage: Storage,
+        commit: GroupCommit,
+        send: Callable[[bytes, SnapshotRequest], None],
+        installed: Callable[[int], None],
+        named: Callable[[bytes], str],
+        incarnation: Incarnation,
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self._snapshots = snapshots
+        self._database = database
+        self._storage = storage
+        self._commit = commit
+        self._send = send
+        self._installed = installed
+        self._named = named
+        self._incarnation = incarnation
+        self._environment = environment
+        self._config = config
+        self._staging: dict[int, _Staging] = {}  # At most `snapshots_open_max`.
+        self._tasks: set[asyncio.Task[None]] = set()  # Of partitions that are being replaced; as many at most.
+
+    async def stop(self) -> None:
+        """Stop all switches; the next start finishes what was begun."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def tick(self) -> None:
+        """Drop what is staged of snapshots that were given up."""
+        for number, staging in list(self._staging.items()):
+            if not self._snapshots.is_current(number, staging.attempt):
+                del self._staging[number]
+                with suppress(ShoalError):  # The next snapshot, or the next start, drops it.
+                    self._write(switching.discard(number))
+
+    async def received(self, peer: bytes, answer: SnapshotPiece) -> None:
+        """Take a peer's answer."""
+        number = answer.partition
+        ready = self._snapshots.received(peer, answer, self._environment.monotonic())
+        try:
+            for nth, packed in ready:
+                if nth and self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
+                    await self._commit.wait_durable(self._commit.written)
+                if not self._snapshots.is_current(number, answer.attempt):
+                    return  # It was given up meanwhile.
+                self._stage(number, answer.attempt, nth, packed)
+            pieces = self._snapshots.is_whole(number) if ready else None
+            if pieces is not None:
+                self._begin_switch(peer, number, pieces)
+        except ShoalError as error:  # Nothing was replaced, and what is staged is dropped before it is used.
+            self._fail(peer, number, error)
+
+    def _stage(self, number: int, attempt: int, nth: int, packed: bytes) -> None:
+        """Check a piece, and stage it unless it may be the only one.
+
+        Raises:
+            BadOperation: it is no piece of a sound snapshot.
+            ReadOnly, StorageFull, Overloaded: it could not be written.
+        """
+        staging = self._staging.get(number)
+        if nth == 0 or staging is None or staging.attempt != attempt:
+            staging = self._staging[number] = _Staging(attempt, Checker(number, clock=self._database.clock_last))
+        rows = staging.checker.take(packed)
+        if nth == 0:
+            staging.first = rows
+            if self._snapshots.is_whole(number) == 1:
+                staging.pieces = 1
+                return
+            self._write(switching.discard(number))
+        self._write(Write({keys.staged(number, nth): packed}, []))
+        staging.pieces = nth + 1
+
+    def _begin_switch(self, peer: bytes, number: int, pieces: int) -> None:
+        staging = self._staging.pop(number)
+        if not self._snapshots.digest_holds(number) or staging.pieces != pieces:
+            raise BadOperation(
+                f"a peer's snapshot of partition {number} does not have the hash that it names.", reason="snapshot"
+            )
+        content = staging.checker.finish()
+        task = asyncio.get_running_loop().create_task(self._switch(peer, number, staging, content))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _switch(self, peer: bytes, number: int, staging: _Staging, content: Content) -> None:
+        partition, before = self._database.partitions.close(number), self._database.before_switch(number)
+        begun = False
+        try:
+            await self._commit.wait_durable(partition.written)
+            self._check(partition, staging, content)
+            begun = True
+            if staging.pieces == 1:
+                write = switching.at_once(switching.writes(self._storage, number, [staging.first]))
+                write.rows.update(before.transaction.rows)
+                await self._made(write)
+            else:
+                await self._made(Write(switching.marker(number, staging.pieces) | before.transaction.rows, []))
+                for write in switching.writes(
+                    self._storage, number, switching.all_staged(self._storage, number, staging.pieces)
+                ):
+                    await self._waited(write)
+                    await self._environment.pause()
+                await self._commit.wait_durable(self._commit.written)
+        except ShoalError as error:
+            if not begun:
+                self._database.partitions.reopen(number)
+                self._fail(peer, number, error)
+            else:
+                _log.error("partition %d is not served until the node is started again: %s", number, error.message)
+            return
+        self._database.after_switch(number, before)
+        done = self._snapshots.installed(number)
+        if done is not None:
+            self._send(*done)
+        self._installed(number)
+
+    def _check(self, partition: Partition, staging: _Staging, content: Content) -> None:
+        """Check that the snapshot may replace what is held here.
+
+        Raises:
+            BadOperation: it may not.
+        """
+        number = partition.number
+        dot = lacking(content, partition.tips)
+        if dot is not None:
+            raise BadOperation(
+                f"a peer's snapshot of partition {number} lacks operation {dot.sequence} of {dot.origin.hex()}, which is held "
+                "here. The peer fetches it first.",
+                reason="snapshot",
+            )
+        own = self._incarnation.current
+        if own is not None and own in content.tips and content.tips[own].sequence > partition.tip(own).sequence:
+            raise BadOperation(
+                f"a peer's snapshot of partition {number} has operations of this node that it has not issued.",
+                reason="snapshot",
+            )
+        first = staging.first if staging.pieces == 1 else None
+        dot = differing(self._storage, number, content, partition.tips, only=first)
+        if dot is not None:
+            raise BadOperation(
+                f"a peer's snapshot of partition {number} has another operation {dot.sequence} of {dot.origin.hex()} than this "
+                "node: two nodes write under one origin, or one was altered. Compare the nodes with `shoal verify`.",
+                reason="dot-taken",
+            )
+
+    async def _made(self, write: Write) -> None:
+        """Make a write, and wait until it is durable."""
+        await self._waited(write)
+        await self._commit.wait_durable(self._commit.written)
+
+    async def _waited(self, write: Write) -> None:
+        """Make a write, once too many others no longer wait for the disk."""
+        while True:
+            try:
+                self._write(write)
+                return
+            except Overloaded:
+                await self._commit.wait_durable(self._commit.written)
+
+    def _write(self, write: Write) -> None:
+        if write.rows or write.ranges:
+            self._commit.write(write.rows, write.ranges)
+
+    def _fail(self, peer: bytes, number: int, error: ShoalError) -> None:
+        """Try again later, maybe with another peer."""
+        _log.warning("the snapshot of partition %d that %s sent is not used: %s", number, self._named(peer), error.message)
+        self._staging.pop(number, None)
+        self._snapshots.failed(number, self._environment.monotonic())

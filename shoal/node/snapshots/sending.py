@@ -1,0 +1,197 @@
+"""Sends snapshots of partitions to peers.
+
+Laws:
+- A snapshot shows its partition at one moment. Nothing of it is sent before everything in it is durable here.
+- At most `snapshots_open_max` are kept, each until its receiver is done or nobody has asked for `snapshot_idle_s`. One that
+  fits in one piece is not kept.
+- A piece is read again from where it begins, so that a lost one costs nothing but its own bytes.
+- A partition that is being replaced here is not sent, and a peer that does not read what waits for it gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.cluster.messages import SNAPSHOT_ID_BYTES, SnapshotPiece, SnapshotRequest
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.node.environment import Environment
+from shoal.node.partitions import Partitions
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Snapshot, Storage
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+_BUSY_MS = 200
+_REASON_CHARS_MAX = 1000
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A snapshot that a peer is taking."""
+
+    peer: bytes
+    attempt: int
+    partition: int
+    id: bytes
+    rows: Snapshot
+    used: float
+    starts: list[bytes] = field(
+        default_factory=lambda: [b""]
+    )  # The first key of each piece that is known; empty: the beginning.
+    hash: _Hash = field(default_factory=sha256)
+    hashed: int = 0  # Pieces.
+
+
+class SnapshotSender:
+    """The snapshots that this node sends. `send` sends a message to a node; `is_behind` says whether too much waits for it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        send: Callable[[bytes, SnapshotPiece], None],
+        is_behind: Callable[[bytes], bool],
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._send = send
+        self._is_behind = is_behind
+        self._environment = environment
+        self._config = config
+        self._kept: dict[bytes, _Kept] = {}  # By id.
+        self._opening = 0  # Snapshots that wait until they are durable.
+
+    async def asked(self, peer: bytes, request: SnapshotRequest) -> None:
+        """Answer a peer's request."""
+        if request.done:
+            self._release(request.id, peer)
+            return
+        try:
+            answer = await self._answer(peer, request)
+        except ShoalError as error:
+            answer = _refused(request, error.message, 0)
+        if answer is not None:
+            self._send(peer, answer)
+
+    def tick(self, now: float) -> None:
+        """Release the snapshots that nobody has asked for."""
+        for id, kept in list(self._kept.items()):
+            if now - kept.used > self._config.snapshot_idle_s:
+                self._release(id, kept.peer)
+
+    def stop(self) -> None:
+        """Release all snapshots."""
+        for id, kept in list(self._kept.items()):
+            self._release(id, kept.peer)
+
+    def forget(self, peer: bytes) -> None:
+        """Release the snapshots of a peer that is gone for good."""
+        for id in [id for id, kept in self._kept.items() if kept.peer == peer]:
+            self._release(id, peer)
+
+    def _release(self, id: bytes, peer: bytes) -> None:
+        kept = self._kept.get(id)
+        if kept is not None and kept.peer == peer:
+            del self._kept[id]
+            kept.rows.close()
+
+    async def _answer(self, peer: bytes, request: SnapshotRequest) -> SnapshotPiece | None:
+        """The answer; None if there is no such piece: the receiver asks ahead before it knows how many there are."""
+        kept = self._kept.get(request.id)
+        if request.id and (kept is None or kept.peer != peer):
+            return _refused(request, "this snapshot is not kept any more", 1)
+        if self._is_behind(peer):
+            refusal = _refused(request, "too many bytes wait to be sent to you", _BUSY_MS)
+            return refusal if kept is None else msgspec.structs.replace(refusal, id=request.id)
+        if kept is not None:
+            kept.used = self._environment.monotonic()
+            while kept.hashed < request.piece and kept.hashed < len(kept.starts):
+                self._piece(kept, kept.hashed)  # The requests for these were lost, or come later.
+            return self._piece(kept, request.piece) if request.piece < len(kept.starts) else None
+        again = next((kept for kept in self._kept.values() if (kept.peer, kept.attempt) == (peer, request.attempt)), None)
+        if again is not None:
+            return self._piece(again, 0)  # The first answer was lost.
+        return await self._begun(peer, request)
+
+    async def _begun(self, peer: bytes, request: SnapshotRequest) -> SnapshotPiece:
+        """Take a snapshot, and return its first piece once all of it is durable."""
+        if self._partitions.load(request.partition).closed:
+            return _refused(request, "this partition is being replaced", _BUSY_MS)
+        for id, kept in list(self._kept.items()):
+            if (kept.peer, kept.partition) == (peer, request.partition):
+                self._release(id, peer)  # It has begun anew.
+        if len(self._kept) + self._opening >= self._config.snapshots_open_max:
+            return _refused(request, "enough other snapshots are being sent", _BUSY_MS)
+        rows = self._storage.snapshot()
+        self._opening += 1
+        try:
+            await self._commit.wait_durable(self._commit.written)
+            id = self._environment.entropy(SNAPSHOT_ID_BYTES)
+            kept = _Kept(peer, request.attempt, request.partition, id, rows, self._environment.monotonic())
+            piece = self._piece(kept, 0)
+        except BaseException:
+            rows.close()
+            raise
+        finally:
+            self._opening -= 1
+        if piece.digest:
+            rows.close()
+        else:
+            self._kept[id] = kept
+        return piece
+
+    def _piece(self, kept: _Kept, nth: int) -> SnapshotPiece:
+        """Read a piece whose beginning is known.
+
+        Raises:
+            StoreCorrupt: a block does not pass its checksum.
+        """
+        kept.used = self._environment.monotonic()
+        found, following = self._read(kept, kept.starts[nth])
+        rows = _encoder.encode(found)
+        if nth == kept.hashed:
+            kept.hash.update(rows)
+            kept.hashed += 1
+            if following:
+                kept.starts.append(following)
+        digest = b"" if following else kept.hash.digest()
+        return SnapshotPiece(kept.partition, kept.attempt, kept.id, nth, rows, digest)
+
+    def _read(self, kept: _Kept, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """The rows of a piece that begins at a key, and the key at which the next one begins; empty: there is none."""
+        bytes_max, size = self._config.snapshot_piece_bytes, 0
+        rows: list[tuple[bytes, bytes]] = []
+        tables = keys.PARTITION_TABLES[keys.PARTITION_TABLES.index(start[:1]) if start else 0 :]
+        for table in tables:
+            first, stop = keys.rows_of(table, kept.partition)
+            for row in kept.rows.scan(max(first, start) if start[:1] == table else first, stop):
+                size += len(row[0]) + len(row[1])
+                if rows and size > bytes_max:
+                    return rows, row[0]
+                rows.append(row)
+        return rows, b""
+
+
+def _refused(request: SnapshotRequest, why: str, retry_after_ms: int) -> SnapshotPiece:
+    return SnapshotPiece(
+        request.partition,
+        request.attempt,
+        b"",
+        request.piece,
+        reason=why[:_REASON_CHARS_MAX],
+        retry_after_ms=retry_after_ms,
+    )

@@ -1,0 +1,196 @@
+"""Replaces a partition by a staged snapshot of a peer.
+
+Laws:
+- The marker is written after every piece was staged and checked. Once it is durable the switch is carried out, or, after a
+  crash, carried out again when the node starts, before anything reads the partition.
+- A snapshot replaces the partition. No row of the old state is left in its tables, and none is merged.
+- The writes may be made again from the first one at any time. So the catalog's entries of the old objects go before the
+  rows that list these objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from shoal.crdt.rows import successor
+from shoal.crdt.thread import status
+from shoal.errors import StoreCorrupt
+from shoal.node.catalog import STATUS_CODES
+from shoal.node.collection.generations import current_of
+from shoal.node.target import Target
+from shoal.storage import keys
+from shoal.storage.commit import LoggedStorage
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_MARKER = keys.meta("switching/")  # Followed by the partition₂; the value is the number of staged pieces₄.
+_PAGE = 512  # Objects whose entries leave the catalog in one write.
+
+Row = tuple[bytes, bytes]
+
+_decoder = msgspec.msgpack.Decoder(list[Row])
+
+
+class Write(NamedTuple):
+    """The arguments of `Storage.write`."""
+
+    rows: dict[bytes, bytes | None]
+    ranges: list[tuple[bytes, bytes]]
+
+
+def unpack(piece: bytes) -> list[Row]:
+    """The rows of a piece.
+
+    Raises:
+        ValueError: it is malformed.
+    """
+    return _decoder.decode(piece)
+
+
+def marker(number: int, pieces: int) -> dict[bytes, bytes | None]:
+    """The row which says that a partition is being replaced by so many staged pieces."""
+    return {marker_of(number): pieces.to_bytes(4, "big")}
+
+
+def marker_of(number: int) -> bytes:
+    """The key of a partition's marker."""
+    return _MARKER + number.to_bytes(2, "big")
+
+
+def marked(storage: Storage) -> dict[int, int]:
+    """The partitions that are being replaced, and the number of pieces of each."""
+    found = storage.scan(_MARKER, successor(_MARKER))
+    return {int.from_bytes(key[len(_MARKER) :], "big"): int.from_bytes(pieces, "big") for key, pieces in found}
+
+
+def discard(number: int) -> Write:
+    """The write that drops what is staged for a partition."""
+    return Write({}, [keys.rows_of(keys.STAGED, number)])
+
+
+def writes(storage: Storage, number: int, pieces: Iterable[list[Row]]) -> Iterator[Write]:
+    """The writes that replace a partition by the rows of these pieces, in order.
+
+    Each is made before the next one is asked for.
+    """
+    yield from _leaving(storage, number)
+    yield Write({}, [keys.rows_of(table, number) for table in (*keys.PARTITION_TABLES, *keys.DERIVED_TABLES)])
+    entries = _Entries()
+    for rows in pieces:
+        yield Write(entries.added_to(rows), [])
+    yield Write({marker_of(number): None}, [keys.rows_of(keys.STAGED, number)])
+
+
+def at_once(made: Iterator[Write]) -> Write:
+    """All these writes as one."""
+    together = Write({}, [])
+    for write in made:
+        together.rows.update(write.rows)
+        together.ranges.extend(write.ranges)
+    return together
+
+
+def all_staged(storage: Storage, number: int, pieces: int) -> Iterator[list[Row]]:
+    """The rows of the staged pieces, piece by piece.
+
+    Raises:
+        StoreCorrupt: one is missing or damaged.
+    """
+    return (staged(storage, number, piece) for piece in range(pieces))
+
+
+def staged(storage: Storage, number: int, piece: int) -> list[Row]:
+    """The rows of a staged piece.
+
+    Raises:
+        StoreCorrupt: it is missing or damaged.
+    """
+    stored = storage.get(keys.staged(number, piece))
+    with suppress(ValueError):
+        if stored is not None:
+            return unpack(stored)
+    raise StoreCorrupt(
+        f"piece {piece} of the snapshot that replaces partition {number} is {'missing' if stored is None else 'damaged'}. "
+        "Nothing was written. Move the directory aside, and start with an empty one: the peers have the data."
+    )
+
+
+def recover(storage: LoggedStorage) -> list[int]:
+    """Carry out the switches that the last incarnation began, and drop other staged pieces. Returns the partitions.
+
+    Raises:
+        StoreCorrupt: a staged piece is missing or damaged.
+        StorageFull: the disk is full; the next start tries again.
+    """
+    found = marked(storage)
+    for number, pieces in found.items():
+        for write in writes(storage, number, all_staged(storage, number, pieces)):
+            storage.write(*write)
+            storage.rotate_if_due()
+    leftover = next(iter(storage.scan(keys.STAGED, successor(keys.STAGED), limit=1)), None)
+    if leftover is not None:
+        storage.write({}, [(keys.STAGED, keys.STAGED + b"\xff\xff\xff")])
+    if found or leftover is not None:
+        storage.sync()
+    return list(found)
+
+
+def listed(storage: Storage, number: int) -> Iterator[Target]:
+    """The objects in the list of a partition."""
+    for key, _ in storage.scan(*keys.rows_of(keys.LISTED, number)):
+        _, kind, space, name, _ = keys.split_object(key)
+        yield Target(kind, space, name)
+
+
+def _leaving(storage: Storage, number: int) -> Iterator[Write]:
+    """Remove the catalog's entries of the objects that the partition lists now."""
+    leaving = Write({}, [])
+    for count, target in enumerate(listed(storage, number), 1):
+        leaving.rows[keys.catalog(target.space, target.kind, target.name)] = None
+        if target.kind is Kind.THREAD:
+            leaving.rows.update({keys.status(target.space, code, target.name): None for code in STATUS_CODES.values()})
+        if count % _PAGE == 0:
+            yield leaving
+            leaving = Write({}, [])
+    yield leaving
+
+
+class _Entries:
+    """Adds the catalog's entries to the rows of a snapshot, which come in their order."""
+
+    def __init__(self) -> None:
+        self._thread: Target | None = None  # The thread whose rows come now,
+        self._prefix = b""  # the prefix of the rows of its current generation,
+        self._object = b"\xff"  # and the prefix of all its rows.
+
+    def added_to(self, rows: list[Row]) -> dict[bytes, bytes | None]:
+        """These rows, with those that follow from them."""
+        made: dict[bytes, bytes | None] = dict(rows)
+        for key, value in rows:
+            table = key[:1]
+            if table == keys.LISTED:
+                _, kind, space, name, _ = keys.split_object(key)
+                made[keys.catalog(space, kind, name)] = b""
+            elif table == keys.OBJECT and key[3] == Kind.THREAD:
+                self._follow(made, key, value)
+        return made
+
+    def _follow(self, made: dict[bytes, bytes | None], key: bytes, value: bytes) -> None:
+        """List a thread under the last status of its current generation: rows come in the order of their keys."""
+        if not key.startswith(self._object):
+            _, kind, space, name, row = keys.split_object(key)
+            self._object = key[: len(key) - len(row)]
+            self._thread = Target(kind, space, name)
+            self._prefix = self._object + current_of(row, value)
+        if not key.startswith(self._prefix + status.MOVE) or self._thread is None:
+            return
+        code = STATUS_CODES.get(status.decode(value).status)
+        space, name = self._thread.space, self._thread.name
+        made.update({keys.status(space, other, name): None for other in STATUS_CODES.values()})
+        made[keys.catalog(space, Kind.THREAD, name)] = b"" if code is None else bytes([code])
+        if code is not None:
+            made[keys.status(space, code, name)] = b""

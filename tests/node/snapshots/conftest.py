@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shoal.client.connection import StoreConnection
+from shoal.client.store import Store
+from shoal.cluster.partition import partition_of
+from shoal.config import Config
+from shoal.node.node import Node
+from shoal.storage.memory import MemoryStorage
+from simulation.world.environment import SimulatedEnvironment
+
+SPACE = "{crew}"
+NUMBER = partition_of(SPACE, "any")
+"""The partition of everything here: the space is colocated."""
+
+
+class Filled:
+    """A store whose objects of many kinds are all in one partition."""
+
+    def __init__(self, seed: int, storage: MemoryStorage | None = None) -> None:
+        self.storage = storage or MemoryStorage(identity=b"disk %d" % seed)
+        self.simulated = SimulatedEnvironment(seed)
+        self.node = Node(self.storage, config=Config(), environment=self.simulated.environment)
+        environment = self.simulated.environment
+        connection = StoreConnection(self.node.session(), Config(), "local", environment.entropy)
+        self.store = Store(connection, close=self.node.stop)
+        self.space = self.store.space(SPACE)
+
+    async def fill(self) -> None:
+        """Make an object of each kind, and delete and empty some."""
+        thread = self.space.thread("one")
+        await thread.save({"notes": ["a" * 50, "b"], "n": 1})
+        await thread.save({"notes": ["a" * 50, "b", "c"], "n": 2})
+        await thread.journal.append({"what": 1}, key="event")
+        await self.space.thread("paused").save({"n": 1})
+        await self.space.thread("paused").pause(reason="later")
+        await self.space.thread("gone").save({"n": 1})
+        await self.space.thread("gone").delete()
+        await self.space.counter("tokens").add(5)
+        await self.space.counter("even").add(1)
+        await self.space.counter("even").add(-1)
+        await self.space.set("urls").add("x")
+        await self.space.set("urls").remove("x")
+        await self.space.register("goal").set("g")
+        await self.space.map("facts").set("k", "v")
+        await self.space.items.put(("memory",), "likes", {"tea": True})
+
+    def rows(self) -> dict[bytes, bytes]:
+        return dict(self.storage.scan(b"", None))
+
+
+@pytest.fixture
+async def filled() -> AsyncIterator[Filled]:
+    made = Filled(1)
+    await made.fill()
+    yield made
+    await made.node.stop()
