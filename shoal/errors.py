@@ -17,7 +17,7 @@ status. docs/ERRORS.md is made from this module.
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │       │   NoQuorum
+    │           NoQuorum
     │       └── ReadOnly: ClockWrong
     ├── Unreachable, PeerRefused, BadOperation
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, reading
+from shoal.api import batches, health, reading
 from shoal.api.derived import EXAMPLES
 from shoal.api.document import documents
 from shoal.api.items import items
@@ -38,6 +38,7 @@ PARTS: dict[str, str] = {
 
 BODIES: dict[Any, Any] = {
     **EXAMPLES,
+    health.MembersBody: {"change": "add", "joins": "n4:7400"},
     steps.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
     steps.EndBody: {"result": {"receipt": "r-17"}, "attempt": ""},
     steps.ResolveBody: {"how": "abandon", "by": "ada", "reason": "the order was cancelled"},

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from shoal.api.http.exchange import Exchange
 from shoal.api.metrics import Metrics
 from shoal.errors import CatchingUp, ReadOnly, ShuttingDown
-from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, Status
+from shoal.protocol.requests import ChangeMembers, Cluster, ClusterView, MembersView, NodeStatus, ReadMembers, Status
 
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
 
@@ -51,6 +51,45 @@ class NodeView(Struct):
     repairs_failed: int
 
 
+class MembersDocument(Struct):
+    """Who the members are, as the node that answers knows."""
+
+    epoch: int  # It grows by one with each step of a change; 0: the configured list.
+    change: str  # The change that is under way, as a command; else empty.
+    step: Literal["", "prepared", "joint"]  # How far it is. While it is joint, a quorum needs majorities of both lists.
+    members: list[SeatView]
+    removed: list[RemovedView]  # Directories that are refused, the last first.
+    waiting: list[str]  # Nodes that asked to be linked and are not added.
+    trouble: str  # Why the change does not go on, if that is known.
+
+
+class SeatView(Struct):
+    """A node that takes part."""
+
+    name: str
+    node: str
+    part: Literal["member", "joining", "leaving"]  # Its part in this epoch.
+    state: Literal["self", "linked", "unreachable"]
+    progress: str  # How far it is with the change that is under way.
+
+
+class RemovedView(Struct):
+    """A directory that is refused."""
+
+    name: str
+    node: str
+    epoch: int  # The first without it.
+    handed_over: bool  # Whether the others hold all that it held.
+
+
+class MembersBody(Struct, forbid_unknown_fields=True):
+    """A change of the members."""
+
+    change: Literal["add", "drain", "replace", "forget", "cancel"]  # `cancel` takes back the one that is under way.
+    joins: str = ""  # The address of the node that joins: for `add` and `replace`.
+    leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`.
+
+
 class MemberView(Struct):
     """An owner, as the node that answers sees it; `requests.Member` describes each field."""
 
@@ -68,6 +107,7 @@ class MemberView(Struct):
     vector: dict[str, int]
     origins: int
     clock_ms: int | None
+    part: Literal["member", "joining", "leaving", "removed"]  # In the present epoch of the members.
 
 
 class ClusterDocument(Struct):
@@ -86,6 +126,8 @@ class ClusterDocument(Struct):
     replaced: int  # Objects whose rows were rebuilt from the log, since the node started.
     clocks: list[str]  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
     truncated: list[str]  # Partitions of this node that need a snapshot: what they lack has left a peer's log.
+    epoch: int  # Of the list of members; 0: the configured list.
+    change: str  # The change of the members that is under way, as a command; else empty.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More about the node that answers.
 
@@ -136,10 +178,35 @@ async def cluster(exchange: Exchange) -> web.Response:
         replaced=view.replaced,
         clocks=view.clocks,
         truncated=view.truncated,
+        epoch=view.epoch,
+        change=view.change,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )
     return exchange.answer(document)
+
+
+async def members(exchange: Exchange) -> web.Response:
+    """Who the members are, and how far a change of them is."""
+    return exchange.answer(_document(await exchange.call(ReadMembers())))
+
+
+async def change_members(exchange: Exchange) -> web.Response:
+    """Begin a change of the members; it goes on by itself."""
+    body = await exchange.body(MembersBody)
+    return exchange.answer(_document(await exchange.call(ChangeMembers(body.change, body.joins, body.leaves))))
+
+
+def _document(view: MembersView) -> MembersDocument:
+    return MembersDocument(
+        epoch=view.epoch,
+        change=view.change,
+        step=view.step,
+        members=[SeatView(**structs.asdict(seat)) for seat in view.members],
+        removed=[RemovedView(**structs.asdict(node)) for node in view.removed],
+        waiting=view.waiting,
+        trouble=view.trouble,
+    )
 
 
 async def _view(exchange: Exchange) -> ClusterView:

@@ -20,11 +20,15 @@ from shoal.api.thread.thread_routes import THREAD_ROUTES
 from shoal.api.values import maps, registers, sets
 from shoal.errors import (
     BudgetExhausted,
+    ChangeUnderWay,
     Conflict,
     DocumentChanged,
     HeadMoved,
     ItemChanged,
+    NoQuorum,
+    NotAMember,
     NotFound,
+    OutcomeUnknown,
     RegisterChanged,
     RootConflict,
     SchemaViolation,
@@ -58,6 +62,17 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
     Route("GET", "/metrics", health.metrics, "Metrics for Prometheus", content_type="text/plain"),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
+    Route("GET", "/v1/cluster/members", health.members, "Who the members are", health.MembersDocument),
+    Route(
+        "POST",
+        "/v1/cluster/members",
+        health.change_members,
+        "Add, drain, replace or forget a node",
+        health.MembersDocument,
+        body=health.MembersBody,
+        reads=True,
+        errors=(ChangeUnderWay, NoQuorum, NotAMember, OutcomeUnknown),
+    ),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
     Route("DELETE", SPACE, spaces.delete_space, "Delete everything in a space", spaces.SpaceDeletedView, query=WriteQuery),
     Route(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shoal import values
 from shoal.client.arguments import named
@@ -116,6 +116,57 @@ class Store:
     async def cluster(self) -> requests.ClusterView:
         """The owners as the serving node sees them, itself first."""
         return await self._connection.read(requests.Cluster())
+
+    async def members(self) -> requests.MembersView:
+        """Who the members of the cluster are, and how far a change of them is, as the serving node knows."""
+        return await self._connection.read(requests.ReadMembers())
+
+    async def add_member(self, address: str) -> requests.MembersView:
+        """Add the node at this address ("host:port"), which has an empty directory. The change goes on by itself.
+
+        Raises:
+            ChangeUnderWay: another change is under way.
+            NoQuorum: too few members are up.
+            InvalidInput: it is a member already, or no address.
+        """
+        return await self._change("add", joins=address)
+
+    async def drain_member(self, address: str) -> requests.MembersView:
+        """Remove a member that is up, once the others hold all that it holds. It writes nothing from then on.
+
+        Raises:
+            as `add_member`.
+        """
+        return await self._change("drain", leaves=address)
+
+    async def replace_member(self, old: str, new: str) -> requests.MembersView:
+        """Put the node at `new`, which has an empty directory, in the place of `old`, which may be down.
+
+        Raises:
+            as `add_member`.
+        """
+        return await self._change("replace", leaves=old, joins=new)
+
+    async def forget_member(self, address: str) -> requests.MembersView:
+        """Remove a member that is down. Its directory is refused from then on; what only it held is lost to the cluster.
+
+        Raises:
+            as `add_member`.
+        """
+        return await self._change("forget", leaves=address)
+
+    async def cancel_change(self) -> requests.MembersView:
+        """Take back the change of the members that is under way.
+
+        Raises:
+            as `add_member`.
+        """
+        return await self._change("cancel")
+
+    async def _change(
+        self, change: Literal["add", "drain", "replace", "forget", "cancel"], *, joins: str = "", leaves: str = ""
+    ) -> requests.MembersView:
+        return await self._connection.read(requests.ChangeMembers(change, joins, leaves))
 
     async def close(self) -> None:
         """Finish pending requests and release all resources. Closing twice is allowed."""

@@ -23,7 +23,7 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.replicator import Replicator
-from shoal.node.replicas import SingleNode
+from shoal.node.replicas import Alone, SingleNode
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
 from shoal.node.snapshots import switching
@@ -87,9 +87,8 @@ class Node:
             if config.join
             else None
         )
-        replicas = (
-            SingleNode(_alone(self._incarnation.node.hex(), config)) if self.replicator is None else self.replicator.quorum
-        )
+        alone = _alone(self._incarnation.node.hex(), config)
+        replicas = SingleNode(alone) if self.replicator is None else self.replicator.quorum
         self.service = Service(
             self._database,
             storage=storage,
@@ -97,6 +96,7 @@ class Node:
             incarnation=self._incarnation,
             feed=feed,
             replicas=replicas,
+            company=Alone(alone) if self.replicator is None else self.replicator.memberships,
             presences=presences,
             environment=environment,
             config=config,

@@ -12,9 +12,9 @@ from typing import Protocol
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
-from shoal.errors import BookmarkLost, OutcomeUnknown, StoreCorrupt
+from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
-from shoal.protocol.requests import ClusterView, Durability
+from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Seat
 
 
 @dataclass(slots=True)
@@ -33,6 +33,23 @@ class ReadRepair(Protocol):
 
         Raises:
             StoreCorrupt: no peer has the lost rows; it names the peers that were asked.
+        """
+        ...
+
+
+class Company(Protocol):
+    """The members of the cluster, and changes of them."""
+
+    def members(self) -> MembersView:
+        """The members as this node knows them."""
+        ...
+
+    async def change(self, request: ChangeMembers, /) -> MembersView:
+        """Begin a change of the members, or take one back.
+
+        Raises:
+            ChangeUnderWay, InvalidInput, NoQuorum, NotAMember: nothing was written.
+            OutcomeUnknown: the change may have begun.
         """
         ...
 
@@ -152,6 +169,29 @@ def unmended(target: Target, error: StoreCorrupt, why: str, asked: list[str]) ->
 def named(target: Target) -> str:
     """The object's kind, name and space, for error texts."""
     return f"{target.kind.label} {target.name!r} of space {target.space!r}"
+
+
+class Alone:
+    """The `Company` of a node without peers."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def members(self) -> MembersView:
+        """The node itself."""
+        seats = [Seat(member.name, member.node, "member", "self") for member in self._view.members]
+        return MembersView(0, "", "", seats)
+
+    async def change(self, request: ChangeMembers, /) -> MembersView:
+        """
+        Raises:
+            InvalidInput: always.
+        """
+        [own] = self._view.members
+        raise InvalidInput(
+            f"this node runs without peers, so it has no list of members to change. Nothing was written. Start it with "
+            f"SHOAL_JOIN={own.name} (its own address), and ask again."
+        )
 
 
 class SingleNode:

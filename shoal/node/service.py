@@ -49,7 +49,7 @@ from shoal.node.reads.cluster import ClusterReads
 from shoal.node.reads.listing import Listings
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
-from shoal.node.replicas import ReadRepair, Replicas
+from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.watching.awareness import Presences
@@ -93,6 +93,7 @@ class Service:
         incarnation: Incarnation,
         feed: Feed,
         replicas: Replicas,
+        company: Company,
         presences: Presences,
         environment: Environment,
         config: Config,
@@ -106,7 +107,7 @@ class Service:
         self._feed = feed
         self._config = config
         answers = {
-            **ClusterReads(database, replicas=replicas, status=self._status).answers,
+            **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
             **Listings(database, replicas=replicas, config=config).answers,
             **presences.answers,
         }
@@ -432,7 +433,8 @@ class Service:
             )
 
     def _status(self) -> requests.NodeStatus:
-        failed = self._commit.failed or self._replicas.clock_wrong
+        barred = self._incarnation.barred and f"this node writes nothing: {self._incarnation.barred}"
+        failed = self._commit.failed or self._replicas.clock_wrong or barred
         fence = self._incarnation.fence
         refilling = not failed and bool(fence or self._replicas.refilling)
         learning = "; ".join(self._replicas.learning)

@@ -1,31 +1,47 @@
-"""`shoal status` and `shoal spaces`: a store as a whole.
+"""`shoal status`, `shoal spaces` and `shoal cluster`: a store as a whole, and who the members of its cluster are.
+
+A change of the members goes on by itself: its command waits until it is done and prints each step, unless `--no-wait` is given.
 
 Law: no handle is imported, so that these commands start fast.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 import typer
 
 from shoal.cli.execution import execute
 from shoal.cli.options import PANEL
-from shoal.cli.output import emit, line, moment, pairs, table
+from shoal.cli.output import emit, line, moment, note, pairs, table
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, size
-from shoal.protocol.requests import ClusterView
+from shoal.client.store import Store
+from shoal.protocol.requests import ClusterView, Member, MembersView
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(status)
     app.command(rich_help_panel=PANEL)(spaces)
+    group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
+    for command in (members, add, drain, replace, forget, cancel):
+        group.command()(command)
+    app.add_typer(group, name="cluster", rich_help_panel=PANEL)
 
 
 _LABELS = {name: f"{name} since the start" for name in ("operations", "commits", "died", "repaired")}
+_LOOK_S = 0.25  # Between two looks at a change that is under way.
+
+Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it.", show_default=False)]
+Old = Annotated[str, typer.Argument(metavar="OLD", help="The address of the member that leaves.", show_default=False)]
+New = Annotated[str, typer.Argument(metavar="NEW", help="The address of the node that joins.", show_default=False)]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin the change, and do not wait until it is done.")]
 
 
 def status(data: Data = None, url: Url = None, json: Json = False) -> None:
@@ -56,12 +72,15 @@ async def _status(target: Target, *, json: bool) -> None:
 def _show_cluster(cluster: ClusterView) -> None:
     line()
     line(f"cluster {cluster.cluster}: {cluster.size} owners, {cluster.quorum} are a quorum; digest {cluster.digest[:16]}")
+    if cluster.epoch:
+        change = f"; {cluster.change} is under way (`shoal cluster members`)" if cluster.change else ""
+        line(f"epoch {cluster.epoch} of the members{change}")
     rows = [("member", "state", "operations", "lacks", "by", "waiting")]
     bytes_of = size if is_terminal() else lambda count: f"{count} B"
     for member in cluster.members:
         behind = f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-"
         rows.append(
-            (member.name, member.state, str(member.operations), str(member.lacks), behind, bytes_of(member.waiting_bytes))
+            (member.name, _state(member), str(member.operations), str(member.lacks), behind, bytes_of(member.waiting_bytes))
         )
     if is_terminal():
         with Listing(*rows[0], json=False) as members:
@@ -86,6 +105,10 @@ def _show_cluster(cluster: ClusterView) -> None:
         line(f"quarantined: {refused}")
 
 
+def _state(member: Member) -> str:
+    return member.state if member.part == "member" else f"{member.state}, {member.part}"
+
+
 def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
     """List the spaces, one name per line.
 
@@ -99,3 +122,102 @@ async def _spaces(target: Target, *, json: bool) -> None:
         with Listing("space", json=json, none="nothing was written to this store yet.") as rows:
             async for name in store.spaces():
                 rows.add(name, name, name)
+
+
+def members(url: Url = None, json: Json = False) -> None:
+    """Show who the members are, as a node knows, and how far a change is.
+
+    Example: shoal cluster members --url http://n1:7400
+    """
+    execute(_members(chosen(None, url, environment=os.environ), json=json))
+
+
+def add(address: Address, url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
+    """Add a node. Start it with an empty directory and --join naming any member; it waits until it is added.
+
+    Example: shoal cluster add n4:7400 --url http://n1:7400
+    """
+    _change(lambda store: store.add_member(address), url, json=json, no_wait=no_wait)
+
+
+def drain(address: Address, url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
+    """Remove a node that is up, once the others hold all that it holds. Stop it when the command is done.
+
+    Example: shoal cluster drain n3:7400 --url http://n1:7400
+    """
+    _change(lambda store: store.drain_member(address), url, json=json, no_wait=no_wait)
+
+
+def replace(old: Old, new: New, url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
+    """Put a new node in the place of a member: it is drained if it is up, and forgotten if not.
+
+    Example: shoal cluster replace n3:7400 n4:7400 --url http://n1:7400
+    """
+    _change(lambda store: store.replace_member(old, new), url, json=json, no_wait=no_wait)
+
+
+def forget(address: Address, url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
+    """Remove a node that is down for good. Its directory is refused from then on; what only it held is lost.
+
+    Example: shoal cluster forget n3:7400 --url http://n1:7400
+    """
+    _change(lambda store: store.forget_member(address), url, json=json, no_wait=no_wait)
+
+
+def cancel(url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
+    """Take back the change that is under way.
+
+    Example: shoal cluster cancel --url http://n1:7400
+    """
+    _change(lambda store: store.cancel_change(), url, json=json, no_wait=no_wait)
+
+
+def _change(begin: Callable[[Store], Awaitable[MembersView]], url: str | None, *, json: bool, no_wait: bool) -> None:
+    execute(_changed(begin, chosen(None, url, environment=os.environ), json=json, no_wait=no_wait))
+
+
+async def _members(target: Target, *, json: bool) -> None:
+    async with opened(target) as store:
+        _show(await store.members(), json=json)
+
+
+async def _changed(begin: Callable[[Store], Awaitable[MembersView]], target: Target, *, json: bool, no_wait: bool) -> None:
+    async with opened(target) as store:
+        view = await begin(store)
+        told: list[str] = []
+        while view.change and not no_wait:
+            for text in _steps(view):
+                if text not in told and not json:
+                    note(text)
+                    told.append(text)
+            await asyncio.sleep(_LOOK_S)
+            view = await store.members()
+        _show(view, json=json)
+
+
+def _steps(view: MembersView) -> list[str]:
+    done = "both lists decide" if view.step == "joint" else "the present members decide"
+    waiting = [
+        f"{seat.name} {seat.progress}" for seat in view.members if seat.progress and not seat.progress.endswith("caught up")
+    ]
+    return [f"epoch {view.epoch}: {view.change}: {done}", *waiting, *([view.trouble] if view.trouble else [])]
+
+
+def _show(view: MembersView, *, json: bool) -> None:
+    if json:
+        parts = {name: [msgspec.structs.asdict(each) for each in getattr(view, name)] for name in ("members", "removed")}
+        emit(msgspec.structs.asdict(view) | parts)
+        return
+    line(f"epoch {view.epoch}: {len([seat for seat in view.members if seat.part != 'joining'])} members")
+    table(
+        [("node", "part", "state", "progress"), *((each.name, each.part, each.state, each.progress) for each in view.members)]
+    )
+    if view.change:
+        line(f"under way: {view.change} ({view.step})")
+    if view.trouble:
+        line(f"it does not go on yet: {view.trouble}")
+    for waiting in view.waiting:
+        line(f"{waiting} asks to join: shoal cluster add {waiting}")
+    for removed in view.removed:
+        how = "drained" if removed.handed_over else "forgotten"
+        line(f"{removed.name} was {how} in epoch {removed.epoch} (directory {removed.node[:8] or 'unknown'})")

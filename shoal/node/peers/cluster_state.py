@@ -50,6 +50,7 @@ class ClusterState:
 
     def view(self) -> ClusterView:
         """See `Replicas.view`."""
+        change = self._members.roster.record.change
         return ClusterView(
             cluster=self._config.cluster,
             size=self._members.size,
@@ -65,6 +66,8 @@ class ClusterState:
             replaced=self._scrubber.replaced,
             clocks=self._clocks.differing,
             truncated=self._resets.told,
+            epoch=self._members.roster.epoch,
+            change="" if change is None else change.told,
         )
 
     @property
@@ -106,6 +109,7 @@ class ClusterState:
             reason="",
             vector=self._shown(totals),
             origins=len(totals),
+            part=self._members.roster.record.state_of(self._config.advertise),
         )
 
     def _member(self, member: MemberState) -> Member:
@@ -127,6 +131,7 @@ class ClusterState:
             vector=self._shown(known.totals),
             origins=len(known.totals),
             clock_ms=self._clocks.ahead_ms(member.node),
+            part=self._members.roster.record.state_of(member.address),
         )
 
     def _lost_by(self, node: bytes) -> str:

@@ -23,6 +23,7 @@ from shoal.config import Config
 from shoal.errors import PeerRefused
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
+from shoal.node.membership import views
 from shoal.node.membership.changes import Changes, Sight
 from shoal.node.membership.roster import Roster
 from shoal.node.membership.seeding import Seeding
@@ -30,6 +31,7 @@ from shoal.node.peers.admission import Admission
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members
 from shoal.node.peers.outlets import Outlets
+from shoal.protocol.requests import ChangeMembers, MembersView
 
 _log = logging.getLogger("shoal.node")
 
@@ -93,6 +95,20 @@ class Memberships:
     def addresses(self) -> list[str]:
         """The addresses to keep links to."""
         return [member.address for member in self._members.all if not is_placeholder(member.address)]
+
+    # ── what operators ask for ────────────────────────────────────────────────
+
+    def members(self) -> MembersView:
+        """See `Company.members`."""
+        return views.view(self._roster, self.changes, self._members.reached)
+
+    async def change(self, request: ChangeMembers, /) -> MembersView:
+        """See `Company.change`."""
+        if request.change == "cancel":
+            await self.changes.cancel()
+        else:
+            await self.changes.change(request.change, joins=request.joins, leaves=request.leaves)
+        return self.members()
 
     # ── links ─────────────────────────────────────────────────────────────────
 

@@ -9,25 +9,48 @@ from shoal.errors import NoQuorum
 from shoal.names import check_name
 from shoal.node.database import Database
 from shoal.node.handler import Answers
-from shoal.node.replicas import Replicas
+from shoal.node.replicas import Company, Replicas
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import CatchUp, CaughtUp, Cluster, ClusterView, NodeStatus, Status
+from shoal.protocol.requests import (
+    CatchUp,
+    CaughtUp,
+    ChangeMembers,
+    Cluster,
+    ClusterView,
+    MembersView,
+    NodeStatus,
+    ReadMembers,
+    Status,
+)
 
 
 class ClusterReads:
-    """Answers `Status`, `Cluster` and `CatchUp`. `status` returns the node's status."""
+    """Answers what is asked of the node and its cluster. `status` returns the node's status."""
 
-    def __init__(self, database: Database, *, replicas: Replicas, status: Callable[[], NodeStatus]) -> None:
+    def __init__(self, database: Database, *, replicas: Replicas, company: Company, status: Callable[[], NodeStatus]) -> None:
+        self._company = company
         self._database = database
         self._replicas = replicas
         self._node_status = status
-        self.answers: Answers = {Status: self._status, Cluster: self._cluster, CatchUp: self._catch_up}
+        self.answers: Answers = {
+            Status: self._status,
+            Cluster: self._cluster,
+            CatchUp: self._catch_up,
+            ReadMembers: self._members,
+            ChangeMembers: self._change_members,
+        }
 
     async def _status(self, _request: Status, _bookmark: Bookmark) -> NodeStatus:
         return self._node_status()
 
     async def _cluster(self, _request: Cluster, _bookmark: Bookmark) -> ClusterView:
         return self._replicas.view()
+
+    async def _members(self, _request: ReadMembers, _bookmark: Bookmark) -> MembersView:
+        return self._company.members()
+
+    async def _change_members(self, request: ChangeMembers, _bookmark: Bookmark) -> MembersView:
+        return await self._company.change(request)
 
     async def _catch_up(self, request: CatchUp, bookmark: Bookmark) -> CaughtUp:
         """Fetch what a quorum holds of a thread's partition; without a quorum the reply says why, and nothing is raised."""

@@ -19,6 +19,7 @@ from shoal.protocol.requests.document.documents import *
 from shoal.protocol.requests.items.indexes import *
 from shoal.protocol.requests.items.items import *
 from shoal.protocol.requests.listings import *
+from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *
 from shoal.protocol.requests.presence import *
 from shoal.protocol.requests.schemas import *

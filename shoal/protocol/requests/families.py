@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import listings, presence, schemas, status, subscriptions
+from shoal.protocol.requests import listings, membership, presence, schemas, status, subscriptions
 from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
@@ -24,6 +24,7 @@ FAMILIES = (
     labels,
     listings,
     maps,
+    membership,
     presence,
     queues,
     retention,

@@ -57,13 +57,14 @@ class Member(Struct, array_like=True, frozen=True):
     vector: dict[str, int]  # Origin (hex) → operations over all partitions that it is known to hold; the first by name.
     origins: int = 0  # How many origins there are; the vector lists at most `status_origins_max` of them.
     clock_ms: int | None = None  # How far its clock is ahead of the serving node's; None if that is not known.
+    part: Literal["member", "joining", "leaving", "removed"] = "member"  # In the present epoch of the list of members.
 
 
 class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     """The cluster, as one node sees it."""
 
     cluster: str
-    size: int  # The number of configured owners.
+    size: int  # The number of owners.
     quorum: int
     members: list[Member]  # This node first.
     digest: str  # Over all durable vectors, in hex; equal on nodes that hold the same operations.
@@ -76,3 +77,5 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     replaced: int = 0  # Objects whose rows were rebuilt from the log, in this opening.
     clocks: list[str] = field(default_factory=list)  # Clocks that differ by more than `clock_skew_max_ms`, and what to do.
     truncated: list[str] = field(default_factory=list)  # Partitions that need a snapshot: what they lack left a peer's log.
+    epoch: int = 0  # Of the list of members; 0: the configured list.
+    change: str = ""  # The change of the members that is under way, as a command; else empty.

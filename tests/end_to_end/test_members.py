@@ -1,0 +1,141 @@
+"""A cluster of real processes grows, replaces a node and forgets a dead one by commands, while clients write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+import shoal
+from shoal.errors import ShoalError
+from tests.cli.conftest import PATIENCE_S, served
+from tests.end_to_end.test_watch import free_ports
+
+FAST = {"SHOAL_QUORUM_REGISTER_FOUND_S": "0.2", "SHOAL_MEMBERS_TELL_S": "0.2"}
+
+
+class Nodes:
+    """The processes, by the number of their directory."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(5)]
+        self._directory = directory
+        self._stack = stack
+        self._begun: dict[int, ExitStack] = {}
+
+    def start(self, number: int, join: list[int]) -> None:
+        stack = self._begun[number] = self._stack.enter_context(ExitStack())
+        addresses = ",".join(self.addresses[each] for each in join)
+        stack.enter_context(
+            served(self._directory / str(number), "--listen", self.addresses[number], "--join", addresses, config=FAST)
+        )
+
+    def kill(self, number: int) -> None:
+        self._begun.pop(number).close()
+
+    def urls(self, numbers: list[int]) -> list[str]:
+        return [f"http://{self.addresses[number]}" for number in numbers]
+
+
+@contextmanager
+def nodes(directory: Path) -> Iterator[Nodes]:
+    with ExitStack() as stack:
+        yield Nodes(directory, stack)
+
+
+async def command(*arguments: str) -> list[Any]:
+    """What `shoal cluster …` prints as JSON."""
+    process = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "shoal.cli", "cluster", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
+
+
+@asynccontextmanager
+async def writing(urls: list[str]) -> AsyncIterator[set[int]]:
+    """Numbers that a quorum has acknowledged, while the context is open."""
+    acknowledged: set[int] = set()
+    ended = asyncio.Event()
+
+    async def write() -> None:
+        async with shoal.connect(urls, durability="quorum") as store:
+            number = 0
+            while not ended.is_set():
+                try:
+                    await store.space("crew").set("seen").add(number)
+                    acknowledged.add(number)
+                except ShoalError:
+                    pass  # It may have been made; only the acknowledged ones are promised.
+                number += 1
+
+    task = asyncio.create_task(write())
+    try:
+        yield acknowledged
+    finally:
+        ended.set()
+        await task
+
+
+async def more(acknowledged: set[int], count: int = 20) -> None:
+    """Writes go on."""
+    wanted = len(acknowledged) + count
+    async with asyncio.timeout(PATIENCE_S):
+        while len(acknowledged) < wanted:
+            await asyncio.sleep(0.01)
+
+
+async def founded(url: str) -> None:
+    """The register works, so that a dead node can be forgotten: a change can be begun and taken back."""
+    async with asyncio.timeout(PATIENCE_S), shoal.connect(url, wait=PATIENCE_S) as store:
+        while True:
+            try:
+                await store.add_member("127.0.0.1:9")
+                await store.cancel_change()
+                return
+            except ShoalError:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tmp_path: Path) -> None:
+    with nodes(tmp_path) as fleet:
+        for number in range(3):
+            fleet.start(number, [0, 1, 2])
+        url = fleet.urls([0])[0]
+        await founded(url)
+        async with writing(fleet.urls([0, 1])) as acknowledged:
+            await more(acknowledged)
+            fleet.start(3, [0])
+            [view] = await command("add", fleet.addresses[3], "--url", url)
+            assert [seat["name"] for seat in view["members"]] == sorted(fleet.addresses[:4])
+            await more(acknowledged)
+            fleet.start(4, [1])
+            [view] = await command("replace", fleet.addresses[2], fleet.addresses[4], "--url", url)
+            assert view["removed"][0]["handed_over"]
+            await more(acknowledged)
+            fleet.kill(3)
+            await asyncio.to_thread(fleet.kill, 2)
+            async with asyncio.timeout(PATIENCE_S), shoal.connect(url) as store:
+                while fleet.addresses[3] in [seat.name for seat in (await store.members()).members if seat.state == "linked"]:
+                    await asyncio.sleep(0.05)
+            [view] = await command("forget", fleet.addresses[3], "--url", url)
+            assert [seat["name"] for seat in view["members"]] == sorted(fleet.addresses[number] for number in (0, 1, 4))
+            await more(acknowledged)
+        async with shoal.connect(fleet.urls([4]), durability="all") as store:
+            await store.space("crew").set("seen").add(-1)
+            held = {number async for number in store.space("crew").set("seen").members()}
+            assert acknowledged <= held
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/v1/cluster/members") as answer:
+            assert (await answer.json())["change"] == ""
