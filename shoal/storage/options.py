@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from rocksdict import BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
 
-from shoal.config import Config, KiB, MiB
+from shoal.config import Config, KiB
 
 _WRITE_BUFFER_FACTOR = 4  # RocksDB begins a new log at so many times `memtable_bytes`; ours are begun before that.
 COMPACTS_AT = "level0_file_num_compaction_trigger"
@@ -51,9 +51,9 @@ def options_for(config: Config, *, create: bool) -> Options:
     options.set_block_based_table_factory(_tables(config))
     # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
     options.set_max_manifest_file_size(1)
-    # RocksDB's own diary, LOG and LOG.old.*: a few small files.
-    options.set_max_log_file_size(MiB)
-    options.set_keep_log_file_num(4)
+    # RocksDB's own diary, LOG and LOG.old.*: a few small files. It holds no keys and no values.
+    options.set_max_log_file_size(128 * KiB)
+    options.set_keep_log_file_num(3)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options

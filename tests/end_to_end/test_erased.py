@@ -8,17 +8,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from secrets import token_bytes, token_hex
 
+import msgspec
 import pytest
 
 import shoal
 from shoal.client.store import Space, Store
 from shoal.config import Config
+from shoal.crdt import deletion
+from shoal.storage import keys
+from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import served
 from tests.end_to_end.test_watch import free_ports
 from tests.support.remains import files_with, uncompressed
 
 PATIENCE_S = 90.0
-QUICK = Config(erase_within_s=0.1, reclaim_interval_s=0.1)
+QUICK = Config(erase_within_s=0.1, reclaim_interval_s=0.1, log_keep_s=0.1, tick_s=0.1)
 
 Write = Callable[[Space, str], Awaitable[None]]
 Delete = Callable[[Space], Awaitable[None]]
@@ -58,12 +62,77 @@ async def _delete_document(space: Space) -> None:
         assert await document.delete()
 
 
+async def _send(space: Space, mark: str) -> None:
+    await space.thread("t").inbox.send(mark)
+
+
+async def _set(space: Space, mark: str) -> None:
+    await space.register("r").set(mark, key=f"a-key-{mark[:4]}")
+
+
+async def _delete_register(space: Space) -> None:
+    assert await space.register("r").delete()
+
+
+async def _add(space: Space, mark: str) -> None:
+    await space.set("s").add(mark, "another")
+
+
+async def _clear(space: Space) -> None:
+    assert await space.set("s").clear() == 2
+
+
+async def _delete_set(space: Space) -> None:
+    assert await space.set("s").delete()
+
+
+async def _put_entry(space: Space, mark: str) -> None:
+    await space.map("m").set(mark, mark)
+
+
+async def _remove_entries(space: Space) -> None:
+    for entry in await space.map("m").entries():
+        await space.map("m").remove(entry.key)
+
+
+async def _put_item(space: Space, mark: str) -> None:
+    await space.items.put(("memory", "user-1"), mark, {"is": mark})
+    await space.items.index(("memory",), "is")
+
+
+async def _delete_item(space: Space) -> None:
+    for item in await space.items.search(("memory",)):
+        assert await space.items.delete(item.namespace, item.key)
+
+
+async def _delete_items(space: Space) -> None:
+    assert await space.items.delete_all(("memory",)) == 1
+
+
+async def _write_all(space: Space, mark: str) -> None:
+    for write in (_save, _append, _edit, _send, _set, _add, _put_entry, _put_item):
+        await write(space, mark)
+    await space.counter("c").add(1, key=mark)
+    await space.schemas.put("plan", 1, {"title": mark})
+
+
+async def _delete_space(space: Space) -> None:
+    assert (await space.delete()).left == 0
+
+
 WAYS = {
     "a pruned checkpoint": (_save, _prune),
     "a deleted thread's state": (_save, _delete_thread),
     "a trimmed event": (_append, _trim),
     "a deleted thread's event": (_append, _delete_thread),
     "a deleted document": (_edit, _delete_document),
+    "a deleted register": (_set, _delete_register),
+    "a removed member": (_add, _clear),
+    "a deleted set": (_add, _delete_set),
+    "a removed entry of a map": (_put_entry, _remove_entries),
+    "a deleted item, which was indexed": (_put_item, _delete_item),
+    "all items below a label": (_put_item, _delete_items),
+    "a deleted space": (_write_all, _delete_space),
 }
 
 
@@ -105,6 +174,30 @@ async def test_what_was_deleted_before_the_store_was_closed_is_erased_when_it_is
     assert files_with(tmp_path, mark.encode())
     async with shoal.open(tmp_path, config=QUICK):
         await gone(tmp_path, mark)
+
+
+async def test_of_a_deleted_space_its_deletions_are_left_and_no_other_row(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(QUICK, key_window_s=1, forget_after_s=1.0)
+    async with shoal.open(tmp_path, config=config) as store:
+        for n in range(3):
+            await _write_all(store.space(f"crew-{n}"), f"text {n}")
+        for n in range(3):
+            await store.space(f"crew-{n}").delete()
+        async with asyncio.timeout(PATIENCE_S):
+            while rows(store) - {keys.META, keys.VECTOR, keys.BASE, keys.OBJECT}:
+                await asyncio.sleep(0.2)
+    storage = RocksStorage.open(tmp_path, config=Config(), now_ms=0)
+    try:
+        found = [key for key, _ in storage.scan(keys.OBJECT, b"P")]
+        assert {keys.split_object(key)[4] for key in found} == {deletion.ROW}
+    finally:
+        storage.close()
+
+
+def rows(store: Store) -> set[bytes]:
+    """The tables of an embedded store that have rows."""
+    storage = store._close.__self__._storage  # type: ignore[attr-defined]
+    return {key[:1] for key, _ in storage.scan(b"", None)}
 
 
 async def test_no_node_of_a_cluster_keeps_what_was_deleted_at_one(tmp_path: Path) -> None:
