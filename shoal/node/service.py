@@ -17,6 +17,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, get_args
@@ -73,6 +74,7 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.version import __version__
 
+_log = logging.getLogger("shoal.node")
 _DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _REFILLING = "it began with an empty directory, and is fetching the data that its peers hold"
@@ -291,6 +293,10 @@ class Service:
             bookmark.note(located.partition, issued.vector)
         except ShoalError as error:
             told(error if error.written != "no" else after(error, "the write is recorded on this node", _AGAIN))
+        except Exception as bug:
+            _log.error("unexpected error after a write", exc_info=bug)
+            text = "the write is recorded on this node, which then met an unexpected error; see its log. "
+            told(OutcomeUnknown(text + _AGAIN))
         else:
             told(issued.reply)
 

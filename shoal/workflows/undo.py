@@ -38,11 +38,16 @@ async def undo(
     """Revert the changes of the branch's last `count` checkpoints, or of the given one, in a new checkpoint.
 
     Raises:
+        InvalidInput: both a count and a checkpoint are given.
         NotFound: there are fewer.
         UndoConflict: later checkpoints changed the same places.
         HeadMoved: another save came first.
     """
     _check_count(count)
+    if checkpoint is not None and count != 1:
+        raise InvalidInput(
+            "give either the number of changes to undo or a checkpoint, not both. Nothing was written.", field="count"
+        )
     head = await checkpoints.newest(branch)
     if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
         return shown_checkpoint(done, channels=False)
@@ -166,9 +171,9 @@ async def _reverted(
     return await checkpoints.save(request, key, durability)
 
 
-def _check_count(n: int) -> None:
-    if n < 1:
-        raise InvalidInput(f"n must be at least 1; got {n}. Nothing was written.")
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise InvalidInput(f"the number of changes to take back must be at least 1; got {count}. Nothing was written.")
 
 
 def _named(metadata: Any, field: str) -> list[str]:

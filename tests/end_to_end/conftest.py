@@ -61,11 +61,21 @@ class Cli:
 
     async def bare(self, *arguments: str) -> list[Any]:
         """The same of a command that takes no --space."""
+        code, out, errors = await self._run(*arguments)
+        assert code == 0, errors
+        return [json.loads(line) for line in out.splitlines()]
+
+    async def refused(self, *arguments: str) -> str:
+        """The error of a command that fails."""
+        code, _, errors = await self._run(*arguments, *self._space)
+        assert code == 1
+        return errors
+
+    async def _run(self, *arguments: str) -> tuple[int | None, str, str]:
         command = [sys.executable, "-m", "shoal.cli", *arguments, *self._url, "--json"]
         process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
         out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-        assert process.returncode == 0, errors.decode()
-        return [json.loads(line) for line in out.splitlines()]
+        return process.returncode, out.decode(), errors.decode()
 
 
 @pytest.fixture

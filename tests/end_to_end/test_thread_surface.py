@@ -117,6 +117,27 @@ async def test_a_merge_over_http(space: Space, rest: Rest) -> None:
     assert late["code"] == "head-moved"
 
 
+async def test_decisions_of_a_merge_need_all_heads_to_be_seen(space: Space, rest: Rest) -> None:
+    _, left, right = await fork(space)
+    third = space.thread("t")
+    await third.load(left)
+    unseen = await third.save({"plan": 3, "log": ["a", "b"], "same": 1}, on_conflict="fork")
+    fourth = space.thread("t")
+    await fourth.load(left)
+    await fourth.save({"plan": 4, "log": ["a", "b"], "same": 1}, on_conflict="fork")
+    heads = (await space.thread("t").heads())["main"]
+    assert len(heads) == 3
+    assert right in heads
+    for missing in heads:
+        body = {"heads": [id for id in heads if id != missing], "resolve": {"plan": 9}}
+        refused = await rest("POST", "/threads/t/merge", body, status=412)
+        assert (refused["code"], missing in refused["detail"]) == ("head-moved", True)
+    assert set((await space.thread("t").heads())["main"]) == set(heads)
+    assert unseen.id in heads
+    await rest("POST", "/threads/t/merge", {"heads": heads, "resolve": {"plan": 9}})
+    assert len((await space.thread("t").heads())["main"]) == 1
+
+
 async def test_a_merge_that_removes_a_channel(space: Space, rest: Rest) -> None:
     _, left, right = await fork(space)
     await rest("POST", "/threads/t/merge", {"heads": [left, right], "remove": ["plan"]})
@@ -164,6 +185,9 @@ async def test_undo_in_the_shell(space: Space, cli: Cli) -> None:
         (1, 2, "ana"),
         (2, 1, "bob"),
     ]
+    (newest,) = await cli("log", "t", "--limit", "1")
+    refused = await cli.refused("undo", "t", "--count", "2", "--checkpoint", newest["id"])
+    assert "not both" in refused
     await cli("redo", "t")
     (label,) = await cli("labels", "t")
     assert label["label"] == "first"

@@ -166,23 +166,25 @@ async def merge(exchange: Exchange) -> web.Response:
 
 
 async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
-    """Check that a caller who decides channels has seen the branch's winning head.
+    """Check that a caller who decides channels has seen all heads of the branch.
 
     Raises:
         InvalidInput: it names no heads.
-        HeadMoved: the winning head is not among them.
+        HeadMoved: a head is not among them.
     """
     if body.heads is None:
         raise InvalidInput(
             "`resolve` and `remove` need `heads`, the heads that you have seen. Nothing was written.", field="heads"
         )
     there = (await checkpoints.heads()).get(body.branch, [])
-    if not there or there[0] in body.heads:
-        return
-    if not set(body.heads) <= set((await checkpoints.read(there[0], [])).parents):
+    unseen = [id for id in there if id not in body.heads]
+    for id in unseen:
+        if set(body.heads) <= set((await checkpoints.read(id, [])).parents):
+            return  # It is the merge of these heads: the answer to an earlier call was lost.
+    if unseen:
         raise HeadMoved(
-            f"branch {body.branch!r} of thread {checkpoints.thread!r} is at {there[0]}, which is not among the given heads. "
-            "Nothing was written. Read the merge again and send your decisions with its heads.",
+            f"branch {body.branch!r} of thread {checkpoints.thread!r} is at {', '.join(unseen)} too, and the given heads do "
+            "not say so. Nothing was written. Read the merge again and send your decisions with its heads.",
             heads=there,
         )
 
@@ -196,8 +198,6 @@ async def undo(exchange: Exchange) -> web.Response:
         UndoConflict: later checkpoints changed the same places; nothing was written.
     """
     body = await exchange.body(UndoBody)
-    if body.checkpoint is not None and body.count != 1:
-        raise InvalidInput("give either `count` or `checkpoint`, not both. Nothing was written.", field="count")
     made = await workflow.undo(
         exchange.checkpoints(author=body.author),
         body.count,

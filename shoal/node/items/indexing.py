@@ -34,7 +34,7 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
-_DUE_MAX = 4096  # Objects that wait. One that is left out is noted again by a search that lacks its index, or after a restart.
+_DUE_MAX = 4096  # Objects that wait. One that is left out is noted again when it is next used.
 
 
 class Indexer:
@@ -57,6 +57,8 @@ class Indexer:
         """Note that the indexes of an object must be built or erased, and start the task."""
         if len(self._due) < _DUE_MAX:
             self._due[target] = None
+        elif target not in self._due:
+            self._indexes.moved(target)
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -81,7 +83,9 @@ class Indexer:
                 await self._commit.wait_durable(number or 0)
                 await asyncio.sleep(0)
         except ShoalError:
-            self._due.clear()  # Storage failed or cannot be read: a search that lacks the index notes it again.
+            for target in self._due:  # Storage failed or cannot be read: the next use of an object notes it again.
+                self._indexes.moved(target)
+            self._due.clear()
         finally:
             self._task = None
 

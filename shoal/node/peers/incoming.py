@@ -24,7 +24,7 @@ from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
 from shoal.crdt.values import ormap
-from shoal.errors import BadOperation, ShoalError
+from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation
@@ -199,7 +199,11 @@ class Incoming:
         _check_body(arrival, before)
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
-        mutations, besides = mutation.decode(body.payload), blobs.unpack(shipment.attached)
+        try:
+            mutations = mutation.decode(body.payload)
+        except StoreCorrupt:  # It speaks of this node's log, and this is what a peer sent.
+            raise _bad(arrival, "its changes cannot be decoded", "content") from None
+        besides = blobs.unpack(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)

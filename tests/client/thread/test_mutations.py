@@ -198,8 +198,14 @@ async def test_a_removed_key_that_came_back_is_not_undone_over_it(thread: Thread
 
 async def test_at_least_one_change_is_undone(thread: Thread) -> None:
     await thread.save({})
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="number of changes"):
         await thread.undo(0)
+
+
+async def test_a_number_of_changes_and_a_checkpoint_are_not_undone_together(thread: Thread) -> None:
+    saved = await thread.save({})
+    with pytest.raises(InvalidInput, match="not both"):
+        await thread.undo(2, checkpoint=saved.id)
 
 
 async def test_the_log_hides_what_is_secret_and_undo_brings_it_back(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from shoal import values
 from shoal.client.items.items import Items
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidName, TooLarge
+from shoal.errors import InvalidInput, InvalidName, StoreCorrupt, TooLarge
+from shoal.node.items import indexing
 from shoal.node.items.filtering import Filter
 from shoal.node.items.planning import Span, span_of
 from shoal.node.verification.verify import verify
@@ -389,3 +390,33 @@ async def test_an_index_in_a_batch_is_refused_and_nothing_is_written(bench: Benc
             batch.items.put(NOTES, "k", {"n": 1})
             batch.items.index(NOTES, "n")
     assert await space.items.get(NOTES, "k") is None
+
+
+async def test_an_index_that_found_no_room_in_the_queue_is_built_when_its_items_are_used(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "_DUE_MAX", 1)
+    items = bench.space.items
+    for label in ("notes", "others"):
+        await items.put((label,), "k", {"n": 1})
+    await asyncio.gather(items.index(("notes",), "n"), items.index(("others",), "n"))
+    for label in ("notes", "others"):
+        await built(items, label)
+        assert (await items.explain((label,), filter={"n": 1})).how == "lookup"
+
+
+async def test_an_index_that_storage_did_not_let_be_built_is_built_when_its_items_are_used(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = bench.space.items
+    await items.put(NOTES, "k", {"n": 1})
+    build = indexing.Indexer._build
+
+    def fails(*_: object) -> int:
+        monkeypatch.setattr(indexing.Indexer, "_build", build)
+        raise StoreCorrupt("a block cannot be read.")
+
+    monkeypatch.setattr(indexing.Indexer, "_build", fails)
+    await items.index(NOTES, "n")
+    await built(items)
+    assert (await items.explain(NOTES, filter={"n": 1})).how == "lookup"

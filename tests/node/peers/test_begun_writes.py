@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.errors import OutcomeUnknown, ShoalError
-from shoal.protocol.requests import Add, Added, AnyReply, BeginStep, CounterValue, Durability, ReadCounter
+from shoal.protocol.requests import Add, Added, AnyReply, BeginStep, CounterValue, DeleteCounter, Durability, ReadCounter
 from simulation.world.fleet import Fleet
 
 WRITE, READ = Add("crew", "tokens", 5), ReadCounter("crew", "tokens")
@@ -86,3 +86,21 @@ async def test_one_that_a_node_began_is_answered_though_the_node_stops(fleet: Fl
     await fleet["a"].node.stop()
     # Whether another node's acknowledgement came before its links were closed depends on the disk.
     assert isinstance(await told(answers), Added | OutcomeUnknown)
+
+
+async def test_a_bug_after_the_write_is_answered_as_an_unknown_outcome(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def breaks(*_: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(fleet["a"].node.service, "_refuse_dead", breaks)
+    for target in "bc":
+        fleet.wires[target, "a"].open.clear()
+    answers: Answers = []
+    session = fleet["a"].node.session()
+    assert session.begin(WRITE, answers.append, durability="quorum")
+    await fleet["a"].node.session().call(DeleteCounter("crew", "tokens"))  # It must look for the write.
+    for target in "bc":
+        fleet.wires[target, "a"].open.set()
+    failed = await asyncio.wait_for(told(answers), 30)
+    assert isinstance(failed, OutcomeUnknown)
+    assert "secret" not in failed.message

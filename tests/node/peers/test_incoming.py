@@ -124,6 +124,7 @@ async def test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written(wh
         before = fleet.rows("a")
         [trouble] = await take(fleet["a"], [bad])
         assert reason in trouble.message
+        assert "shoal verify" not in trouble.message  # The peer's operation is bad, not this node's disk.
         assert fleet.rows("a") == before
         [listed] = fleet["a"].replicator.quorum.view().quarantined
         assert reason in listed
