@@ -144,7 +144,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan, composites = _composed(plan, losers, wanted, _random(f"compose/{profile}/{seed}"))
     plan = _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
     plan = _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
-    return _Drawn(_truncated(plan, _random(f"truncate/{profile}/{seed}")), composites)
+    plan = _truncated(plan, _random(f"truncate/{profile}/{seed}"))
+    return _Drawn(plan, composites | {"truncated"} if "log_keep_s" in plan.settings else composites)
 
 
 def _random(purpose: str) -> Random:
@@ -206,9 +207,7 @@ TRUNCATED = 0.5
 def _truncated(plan: Plan, random: Random) -> Plan:
     """In some plans operations leave the log while the plan lasts. Until there are snapshots, no node may lack what left."""
     drawn = random.random(), random.choice((0.2, 1.0, 4.0))
-    if drawn[0] >= TRUNCATED or any(
-        isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Relist) for fault in plan.faults
-    ):
+    if drawn[0] >= TRUNCATED or any(isinstance(fault, Wipe | Restore | CorruptBlock | Relist) for fault in plan.faults):
         return plan
     return replace(plan, settings={**plan.settings, "log_keep_s": drawn[1]})
 

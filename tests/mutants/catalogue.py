@@ -28,6 +28,7 @@ from tests.mutants import (
     scrubbing,
     sessions,
     sweeping,
+    truncating,
     watching,
     yjs,
 )
@@ -41,6 +42,7 @@ _MODULES = (
     scrubbing,
     sessions,
     sweeping,
+    truncating,
     objects,
     effects,
     branching,
