@@ -4,7 +4,7 @@ Laws:
 - An operation leaves a log only once it is durable on every node; on a majority, if it is too large or owners are
   forgotten.
 - The rows that leave, and the base that says so, are one write.
-- A key goes only once its node holds every operation that has it.
+- A key goes only once its window is over, and its node holds every operation that has it.
 - A partition that is replaced by a peer's snapshot is not truncated by that.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import Dot, Origin
@@ -20,12 +21,17 @@ from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.judging.ledger import Ledger, Violated
 
+if TYPE_CHECKING:
+    from simulation.world.host import SimulatedNode
+
 
 class TruncationWatch:
-    """One disk, seen by `ledger` as well. `needed`: the number of disks on which an operation that leaves must be durable."""
+    """The disk of one machine, seen by `ledger` as well. `needed`: on so many disks must be durable what leaves."""
 
-    def __init__(self, name: str, ledger: Ledger, violated: Violated, *, needed: int) -> None:
-        self._name = name
+    def __init__(self, host: SimulatedNode, ledger: Ledger, violated: Violated, *, needed: int) -> None:
+        self._name = host.name
+        self._now_ms = host.clock.now_ms
+        self._window_ms = host.config.key_window_s * 1000
         self._ledger = ledger
         self._violated = violated
         self._needed = needed
@@ -70,8 +76,12 @@ class TruncationWatch:
     def _expired(self, partition: int, key: str) -> None:
         held = self._ledger.shelves[self._name].held
         for dot in self._ledger.dots_of(partition, key):
+            name = f"operation {dot.sequence} of {dot.origin.hex()[:8]}"
             if held.get((partition, dot.origin), 0) < dot.sequence:
-                self._broken(partition, f"key {key} expired before operation {dot.sequence} of {dot.origin.hex()[:8]} came")
+                self._broken(partition, f"key {key} expired before {name} came")
+        ages = [self._now_ms() - self._ledger.bodies[partition, dot].wall_ms for dot in self._ledger.dots_of(partition, key)]
+        if ages and max(ages) <= self._window_ms:
+            self._broken(partition, f"key {key} expired at the age of {max(ages) / 1000:g} s")
 
     def _broken(self, partition: int, what: str) -> None:
         self._violated("22", f"{self._name}, partition {partition}: {what}")

@@ -46,7 +46,7 @@ class Agents:
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
             forgets = plan.settings.keys() & {"log_bytes_max", "forget_after_s"}
             needed = plan.nodes // 2 + 1 if forgets else plan.nodes
-            host.disk.watchers.append(TruncationWatch(host.name, self.ledger, self.record.violated, needed=needed))
+            host.disk.watchers.append(TruncationWatch(host, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
         self._actors: dict[tuple[int, str], Actor] = {}

@@ -11,14 +11,11 @@ from shoal.cluster.operation import Body
 from shoal.cluster.stability import Holding
 from shoal.cluster.truncation import Reach
 from shoal.config import Config
-from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.collection import answers
 from shoal.node.collection.key_expiry import Expiry
 from shoal.node.database import Database
 from shoal.node.target import Target
-from shoal.node.verification.majority import Majority
-from shoal.node.verification.rebuilding import Outcome, Supplied
-from shoal.node.verification.report import ObjectPlace
 from shoal.node.watching.changelog import Changelog, Logged
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -86,23 +83,6 @@ def a_journal_is_read_from_the_oldest_operation_in_the_log(patch: pytest.MonkeyP
     patch.setattr(Database, "_floor_hlc", floor)
 
 
-def what_is_left_of_a_log_decides(patch: pytest.MonkeyPatch) -> None:
-    async def settle(self: Majority, place: ObjectPlace, name: bytes, start: bytes, stop: bytes) -> Outcome:
-        rebuilder = self._database.rebuilder
-        partition = self._database.partitions.load(place.partition)
-        base, partition.base = partition.base, NOTHING_SEEN
-        try:
-            return await rebuilder.rebuild(place, _nothing)
-        finally:
-            partition.base = base
-
-    patch.setattr(Majority, "settle", settle)
-
-
-async def _nothing(partition: int, dots: list[Dot]) -> Supplied:
-    return {}
-
-
 MUTANTS = (
     Mutant(
         an_owner_that_lacks_it_does_not_hold_the_log_up,
@@ -139,12 +119,6 @@ MUTANTS = (
         a_journal_is_read_from_the_oldest_operation_in_the_log,
         "a journal's reader skips events whose operations have left the log",
         ("3", "6", "7"),
-        composites=TRUNCATED,
-    ),
-    Mutant(
-        what_is_left_of_a_log_decides,
-        "an object is rebuilt from a log that lacks operations",
-        ("3", "4", "20"),
         composites=TRUNCATED,
     ),
 )

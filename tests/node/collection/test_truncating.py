@@ -13,9 +13,12 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Truncated
 from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
+from shoal.cluster.stability import Holding
 from shoal.config import Config
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import DeletedMeanwhile, KeyExpired, KeyReused
+from shoal.node.collection.key_expiry import Expiry
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.keys import make_key
@@ -235,6 +238,22 @@ async def test_all_of_many_keys_expire(bench: Bench) -> None:
     assert keyed(bench.storage) == 0
 
 
+async def test_a_pass_over_keys_goes_on_in_the_next_opening(open_bench: Opener) -> None:
+    first = open_bench()
+    for n in range(300):
+        await first.node.session().call(add(), key=f"order-{n:03}")
+    await look(first, after_ms=2 * HOUR_MS)
+    left = first.storage.left_by_crash(None)
+    expiry = Expiry(left, Config(key_window_s=DAY_MS))
+    owners = [Holding(VersionVector(), VersionVector())]
+    assert expiry.expired(N, owners, first.simulated.now_ms).more
+    left.write(expiry.left())
+    again = Expiry(left, Config(key_window_s=DAY_MS))
+    assert not again.expired(N, owners, first.simulated.now_ms).more
+    left.write(again.left())
+    assert left.get(keys.meta("expiring")) is None
+
+
 # ── among peers ───────────────────────────────────────────────────────────────
 
 
@@ -362,3 +381,25 @@ async def test_nodes_that_truncated_differently_hold_the_same_state(fleet: Fleet
     assert rows("a") == rows("b") == rows("c")
     bases: list[Any] = [Tip.unpack(tip) for _, tip in fleet["a"].storage.scan(keys.BASE, successor(keys.BASE))]
     assert len(bases) == 3
+
+
+async def test_a_key_that_is_used_again_after_its_window_names_the_new_operation_on_every_node() -> None:
+    async with Fleet("ab") as fleet:
+        assign = [requests.Assign("crew", "n", values.encode(number)) for number in (1, 2)]
+        await fleet["a"].node.session().call(assign[0], key="k")
+        await fleet.converged()
+        await _known(fleet, "ab")
+        for member in fleet.members.values():
+            member.simulated.now_ms += DAY_MS + HOUR_MS
+        async with asyncio.timeout(30):
+            while keyed(fleet["a"].storage):
+                await look(fleet["a"], after_ms=HOUR_MS)
+                await asyncio.sleep(0.01)
+        assert keyed(fleet["b"].storage) == 1
+        fleet["b"].simulated.now_ms = fleet["a"].simulated.now_ms
+        second = await fleet["a"].node.session().call(assign[1], key="k")
+        await fleet.converged()
+        assert await fleet["b"].node.session().call(assign[1], key="k") == second
+        assert {name: fleet[name].storage.get(keys.request_key(N, "k")) for name in "ab"} == dict.fromkeys(
+            "ab", fleet["a"].storage.get(keys.request_key(N, "k"))
+        )

@@ -99,6 +99,21 @@ async def test_damaged_rows_are_whole_again_after_one_question(fleet: Fleet, dam
     assert (told.repaired, told.repairs_failed) == (len(sound), 0)
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_record_whose_save_has_left_the_log_is_mended(fleet: Fleet, damage: str) -> None:
+    await saved(fleet)
+    for member in fleet.members.values():
+        member.simulated.now_ms += 8 * 24 * 3_600_000  # So long that a quorum is enough.
+        truncator = member.node._database.truncator
+        async with asyncio.timeout(30):
+            while list(member.storage.scan(keys.LOG, keys.META, limit=1)):  # M follows L.
+                await truncator.look(truncator.due())
+                await asyncio.sleep(0.01)
+    sound = spoil(fleet["b"], DAMAGES[damage], CHECKPOINT)
+    assert await load(fleet["b"]) == STATE
+    assert rows_of(fleet["b"], CHECKPOINT) == sound
+
+
 async def test_what_was_mended_survives_a_crash(fleet: Fleet) -> None:
     await saved(fleet)
     sound = spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
