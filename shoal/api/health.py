@@ -128,6 +128,9 @@ class ClusterDocument(Struct):
     truncated: list[str]  # Partitions of this node that need a snapshot: what they lack has left a peer's log.
     epoch: int  # Of the list of members; 0: the configured list.
     change: str  # The change of the members that is under way, as a command; else empty.
+    snapshots_due: int  # Partitions that this node is about to replace by peers' snapshots.
+    snapshots_taken: int  # Those that it has replaced since it started.
+    snapshot_bytes: int  # The bytes of snapshots that have arrived since then.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More about the node that answers.
 
@@ -180,6 +183,9 @@ async def cluster(exchange: Exchange) -> web.Response:
         truncated=view.truncated,
         epoch=view.epoch,
         change=view.change,
+        snapshots_due=view.snapshots_due,
+        snapshots_taken=view.snapshots_taken,
+        snapshot_bytes=view.snapshot_bytes,
         members=[MemberView(**structs.asdict(member)) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

@@ -10,7 +10,7 @@ class SnapshotLimits(NamedTuple):
 
     operations_min: int = 64  # That a peer holds, more than, of a partition that is empty here.
     open_max: int = 8  # Snapshots at once.
-    ahead: int = 4  # Pieces of one snapshot that were asked for.
+    ahead: int = 2  # Pieces of one snapshot that were asked for.
     answer_s: float = 5.0  # How long one waits for its answer.
     idle_s: float = 30.0  # How long a snapshot does not move until it is given up.
     pause_s: float = 0.5  # How long a peer that failed is left alone, the first time.

@@ -95,6 +95,11 @@ def _show_cluster(cluster: ClusterView) -> None:
         line(f"a learner, so this node counts in no quorum yet: {progress}")
     for differing in cluster.clocks:
         line(f"clocks differ: {differing}")
+    if cluster.snapshots_due:
+        line(
+            f"taking snapshots: {cluster.snapshots_due} partitions to go, {cluster.snapshots_taken} taken, "
+            f"{bytes_of(cluster.snapshot_bytes)} arrived"
+        )
     for lacking in cluster.truncated:
         line(f"left behind: {lacking}")
     for disagreement in cluster.disagreements:

@@ -51,6 +51,7 @@ class ClusterState:
     def view(self) -> ClusterView:
         """See `Replicas.view`."""
         change = self._members.roster.record.change
+        progress = self._protocol.snapshots.progress
         return ClusterView(
             cluster=self._config.cluster,
             size=self._members.size,
@@ -68,6 +69,9 @@ class ClusterState:
             truncated=self._resets.told,
             epoch=self._members.roster.epoch,
             change="" if change is None else change.told,
+            snapshots_due=progress.due,
+            snapshots_taken=progress.taken,
+            snapshot_bytes=progress.bytes,
         )
 
     @property

@@ -29,7 +29,7 @@ from shoal.storage.interface import Snapshot, Storage
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-_BUSY_MS = 200
+_BUSY_MS = 50
 _REASON_CHARS_MAX = 1000
 _encoder = msgspec.msgpack.Encoder()
 

@@ -79,3 +79,6 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     truncated: list[str] = field(default_factory=list)  # Partitions that need a snapshot: what they lack left a peer's log.
     epoch: int = 0  # Of the list of members; 0: the configured list.
     change: str = ""  # The change of the members that is under way, as a command; else empty.
+    snapshots_due: int = 0  # Partitions that this node is about to replace by peers' snapshots.
+    snapshots_taken: int = 0  # Those that it has replaced, in this opening,
+    snapshot_bytes: int = 0  # and the bytes of snapshots that have arrived.
