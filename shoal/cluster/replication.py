@@ -183,7 +183,7 @@ class Replication:
                 base = vector_of(packed)
                 if not self._replica.applied(partition).dominates(base):
                     self._fetching.truncated(peer, partition)
-                    self.snapshots.truncated(peer, partition)
+                    self.snapshots.truncated(peer, partition, base)
                     self._outbox.append(Reset(peer, partition, base))
             case Busy(id, _, retry_after_ms):
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from shoal.cluster.knowledge import Knowledge, Replica
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -62,7 +63,7 @@ class _Source:
     """A peer that has a partition, and how often it failed to give it."""
 
     operations: int  # That it holds, at least.
-    is_needed: bool = False  # It truncated its log: nothing else helps.
+    base: VersionVector = NOTHING_SEEN  # What it truncated its log by: while that is lacking, nothing else helps.
     failures: int = 0
     pause_until: float = 0.0
 
@@ -82,10 +83,9 @@ class Snapshots:
 
     # ── which ─────────────────────────────────────────────────────────────────
 
-    def truncated(self, peer: bytes, partition: int) -> None:
-        """`peer` no longer has operations in its log that this replica lacks."""
-        source = self._sources.setdefault(partition, {}).setdefault(peer, _Source(0))
-        source.is_needed = True
+    def truncated(self, peer: bytes, partition: int, base: VersionVector) -> None:
+        """`peer` no longer has the operations up to `base` in its log, and this replica lacks some of them."""
+        self._sources.setdefault(partition, {}).setdefault(peer, _Source(0)).base = base
 
     def look(self, peer: bytes, partitions: Iterable[int], known: Knowledge) -> None:
         """Take note of the partitions, among these, that `peer` holds and that are empty here."""
@@ -110,8 +110,10 @@ class Snapshots:
         if found is None:
             return False
         for peer, source in list(found.items()):
-            if not source.is_needed and not self._is_behind(partition, source.operations):
-                del found[peer]
+            if self._replica.applied(partition).dominates(source.base):
+                source.base = NOTHING_SEEN
+                if not self._is_behind(partition, source.operations):
+                    del found[peer]
         if not found:
             del self._sources[partition]
         return bool(found)
@@ -138,7 +140,9 @@ class Snapshots:
         self._linked = frozenset(linked)
         asked: list[tuple[bytes, SnapshotRequest]] = []
         for partition, transfer in list(self._transfers.items()):
-            if not transfer.is_whole and now - transfer.heard > self._limits.idle_s:
+            if not transfer.is_whole and not self._is_due(partition):
+                asked.append((transfer.peer, self._done(partition)))  # The operations came by another way.
+            elif not transfer.is_whole and now - transfer.heard > self._limits.idle_s:
                 self.failed(partition, now)
             elif not transfer.is_whole and transfer.peer in linked:
                 asked += self._next_pieces(partition, transfer, now)
@@ -244,12 +248,16 @@ class Snapshots:
 
     def installed(self, partition: int) -> tuple[bytes, SnapshotRequest] | None:
         """The partition was replaced. Returns what to tell the peer, if it still keeps the snapshot."""
-        transfer = self._transfers.pop(partition)
+        transfer = self._transfers[partition]
+        done = self._done(partition)
         self._sources.pop(partition, None)
         self._taken += 1
-        if transfer.total == 1:
-            return None  # Such a snapshot is not kept.
-        return transfer.peer, SnapshotRequest(partition, transfer.attempt, transfer.id, done=True)
+        return None if transfer.total == 1 else (transfer.peer, done)  # A snapshot of one piece is not kept.
+
+    def _done(self, partition: int) -> SnapshotRequest:
+        """End a transfer; returns what to tell its peer."""
+        transfer = self._transfers.pop(partition)
+        return SnapshotRequest(partition, transfer.attempt, transfer.id, done=True)
 
     def admitted(self, peer: bytes) -> None:
         """A link from `peer` begins: what it said on an older one may not hold any more. A snapshot under way goes on."""
@@ -273,4 +281,4 @@ def _failures(entry: tuple[int, bytes]) -> int:
 
 
 def _is_hopeful(source: _Source) -> bool:
-    return source.is_needed or source.failures < _FAILURES_MAX
+    return bool(source.base) or source.failures < _FAILURES_MAX

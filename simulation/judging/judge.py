@@ -67,7 +67,7 @@ SCRUBBED_S_MAX = 30.0
 READ_S_MAX = 60.0
 """To read everything from one node."""
 
-_OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX)
+_OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX, keys.STAGED)
 """Tables that differ between nodes that hold the same operations: who they are, how far they have folded a document, and
 how far they have built an index."""
 

@@ -93,15 +93,15 @@ def test_own_operations_of_a_new_node_do_not_make_it_replay_the_log() -> None:
 
 def test_a_truncated_log_is_a_reason_however_much_is_held() -> None:
     side = Side({1: VersionVector({A: 900})})
-    side.snapshots.truncated(ONE, 1)
+    side.snapshots.truncated(ONE, 1, VersionVector({A: 950}))
     assert side.asked() == [(ONE, 1, 0)]
     assert side.snapshots.takes(1)
 
 
 def test_of_two_peers_that_truncated_their_logs_one_is_asked() -> None:
     side = Side()
-    side.snapshots.truncated(ONE, 1)
-    side.snapshots.truncated(OTHER, 1)
+    side.snapshots.truncated(ONE, 1, VersionVector({A: 950}))
+    side.snapshots.truncated(OTHER, 1, VersionVector({A: 950}))
     assert side.asked() == [(ONE, 1, 0)]
 
 
@@ -114,9 +114,27 @@ def test_a_reason_that_is_gone_is_forgotten() -> None:
     assert side.snapshots.progress.due == 0
 
 
+def test_a_truncated_log_is_no_reason_once_its_operations_came_by_another_way() -> None:
+    side = Side({1: VersionVector({A: 900})})
+    side.snapshots.truncated(ONE, 1, VersionVector({A: 950}))
+    side.replica.held[1] = VersionVector({A: 950})
+    assert side.asked() == []
+    assert not side.snapshots.is_busy
+
+
+def test_a_snapshot_under_way_is_ended_once_its_operations_came_by_another_way() -> None:
+    side, pieces = Side(), [b"a", b"b"]
+    side.look(ONE, {1: 11})
+    request = side.begun()
+    side.bring(request, pieces, 0)
+    side.replica.held[1] = VersionVector({A: 11})
+    assert side.snapshots.next([ONE], 0.0) == [(ONE, SnapshotRequest(1, request.attempt, ID, done=True))]
+    assert not side.snapshots.is_busy
+
+
 def test_a_peer_that_is_not_linked_is_not_asked_and_holds_nothing_up() -> None:
     side = Side()
-    side.snapshots.truncated(ONE, 1)
+    side.snapshots.truncated(ONE, 1, VersionVector({A: 950}))
     assert side.asked(linked=[OTHER]) == []
     assert not side.snapshots.takes(1)
 
@@ -262,7 +280,7 @@ def test_a_snapshot_that_the_peer_does_not_keep_any_more_is_begun_anew() -> None
 
 def test_a_peer_that_fails_again_is_left_alone_for_twice_as_long() -> None:
     side = Side()
-    side.snapshots.truncated(ONE, 1)
+    side.snapshots.truncated(ONE, 1, VersionVector({A: 950}))
     side.refuse(side.begun())
     assert side.asked(0.9) == []
     side.refuse(side.begun(now=1.1), now=1.1)
@@ -273,7 +291,7 @@ def test_a_peer_that_fails_again_is_left_alone_for_twice_as_long() -> None:
 def test_after_some_failures_the_log_is_fetched_unless_it_was_truncated() -> None:
     side = Side()
     side.look(ONE, {1: 11})
-    side.snapshots.truncated(ONE, 2)
+    side.snapshots.truncated(ONE, 2, VersionVector({A: 950}))
     for now in (0.0, 10.0, 20.0):
         for _, request in side.snapshots.next([ONE], now):
             side.refuse(request, now=now)

@@ -1,0 +1,193 @@
+"""A node whose disk was lost joins by snapshots, whatever interrupts it: real nodes on simulated machines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
+from shoal.config import Config
+from shoal.node.snapshots.exchange import SnapshotExchange
+from shoal.node.verification.verify import verify
+from shoal.protocol import requests
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from simulation.plan import Plan
+from simulation.world.cluster import SimulatedCluster
+from simulation.world.disk import SimulatedDisk
+from simulation.world.host import SimulatedNode
+from simulation.world.incarnation import Fenced
+from tests.simulation.scene import Scene, on
+
+SPACE = "{crew}"
+SETTINGS: dict[str, int | float | str] = {
+    "snapshot_operations_min": 1,
+    "snapshot_piece_bytes": 700,
+    "snapshot_idle_s": 2.0,
+    "snapshots_open_max": 2,
+}
+PLAN = Plan(seed=3, settings=SETTINGS)
+_FULL = (
+    requests.Append(SPACE, "one", b"\xa1x", "event"),
+    requests.Add(SPACE, "tokens", 5),
+    requests.Add("elsewhere", "tokens", 7),
+    requests.MoveThread(SPACE, "one", "paused", "later"),
+)
+
+
+async def fill(scene: Scene) -> None:
+    session = scene.client("n2")
+    for nth in range(4):
+        await session.call(requests.Save(SPACE, "one", {"notes": b"\xa9aaaaaaaaa", "n": bytes([nth])}), durability="all")
+    for request in _FULL:
+        await session.call(request, durability="all")
+    await session.call(requests.DeleteCounter("elsewhere", "tokens"), durability="all")
+    await session.call(requests.Add("elsewhere", "tokens", 1), durability="all")
+
+
+def rows_of(host: SimulatedNode) -> dict[bytes, bytes]:
+    """What the disk holds, but for the store's own notes and what each node makes for itself."""
+    tables = (*keys.PARTITION_TABLES, keys.CATALOG, keys.STATUS, keys.STAGED)
+    return {key: value for key, value in host.disk.rows().items() if key[:1] in tables and key[:1] != keys.GARBAGE}
+
+
+async def lose_disk(scene: Scene, name: str = "n1") -> SimulatedNode:
+    host = scene.cluster.hosts[name]
+    host.kill()
+    await host.gone()
+    host.disk.wipe()
+    with suppress(Fenced):  # It may be killed while it starts.
+        host.start()
+    return host
+
+
+async def agreed(cluster: SimulatedCluster) -> None:
+    """Every node is up, holds the same rows, and counts."""
+    for host in cluster.hosts.values():
+        if not host.up:
+            await host.gone()
+            host.start()
+    await cluster.converged(60.0)
+    async with asyncio.timeout(60.0):
+        while any(host.peer.quorum.is_learner for host in cluster.hosts.values()):
+            await asyncio.sleep(0.05)
+    one, *others = (rows_of(host) for host in cluster.hosts.values())
+    for other in others:
+        assert other == one
+    for host in cluster.hosts.values():
+        assert verify(MemoryStorage(host.disk.rows()), config=Config()).sound
+
+
+def taken(host: SimulatedNode) -> int:
+    return host.peer.quorum.view().snapshots_taken
+
+
+def test_a_node_that_lost_its_disk_is_refilled_by_snapshots() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        host = await lose_disk(scene)
+        await agreed(scene.cluster)
+        assert taken(host) == 2
+        assert host.peer.quorum.view().snapshot_bytes > 2000
+        session = scene.client("n1")
+        value = await session.call(requests.ReadCounter(SPACE, "tokens"))
+        assert isinstance(value, requests.CounterValue)
+        assert value.value == 5
+
+    on(story, PLAN)
+
+
+class Moments:
+    """Counts the moments of a join at one node, and kills a node at one of them."""
+
+    def __init__(self, node: str, *, at: int = -1, keep: int | None = 0, victim: str = "") -> None:
+        self.count = 0
+        self.killed = False
+        self.armed = False
+        self._node = node
+        self._at = at
+        self._keep = keep
+        self._victim = victim or node
+        self.cluster: SimulatedCluster | None = None
+
+    def passed(self, node: str) -> None:
+        if not self.armed or node != self._node or self.cluster is None:
+            return
+        self.count += 1
+        if self.count - 1 == self._at:
+            self.killed = True
+            self.cluster.hosts[self._victim].kill(self._keep)
+            if self._victim == node:
+                raise Fenced("killed in the middle of a join")
+
+
+def _joined(moments: Moments) -> None:
+    """Lose the disk of n1, and let it join; `moments` may kill a node meanwhile."""
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        moments.cluster = scene.cluster
+        moments.armed = True
+        await lose_disk(scene)
+        for _ in range(400):
+            await asyncio.sleep(0.01)
+            hosts = scene.cluster.hosts.values()
+            if moments.killed or (all(host.up for host in hosts) and taken(scene.cluster.hosts["n1"]) == 2):
+                break
+        await asyncio.sleep(0.05)
+        moments.armed = False
+        await agreed(scene.cluster)
+
+    on(story, PLAN)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
+    """Lets moments count the messages of snapshots, or the writes, of a node."""
+    current: list[Moments] = []
+    heard, write = SnapshotExchange.heard, SimulatedDisk.write
+    what = ""
+
+    async def counted(self: SnapshotExchange, peer: bytes, message: SnapshotRequest | SnapshotPiece) -> None:
+        if what == "messages":
+            for moments in current:
+                moments.passed(self._database._config.advertise.partition(":")[0])
+        await heard(self, peer, message)
+
+    def written(self: SimulatedDisk, rows: Any, ranges: Any = ()) -> int:
+        number = write(self, rows, ranges)
+        if what == "writes":
+            for moments in current:
+                moments.passed(self._life.name)
+        return number
+
+    def choose(chosen: str) -> list[Moments]:
+        nonlocal what
+        what = chosen
+        return current
+
+    monkeypatch.setattr(SnapshotExchange, "heard", counted)
+    monkeypatch.setattr(SimulatedDisk, "write", written)
+    return choose
+
+
+@pytest.mark.parametrize("keep", [0, None], ids=["power-cut", "kill"])
+@pytest.mark.parametrize(
+    ("what", "node", "victim"),
+    [("messages", "n1", "n1"), ("writes", "n1", "n1"), ("messages", "n2", "n2")],
+    ids=["each message of the joining node", "each write of it", "each request at the sender"],
+)
+def test_a_kill_at_any_moment_of_a_join_loses_nothing(
+    watched: Callable[[str], list[Moments]], what: str, node: str, victim: str, keep: int | None
+) -> None:
+    current = watched(what)
+    current.append(sound := Moments(node))
+    _joined(sound)
+    assert sound.count > 5, "there is something to interrupt"
+    for at in range(sound.count):
+        current[:] = [moments := Moments(node, at=at, keep=keep, victim=victim)]
+        _joined(moments)
