@@ -45,6 +45,14 @@ class Config(Struct, frozen=True, kw_only=True):
     quorum_register_hello_s: float = 5.0  # Between two reports of a voter to its peers, once the register is used.
     quorum_register_found_s: float = 10.0  # How long all members must be linked until the register is founded unasked.
     members_tell_s: float = 1.0  # Between two reports of how far a node is with a change of the members.
+    lease_shards: int = 16  # Keys of the quorum register that hold leases. The same on all nodes, and forever.
+    lease_waiters_max: int = 32  # Claims that wait for one lease; beyond this: Overloaded.
+    lease_ttl_s_min: float = 1.0  # The shortest lease.
+    lease_ttl_s_max: float = 3600.0  # The longest lease.
+    lease_drift_max: float = 0.01  # By which share of the time clocks run too fast or too slow; below 0.5, the same everywhere.
+    lease_offer_s: float = 5.0  # A lease that is granted to one that waits, and is not taken for this long, goes to the next.
+    lease_poll_s: float = 10.0  # For one request that waits for a lease; the client sends it again.
+    lease_gather_s: float = 0.5  # Renewals wait for others to be stored with them, at most a tenth of their ttl.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
     rights_spread_s: float = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
     rights_spread_max: int = 64  # Budgets in one such check.
@@ -244,6 +252,8 @@ def checked(config: Config) -> Config:
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
     origins(config)
+    if config.lease_drift_max >= 0.5:
+        raise InvalidConfig(f"lease_drift_max must be below 0.5; it is {config.lease_drift_max}.", field="lease_drift_max")
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config

@@ -11,13 +11,13 @@ status. docs/ERRORS.md is made from this module.
     │       Unsupported
     ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
-    │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, Taken, UndoConflict, RootConflict,
-    │       GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken, SchemaMismatch,
-    │       SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay
+    │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
+    │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
+    │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │           NoQuorum
+    │       NoQuorum
     │       └── ReadOnly: ClockWrong
     ├── Unreachable, PeerRefused, BadOperation
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
@@ -224,6 +224,21 @@ class OwnerSuperseded(Conflict):
     code = "owner-superseded"
     status = 412
     is_stale_write_owner_error = True  # LangGraph's runtimes recognise the error by this attribute.
+
+
+class LeaseHeld(Conflict):
+    """Somebody else holds the lease. `detail` has `holder`, `fence`, and `until_ms`: when it ends if it is not renewed."""
+
+    code = "lease-held"
+    status = 423
+
+
+class LeaseLost(Conflict):
+    """The lease of this write has ended, or another holder has it. `detail` has `fence`, and `holder` if somebody has it."""
+
+    code = "lease-lost"
+    status = 412
+    is_stale_write_owner_error = True  # As above.
 
 
 class Taken(Conflict):

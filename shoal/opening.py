@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -77,8 +78,8 @@ async def _open(directory: str | os.PathLike[str], config: Config | None, durabi
 
     settings = _settings(config, durability)
     environment = system_environment()
-    node = await open_node(Path(directory), config=settings, environment=environment)
-    connection = StoreConnection(node.session(), settings, durability, environment.entropy)
+    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True)
+    connection = StoreConnection(node.session(), settings, durability, environment.entropy, uptime=environment.uptime)
     store = Store(connection, close=node.stop)
     try:
         yield store
@@ -132,11 +133,17 @@ async def _connect(
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
         raise InvalidConfig(f"wait must be a number of seconds, at least 0; got {wait_s!r}. Nothing was sent.", field="wait")
     session = RemoteSession(urls, config=settings, now_ms=_now_ms, entropy=os.urandom, in_order=in_order, wait_s=wait_s)
-    store = Store(StoreConnection(session, settings, durability, os.urandom), close=session.close)
+    connection = StoreConnection(session, settings, durability, os.urandom, uptime=_uptime)
+    store = Store(connection, close=session.close)
     try:
         yield store
     finally:
         await store.close()
+
+
+def _uptime() -> float:
+    """Seconds. On Linux they include those in which the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 def _now_ms() -> int:

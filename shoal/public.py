@@ -25,6 +25,7 @@ from shoal.client.document.document import Document
 from shoal.client.items.embedding import Embedding
 from shoal.client.items.item import Explanation, Item, ItemChange
 from shoal.client.items.items import Items
+from shoal.client.leases import Lease, Leasing
 from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.reading import (
     CounterReading,
@@ -66,6 +67,7 @@ from shoal.protocol.requests import (
     ClusterView,
     Damage,
     Durability,
+    LeaseState,
     Member,
     MembersView,
     NodeStatus,
@@ -140,6 +142,9 @@ __all__ = [
     "Items",
     "ItemsReading",
     "Journal",
+    "Lease",
+    "LeaseState",
+    "Leasing",
     "Loop",
     "MapReading",
     "Member",

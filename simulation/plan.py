@@ -276,6 +276,8 @@ ActKind = Literal[
     "forget-jobs",
     "change-decree",
     "read-decree",
+    "hold-lease",
+    "save-unleased",
 ]
 
 

@@ -98,6 +98,9 @@ NOT_OVER_HTTP: Reasons = {
     ),
     "presence lasts as long as a session": (requests.Announce,),
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
+    "a client's renewals, together; over HTTP `PUT …/leases/{lease}` renews one": (requests.RenewLeases,),
+    "nodes write it when a lease is acquired or released": (requests.MarkLease,),
+    "it holds another write; over HTTP the header `Shoal-Lease` does": (requests.Fenced,),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
     "for the savers and stores of frameworks": (
         requests.Annotate,
@@ -112,6 +115,8 @@ NOT_OVER_HTTP: Reasons = {
 NOT_IN_PYTHON: Reasons = {
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
+    "a store renews its leases together": (requests.RenewLease,),
+    "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
         requests.Replace,
@@ -152,6 +157,9 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "worklist add": (requests.Enqueue,),
     "worklist done": (requests.Dequeue,),
     "worklist list": (requests.ReadQueue,),
+    "lease list": (requests.ListLeases,),
+    "lease show": (requests.ReadLease,),
+    "lease run": (),
     "steps": (requests.ListSteps, requests.ResolveStep),
     "pause": (requests.MoveThread,),
     "approve": (requests.MoveThread,),
@@ -190,6 +198,13 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
 """Commands that are written by hand, since they ask, follow, or draw for people: and the operations that they are for."""
 
 NOT_ON_THE_COMMAND_LINE: Reasons = {
+    "a lease's holder lives on: `lease run` is one": (
+        requests.AcquireLease,
+        requests.RenewLease,
+        requests.RenewLeases,
+        requests.ReleaseLease,
+    ),
+    "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "a running agent's: it says what that agent did": (
         requests.Ack,
         requests.Annotate,
@@ -215,7 +230,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.ReadDocumentJson,
         requests.ReadMoment,
     ),
-    "a command is one write or one read": (requests.Batch, requests.MultiRead),
+    "a command is one write or one read": (requests.Batch, requests.MultiRead, requests.Fenced),
     "counters and sets within a map are for programs": (requests.AddEntry, requests.AlterEntry),
     "for mirrors and Yjs clients; `doc edit` opens one": (
         requests.Begin,

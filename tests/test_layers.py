@@ -66,6 +66,7 @@ ROOMS: dict[str, set[str]] = {
     "reads": {"watching"},
     "consensus": set(),
     "membership": {"consensus"},
+    "leases": {"consensus", "thread", "writes"},
     "snapshots": {"collection"},
     "peers": {
         "appliers",
@@ -83,7 +84,7 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"reads", "peers", "verification", "snapshots"},
+    "database": {"reads", "peers", "verification", "snapshots", "leases"},
     "service": set(),
     "node": set(),
 }

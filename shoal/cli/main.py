@@ -33,7 +33,7 @@ MODULES = (
     "branches",
     "journals",
     "worklists",
-    "retention",
+    "leases",
     "erasing",
     "status",
     "objects",

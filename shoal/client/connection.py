@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from shoal.workflows.connection import Connection
 
 
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConnection(Connection):
     """A connection with a source of randomness, and with everything that must end with the store."""
@@ -18,4 +22,6 @@ class StoreConnection(Connection):
     entropy: Callable[[int], bytes]
     holder: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")  # Recorded with steps begun here.
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # Set when the store closes; streams then stop waiting.
+    uptime: Callable[[], float] = _loop_time  # Seconds, for leases; best if they include those that the machine was suspended.
+    keepers: dict[str, object] = field(default_factory=dict)  # What works for the store in the background, by name.
     closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # Called when the store closes.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.client.batch import Batch
     from shoal.client.document.document import Document
     from shoal.client.items.items import Items
+    from shoal.client.leases import Leasing
     from shoal.client.presence import Presence
     from shoal.client.reading import Reading
     from shoal.client.schemas import Schemas
@@ -306,6 +307,24 @@ class Space:
                 author=check_name("author", author) if author else "",
                 undo=undo,
             )
+
+    def lease(self, name: str, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> Leasing:
+        """`async with space.lease("nightly"):` only one client at a time is in the block, on all nodes.
+
+        The lease ends `ttl` seconds after its last renewal; the block renews it. If it is lost, the block is cancelled and
+        raises `LeaseLost`. `wait`: how many seconds to wait for it; those that wait are served in order. `holder`: a name
+        for people, and for `handover`; the default is the host and the process.
+
+        Raises:
+            LeaseHeld: somebody else holds it, and `wait` is over.
+        """
+        from shoal.client.leases import Leasing
+
+        return Leasing(self._connection, self.name, name, thread=False, ttl=ttl, wait=wait, holder=holder)
+
+    async def leases(self) -> list[requests.LeaseState]:
+        """The leases of this space that are held, also those of threads."""
+        return (await self._connection.read(requests.ListLeases(self.name))).items
 
     def batch(self, *, key: str | None = None, durability: Durability | None = None) -> Batch:
         """Collect writes to objects that share a `{tag}`, or to any of a colocated space, and commit them as one."""

@@ -68,6 +68,7 @@ from shoal.node.target import Target, target_of
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
 from shoal.node.thread.consumers import Consumers
+from shoal.node.thread.fencing import Fencing
 from shoal.node.thread.inspection import Inspection
 from shoal.node.thread.journals import Journals
 from shoal.node.thread.labels import Labels
@@ -186,6 +187,7 @@ class Database:
             Saves(config, shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
+            Fencing(),
             Branches(config),
             Inspection(config, checkpoints),
             verifying,

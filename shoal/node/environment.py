@@ -36,6 +36,7 @@ class Environment:
 
     now_ms: Callable[[], int]  # Wall clock, milliseconds since 1970.
     monotonic: Callable[[], float]  # Seconds.
+    uptime: Callable[[], float]  # Seconds for leases: as `monotonic`, but simulated machines count them too fast or too slow.
     entropy: Callable[[int], bytes]  # So many random bytes.
     run_blocking: RunBlocking
     close: Callable[[], None]
@@ -57,6 +58,7 @@ def system_environment() -> Environment:
     return Environment(
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic=_monotonic,
+        uptime=_monotonic,
         entropy=os.urandom,
         run_blocking=run_blocking,
         close=lambda: pool.shutdown(wait=True),

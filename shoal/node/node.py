@@ -22,6 +22,7 @@ from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.leases.leases import Leases
 from shoal.node.peers.replicator import Replicator
 from shoal.node.replicas import Alone, SingleNode
 from shoal.node.service import Service
@@ -42,8 +43,10 @@ _log = logging.getLogger("shoal.node")
 class Node:
     """A running node. `service` answers requests; `replicator` is None if the node has no peers."""
 
-    def __init__(self, storage: LoggedStorage, *, config: Config, environment: Environment) -> None:
+    def __init__(self, storage: LoggedStorage, *, config: Config, environment: Environment, is_embedded: bool = False) -> None:
         """Compose a node over an open storage, which it closes when it stops.
+
+        `is_embedded`: all its clients are in this process, and end with it.
 
         Raises:
             StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
@@ -89,6 +92,19 @@ class Node:
         )
         alone = _alone(self._incarnation.node.hex(), config)
         replicas = SingleNode(alone) if self.replicator is None else self.replicator.quorum
+        self.register = (
+            QuorumRegister(storage, self._commit, incarnation=self._incarnation, environment=environment, config=config)
+            if self.replicator is None
+            else self.replicator.register
+        )
+        """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
+        self.leases = Leases(
+            self.register,
+            node=self._incarnation.node,
+            environment=environment,
+            config=config,
+            is_fresh=is_embedded and self.replicator is None,
+        )
         self.service = Service(
             self._database,
             storage=storage,
@@ -98,15 +114,10 @@ class Node:
             replicas=replicas,
             company=Alone(alone) if self.replicator is None else self.replicator.memberships,
             presences=presences,
+            leases=self.leases,
             environment=environment,
             config=config,
         )
-        self.register = (
-            QuorumRegister(storage, self._commit, incarnation=self._incarnation, environment=environment, config=config)
-            if self.replicator is None
-            else self.replicator.register
-        )
-        """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
@@ -164,6 +175,7 @@ class Node:
             await self._database.indexer.stop()
             await self._database.statuses.stop()
             await self._database.compactor.stop()
+            await self.leases.close()
             await self.service.close()
             marker = self._incarnation.closing()
             if marker and self._commit.failed is None:
@@ -174,8 +186,10 @@ class Node:
             self._environment.close()
 
 
-async def open_node(directory: Path, *, config: Config, environment: Environment) -> Node:
+async def open_node(directory: Path, *, config: Config, environment: Environment, is_embedded: bool = False) -> Node:
     """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
+
+    `is_embedded`: all its clients are in this process, and end with it.
 
     Raises:
         StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `RocksStorage.open`.
@@ -189,7 +203,7 @@ async def open_node(directory: Path, *, config: Config, environment: Environment
         environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
     )
     try:
-        return Node(await asyncio.shield(opening), config=config, environment=environment)
+        return Node(await asyncio.shield(opening), config=config, environment=environment, is_embedded=is_embedded)
     except BaseException:
         # A thread cannot be cancelled. If it still opens the store, the store must be closed, or the directory stays locked.
         with suppress(Exception):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
@@ -44,6 +44,8 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
+from shoal.node.leases.leases import Leases
+from shoal.node.leases.requests import LeaseRequests
 from shoal.node.peers.rights import Rights
 from shoal.node.peers.spreading import Spreading
 from shoal.node.reads.cluster import ClusterReads
@@ -53,6 +55,7 @@ from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
+from shoal.node.thread.fencing import UnderLease
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.issuing import Issued, Located
@@ -97,6 +100,7 @@ class Service:
         replicas: Replicas,
         company: Company,
         presences: Presences,
+        leases: Leases,
         environment: Environment,
         config: Config,
     ) -> None:
@@ -108,7 +112,9 @@ class Service:
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
+        self._holding = LeaseRequests(leases, database, replicas=replicas, write=self._write)
         answers = {
+            **self._holding.answers,
             **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
             **Listings(database, replicas=replicas, config=config).answers,
             **presences.answers,
@@ -151,6 +157,8 @@ class Service:
         flow = self._flows.get(type(request))
         if flow is not None:
             return await self._follow_through(flow, request, bookmark, stale=stale)
+        if type(request) is self._holding.wrapper:
+            return await self._holding.written(request, bookmark, key, durability, stale=stale)
         if isinstance(request, requests.ObjectWrite | requests.Batch):
             return await self._write(request, bookmark, key, durability, stale=stale)
         assert isinstance(request, requests.Read)
@@ -159,7 +167,14 @@ class Service:
     # ── writes ────────────────────────────────────────────────────────────────
 
     async def _write(
-        self, request: AnyWrite, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
+        self,
+        request: AnyWrite,
+        bookmark: Bookmark,
+        key: str | None,
+        durability: Durability,
+        *,
+        stale: bool,
+        terms: Sequence[requests.Term] = (),
     ) -> AnyReply:
         if self._stopping:  # Of each write of an embedded store: a call less.
             self._refuse_if_stopping()
@@ -168,6 +183,7 @@ class Service:
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
             )
         located = self._located(request, key)
+        located = self._holding.fenced(located, terms)
         if durability == "memory" and not _DURABLE.isdisjoint(map(type, located.writes)):
             durability = "local"
         partition = located.partition
@@ -185,7 +201,7 @@ class Service:
         if self._stopping:  # It may have begun to stop meanwhile.
             self._refuse_if_stopping()
         try:
-            issued = await self._issued(located, key)
+            issued = await self._issued(located, key, terms)
         except (Conflict, RightsElsewhere):
             # A rejection names what is stored. Like an answer, it must not show what a crash could still take back.
             shown = self._database.vector_of(partition)
@@ -198,6 +214,7 @@ class Service:
         self._database.do_chores()
         try:
             await self._made_durable(located, issued, bookmark, durability)
+            await self._holding.still(terms)
             bookmark.note(partition, issued.vector)
             return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
         except ShoalError as error:
@@ -262,7 +279,7 @@ class Service:
                 return False
         try:
             issued = self._database.issuer.issue(located, key)
-        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt):
+        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderLease):
             return False  # Before this is answered, something must become durable, be fetched or be repaired.
         if is_copied and issued.again:
             return False  # This node may lack deletions that its owners know, which must be fetched.
@@ -311,12 +328,16 @@ class Service:
         self._database.issuer.check(request)
         return self._database.issuer.locate(request)
 
-    async def _issued(self, located: Located, key: str | None) -> Issued:
+    async def _issued(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
         repair: ReadRepair | None = None
         provided = False
         while True:
             try:
+                if terms:
+                    await self._holding.admit(located, key, terms)
                 return self._database.issuer.issue(located, key)
+            except UnderLease as marked:
+                located = await self._holding.freed(located, marked)
             except (BudgetExhausted, RightsElsewhere) as error:
                 if provided:
                     raise self._rights.explained(error, located.targets) from None

@@ -36,5 +36,6 @@ class Named(NamedTuple):
 Value = Annotated[bytes, Shape.VALUE]
 Cursor = Annotated[bytes, Shape.CURSOR]
 Seconds = Annotated[int, Shape.SECONDS]
+Moment = Annotated[int, Shape.MOMENT]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]

@@ -82,7 +82,7 @@ class Machine:
     def store(self, session: Session, durability: Durability) -> Store:
         """A store over `session`, with this machine's randomness."""
         environment = self._environment
-        connection = StoreConnection(session, self.config, durability, environment.entropy)
+        connection = StoreConnection(session, self.config, durability, environment.entropy, uptime=environment.uptime)
         return Store(connection, close=session.close)
 
     def _surroundings(self) -> Environment:
@@ -92,6 +92,7 @@ class Machine:
         return Environment(
             now_ms=lambda: START_MS + int(time() * 1000),
             monotonic=time,
+            uptime=time,
             entropy=random.randbytes,
             run_blocking=_after_a_sync,
             close=lambda: None,

@@ -1,12 +1,54 @@
-"""Requests of flows and handles: over a session, with the store's defaults."""
+"""Requests of flows and handles: over a session, with the store's defaults, under the leases that the client holds.
+
+Laws:
+- Every write to a thread whose lease the client holds carries its fencing number, also in a batch.
+- Once a lease is lost, such writes raise `LeaseLost`, and are not sent, until its block is left or it is released.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 from shoal.config import Config
-from shoal.protocol.requests import Durability, R, Request
+from shoal.errors import LeaseLost
+from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, Request, Term
 from shoal.protocol.session import Session
+
+
+class HeldLease(NamedTuple):
+    """A thread's lease. `check` raises LeaseLost once it is lost; `lost` is called if a node says that it is."""
+
+    term: Term
+    check: Callable[[], None]
+    lost: Callable[[], None]
+
+
+class HeldLeases:
+    """The leases of threads that one client holds."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], HeldLease] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def of(self, request: Request[Any]) -> Sequence[HeldLease]:
+        """The leases of the threads that a request writes."""
+        writes = request.writes if isinstance(request, Batch) else (request,) if isinstance(request, ObjectWrite) else ()
+        found = {self._held.get((write.space, write.thread)) for write in writes if hasattr(write, "thread")}
+        return [held for held in found if held is not None]
+
+    def put(self, held: HeldLease) -> None:
+        """From now on, writes to the thread carry this lease."""
+        self._held[held.term.space, held.term.lease] = held
+
+    def drop(self, held: HeldLease) -> None:
+        """Writes to the thread do not carry this lease any more."""
+        place = held.term.space, held.term.lease
+        if self._held.get(place) is held:
+            del self._held[place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +58,28 @@ class Connection:
     session: Session
     config: Config
     durability: Durability  # The default of writes.
+    held: HeldLeases = field(default_factory=HeldLeases, kw_only=True)
 
     async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
-        """Send a write; without a durability, it has the store's."""
+        """Send a write; without a durability, it has the store's, or at least `quorum` if its thread is under a lease.
+
+        Raises:
+            LeaseLost: this client's lease of the thread has ended.
+        """
+        if self.held and (leases := self.held.of(request)):
+            for lease in leases:
+                lease.check()
+            write: Any = request
+            fenced = Fenced([lease.term for lease in leases], write)
+            default: Durability = "all" if self.durability == "all" else "quorum"
+            try:
+                reply = await self.session.call(fenced, key=key, durability=durability or default)
+            except LeaseLost as error:
+                for lease in leases:
+                    if lease.term.fence == error.detail.get("fence"):
+                        lease.lost()
+                raise
+            return cast("R", reply.reply)
         return await self.session.call(request, key=key, durability=durability or self.durability)
 
     async def read(self, request: Request[R], *, stale: bool = False) -> R:

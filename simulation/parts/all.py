@@ -19,6 +19,7 @@ from simulation.parts.searches import Searches
 from simulation.parts.sets import Sets
 from simulation.parts.spending import Budgets
 from simulation.parts.steps import Steps
+from simulation.parts.tenures import Tenures
 from simulation.parts.watchers import Watchers
 from simulation.parts.worklists import Jobs
 from simulation.parts.yjs_clients import Boards
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     EVIDENCE: Evidence,
     "jobs": Jobs,
     "decrees": Decrees,
+    "tenures": Tenures,
 }
 """By the name of the family of their objects."""
 

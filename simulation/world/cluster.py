@@ -82,6 +82,8 @@ SETTINGS: dict[str, int | float | str] = {
     "clock_interval_s": 2.0,
     "mark_interval_s": 3600.0,
     "scrub_interval_s": 1e6,  # Plans that are drawn say when.
+    "lease_drift_max": 0.1,
+    "lease_poll_s": 2.0,
     "scrub_bytes_per_s": 1 << 30,
 }
 """Of every node, unless the plan has others: patience that fits runs of seconds."""

@@ -25,6 +25,7 @@ class SimulatedEnvironment:
         self.environment = Environment(
             now_ms=lambda: self.now_ms,
             monotonic=lambda: self.now_ms / 1000,
+            uptime=lambda: self.now_ms / 1000,
             entropy=self.random.randbytes,
             run_blocking=self._run_blocking,
             close=lambda: None,

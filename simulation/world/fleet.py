@@ -108,7 +108,7 @@ class Member:
         self.storage = storage
         self.simulated = SimulatedEnvironment(seed)
         loop = asyncio.get_running_loop()
-        environment = dataclasses.replace(self.simulated.environment, monotonic=loop.time)
+        environment = dataclasses.replace(self.simulated.environment, monotonic=loop.time, uptime=loop.time)
         self.node = Node(storage, config=config, environment=environment)
         self._environment = environment
 
@@ -121,7 +121,8 @@ class Member:
         """A client of this node."""
         session = self.node.session(bookmark)
         environment = self._environment
-        return Store(StoreConnection(session, self.config, "local", environment.entropy), close=session.close)
+        connection = StoreConnection(session, self.config, "local", environment.entropy, uptime=environment.uptime)
+        return Store(connection, close=session.close)
 
     def digest(self) -> str:
         return self.replicator.quorum.view().digest

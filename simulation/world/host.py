@@ -79,6 +79,13 @@ class Clock:
         return self._base_ms + (self._now() - self._since) * 1000 * (1 + self._rate)
 
 
+def uptime_of(now: Callable[[], float], random: Random, config: Config) -> Callable[[], float]:
+    """A clock for spans of time, which runs too fast or too slow by at most what the configuration says."""
+    rate = 1 + random.uniform(-1, 1) * config.lease_drift_max
+    begun_s = random.uniform(0, 1000)
+    return lambda: begun_s + now() * rate
+
+
 class SimulatedNode:
     """One machine, down until `start`. `others` are those that its node dials; by their names, `routes` lead elsewhere."""
 
@@ -105,6 +112,7 @@ class SimulatedNode:
         self._diallers: list[asyncio.Task[None]] = []
         self._served: dict[int, tuple[SessionSocket, SimulatedSocket]] = {}
         self._numbers = count()
+        self._uptime = uptime_of(wiring.network.now, self._random("uptime"), config)
         self._awake = asyncio.Event()
         self._awake.set()
 
@@ -266,6 +274,10 @@ class SimulatedNode:
             life.check()
             return now()
 
+        def uptime() -> float:
+            life.check()
+            return self._uptime()
+
         def entropy(size: int) -> bytes:
             life.check()
             return randomness.randbytes(size)
@@ -283,7 +295,14 @@ class SimulatedNode:
             await self.running()
             return done
 
-        return Environment(now_ms=now_ms, monotonic=monotonic, entropy=entropy, run_blocking=run_blocking, close=lambda: None)
+        return Environment(
+            now_ms=now_ms,
+            monotonic=monotonic,
+            uptime=uptime,
+            entropy=entropy,
+            run_blocking=run_blocking,
+            close=lambda: None,
+        )
 
     def _random(self, purpose: str) -> Random:
         return self._wiring.random_for(f"{self.name}/{purpose}")

@@ -68,6 +68,8 @@ def test_every_request_is_checked_field_by_field(kind: type[msgspec.Struct]) -> 
         kind = msgspec.inspect.type_info(annotation)
         if isinstance(kind, msgspec.inspect.LiteralType):
             return kind.values[0]
+        if isinstance(kind, msgspec.inspect.UnionType) and requests.Add in get_args(annotation):
+            return requests.Add("crew", "c", 1)
         if isinstance(kind, msgspec.inspect.UnionType):
             return sample(bool) if bool in get_args(annotation) else None
         return samples[annotation] if annotation in samples else {} if isinstance(kind, msgspec.inspect.DictType) else []

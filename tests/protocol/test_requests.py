@@ -10,11 +10,11 @@ import pytest
 from msgspec import Struct
 
 from shoal.protocol import requests
-from shoal.protocol.requests import base, batches, multireads
+from shoal.protocol.requests import base, batches, fenced, multireads
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
 from shoal.protocol.requests.families import FAMILIES
 
-OF_SEVERAL = (base, batches, multireads)
+OF_SEVERAL = (base, batches, multireads, fenced)
 """Modules that define what requests share, or requests of requests."""
 
 MACHINERY = ("declared", "families", "unions")

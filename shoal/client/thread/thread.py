@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 from shoal.client.arguments import named_method
 from shoal.client.connection import StoreConnection
+from shoal.client.leases import Leasing
 from shoal.client.parts import of_part
 from shoal.client.thread.branches import ThreadBranches
 from shoal.client.thread.checkout import Checkout
@@ -207,6 +208,22 @@ class Thread:
     fail = of_part("_control", ThreadControl.fail)
     ready = of_part("_control", ThreadControl.ready)
     wait_for = of_part("_control", ThreadControl.wait_for)
+
+    # ── the lease ─────────────────────────────────────────────────────────────
+
+    @named_method
+    def lease(self, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> Leasing:
+        """`async with thread.lease(ttl=30):` only this store drives the thread, on all nodes, until the block is left.
+
+        Writes of this store to the thread carry the lease's fencing number, also in batches, and are held by a quorum before
+        they are acknowledged, unless they name another durability. Other stores' saves, moves, steps and deletions raise
+        `LeaseHeld` meanwhile; they may still append to its journal and send to its inbox. If the lease is lost, its block is
+        cancelled and raises `LeaseLost`, and so do writes. For the arguments see `Space.lease`.
+
+        Raises:
+            LeaseHeld: somebody else holds it, and `wait` is over.
+        """
+        return Leasing(self._checkout.connection, self.space, self.name, thread=True, ttl=ttl, wait=wait, holder=holder)
 
     # ── resuming ──────────────────────────────────────────────────────────────
 

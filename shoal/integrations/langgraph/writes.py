@@ -130,6 +130,8 @@ class Writes:
         task.add_done_callback(self._calls.discard)
 
     def _begun(self, request: AnyRequest, answered: Answered) -> bool:
+        if self._connection.held:
+            return False  # The connection adds the lease.
         return self._prompt is not None and self._prompt.begin(request, answered, durability=self._connection.durability)
 
     async def _call(self, request: Any, answered: Answered) -> None:

@@ -41,9 +41,15 @@ def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
         raise BadOperation("its cut has no valid vector", reason="content") from None
 
 
+def _check_mark(_stamp: Stamp, change: ownership.LeaseMark) -> None:
+    if not 0 < change.fence <= ownership.FENCE_MAX:
+        raise BadOperation("its fencing number is out of range", reason="content")
+
+
 APPLIERS: Appliers = {
     labels.Release: bare(Kind.THREAD, labels.apply),
     notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of),
     notes.Cut: bare(Kind.THREAD, notes.cut, _check_cut),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
+    ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark),
 }

@@ -8,6 +8,7 @@ them from there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +50,7 @@ Change = (
     | notes.Annotate
     | notes.Cut
     | ownership.Claim
+    | ownership.LeaseMark
     | journal.Append
     | consumers.Ack
     | reductions.Reduce
@@ -105,16 +107,22 @@ class Mutation(msgspec.Struct, array_like=True, frozen=True):
     generation: int = 0  # Of the object: the current one at the issuer.
 
 
+class FencedMutation(Mutation, array_like=True, frozen=True):
+    """A mutation that was made under a lease."""
+
+    fence: int = 0  # Its fencing number; 0: it was made without a lease.
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[Mutation])
+_decoder = msgspec.msgpack.Decoder(list[FencedMutation])
 
 
-def encode(mutations: list[Mutation]) -> bytes:
+def encode(mutations: Sequence[Mutation]) -> bytes:
     """The payload of an operation."""
     return _encoder.encode(mutations)
 
 
-def decode(payload: bytes) -> list[Mutation]:
+def decode(payload: bytes) -> Sequence[FencedMutation]:
     """The mutations of an operation's payload.
 
     Raises:

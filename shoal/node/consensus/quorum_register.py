@@ -97,6 +97,8 @@ class QuorumRegister:
         self._next_question = 0.0
         self._next_hello = 0.0
         self._closed = False
+        self.on_proposed: Callable[[str, bytes], None] | None = None
+        """Called with a key and a content that was proposed for it; it may never be chosen."""
         rows = _read(storage)
         self._acceptor = Acceptor(
             self._member,
@@ -136,6 +138,20 @@ class QuorumRegister:
             TooLarge: the content is too long, or there are too many keys; nothing was written.
             InvalidName, InvalidValue, Overloaded, ShuttingDown: nothing was written.
         """
+        made, found = await self.exchange(key, expected, content, id=id)
+        if not made:
+            raise RegisterChanged(
+                f"{key!r} has version {found.version}, not {expected}. Nothing was written. Read it, and decide again.",
+                version=found.version,
+            )
+        return found
+
+    async def exchange(self, key: str, expected: int, content: bytes, *, id: bytes | None = None) -> tuple[bool, Versioned]:
+        """As `change`, but returns whether it was made: if so, the version that it made, else what the key holds instead.
+
+        Raises:
+            NoQuorum, OutcomeUnknown, TooLarge, InvalidName, InvalidValue, Overloaded, ShuttingDown: as `change`.
+        """
         if len(content) > self._config.quorum_register_value_bytes_max:
             raise TooLarge(
                 f"{len(content):,} bytes are too many for a key of the quorum register, which takes "
@@ -146,12 +162,7 @@ class QuorumRegister:
         change = Change(id or self._environment.entropy(ID_BYTES), expected, content)
         value = await self._decide(key, change, repeated=id is not None)
         version = value.version_of(change.id)
-        if version is None:
-            raise RegisterChanged(
-                f"{key!r} has version {value.version}, not {expected}. Nothing was written. Read it, and decide again.",
-                version=value.version,
-            )
-        return Versioned(version, content)
+        return (True, Versioned(version, content)) if version is not None else (False, Versioned(value.version, value.content))
 
     async def _decide(self, key: str, change: Change | None, *, repeated: bool) -> Value:
         check_key("key", key)
@@ -314,6 +325,8 @@ class QuorumRegister:
         answers = self._acceptor.receive(source, motion)
         if isinstance(motion, Prepare | Accept | Known):
             self._wanted = True
+        if isinstance(motion, Accept) and self.on_proposed is not None:
+            self.on_proposed(motion.key, motion.value.content)
         if isinstance(motion, Answer) and self._acceptor.term is not None:
             _log.info("this node votes in the quorum register, in term %d", self._acceptor.term.number)
         self._reply(answers)

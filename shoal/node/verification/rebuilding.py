@@ -14,7 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple
@@ -66,7 +66,7 @@ class Outcome(Enum):
 
 class _Changes(NamedTuple):
     logged: Logged
-    changes: list[mutation.Mutation]
+    changes: Sequence[mutation.Mutation]
 
 
 class _Made(NamedTuple):

@@ -8,7 +8,7 @@ Laws:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class Logged(NamedTuple):
     hlc: int
     dot: Dot
     wall_ms: int
-    mutations: list[Mutation]
+    mutations: Sequence[Mutation]
 
 
 class Changelog:

@@ -16,7 +16,7 @@ from shoal.crdt import deletion
 from shoal.crdt.document import compaction
 from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, pruning, status, trimming
+from shoal.crdt.thread import dag, ownership, pruning, status, trimming
 from shoal.crdt.values import ormap, orset
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_label, check_name
@@ -30,6 +30,7 @@ from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.partitions import Partitions
 from shoal.node.recent import Recent
 from shoal.node.target import Target, named_by
+from shoal.node.thread.fencing import UnderLease
 from shoal.node.thread.shapes import ShapeCache, Spot
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import (
@@ -48,7 +49,10 @@ from shoal.protocol.requests import (
 DEAD_LISTED_MAX = 100
 _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget, DeleteSchema, EndItems)
 _REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
-_ASKING = frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move)) | _REMOVING
+_ASKING = (
+    frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move, ownership.LeaseMark))
+    | _REMOVING
+)
 """Changes that need more than an entry of their object in the catalog."""
 
 
@@ -106,6 +110,7 @@ class Eraser:
         self._shapes = shapes
         self._ended = ended
         self._unpruned: Recent[Target] = Recent(known_max)  # Threads known to have no pruned checkpoint: a save need not look.
+        self._unmarked: Recent[Target] = Recent(known_max)  # Threads known never to have been under a lease, likewise.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
@@ -149,6 +154,9 @@ class Eraser:
             self._garbage.enter(
                 transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
             )
+        elif isinstance(made, ownership.LeaseMark):
+            self._unmarked.drop(target)
+            transaction.when_written(lambda: self._unmarked.drop(target))
         elif isinstance(made, status.Move):
             self.list_status(transaction, target)
         elif not isinstance(made, orset.Alter) or made.remove:
@@ -170,8 +178,22 @@ class Eraser:
         return False
 
     def forget_all(self) -> None:
-        """Forget which threads have no pruned checkpoint."""
+        """Forget which threads have no pruned checkpoint, and which were never under a lease."""
         self._unpruned.clear()
+        self._unmarked.clear()
+
+    def check_free(self, target: Target, rows: Rows, ended: int) -> None:
+        """Check that a thread is under no lease. Leases up to the fencing number `ended` are known to be over.
+
+        Raises:
+            UnderLease: the thread is marked.
+        """
+        if target not in self._unmarked:
+            mark = ownership.marked(rows)
+            if mark is None:
+                self._unmarked.put(target)
+            elif not mark.over and mark.fence > ended:
+                raise UnderLease(target, mark)
 
     def check(self, change: Mutation) -> None:
         """Check a peer's change, if it is a deletion.

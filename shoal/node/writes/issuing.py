@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ from shoal.errors import SpansPartitions, TooLarge, Unsupported
 from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node.appliers.mutation import FencedMutation, Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
@@ -36,6 +36,7 @@ from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.target import Target, target_of
+from shoal.node.thread.fencing import DRIVING
 from shoal.node.transaction import Transaction
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged
@@ -55,6 +56,8 @@ class Located(Struct, frozen=True):
     writes: Sequence[ObjectWrite[Any]]
     targets: Sequence[Target]  # One for each write.
     partition: int  # Of all targets.
+    fences: Mapping[Target, int] = {}  # The fencing numbers of the leases under which it is made.
+    ended: Mapping[Target, int] = {}  # Of threads whose lease is known to be over: its fencing number.
 
 
 class Logged(Struct, frozen=True):
@@ -169,6 +172,7 @@ class Issuer:
         Raises:
             ClockWrong: this node's clock is wrong. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
+            UnderLease: it has no lease of a thread that may be under one. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
         if partition.closed:
@@ -181,6 +185,10 @@ class Issuer:
         except BaseException:
             writing.transaction.abandoned()
             raise
+
+    def knows(self, located: Located, key: str | None) -> bool:
+        """Whether a request of this key was written here."""
+        return key is not None and self._receipts.find(located.partition, key, located.request) is not None
 
     def introduce(self) -> int:
         """Take an origin, with a write of its own if this incarnation has none. Returns the number of the write to wait for."""
@@ -204,10 +212,14 @@ class Issuer:
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
             context = WriteContext(transaction, target, generation.rows, here, writing.key, place)
+            fence = located.fences.get(target, 0) if located.fences else 0
+            if not fence and type(write) in DRIVING:
+                self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
             replies.append(self._writers[type(write)](context, write))
             is_remembered = is_remembered or context.is_remembered
             for made in context.made:
-                mutations.append(Mutation(target.kind, target.space, target.name, made.change, generation.number))
+                at = Mutation(target.kind, target.space, target.name, made.change, generation.number)
+                mutations.append(FencedMutation(at.kind, at.space, at.name, at.change, at.generation, fence) if fence else at)
                 besides.append(made.attached)
                 if self._feed.wanted(target.space):
                     staged.append(_staged(target, made))

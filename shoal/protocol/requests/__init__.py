@@ -16,8 +16,10 @@ from shoal.protocol.requests.base import *
 from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.declared import *
 from shoal.protocol.requests.document.documents import *
+from shoal.protocol.requests.fenced import *
 from shoal.protocol.requests.items.indexes import *
 from shoal.protocol.requests.items.items import *
+from shoal.protocol.requests.leases import *
 from shoal.protocol.requests.listings import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *

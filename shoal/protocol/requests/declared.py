@@ -52,6 +52,7 @@ class Declaration(NamedTuple):
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
     durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
+    drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
     http: Http | None = None
     cli: tuple[Cli, ...] = ()
 
@@ -66,13 +67,14 @@ def operation(
     multi_read: bool = False,
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
+    drives: bool = False,
     http: Http | None = None,
     cli: Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class."""
 
     def declare(kind: _Kind) -> _Kind:
-        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, http, tuple(cli))
+        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, drives, http, tuple(cli))
         return kind
 
     return declare

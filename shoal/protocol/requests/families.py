@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import listings, membership, presence, schemas, status, subscriptions
+from shoal.protocol.requests import leases, listings, membership, presence, schemas, status, subscriptions
 from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
@@ -22,6 +22,7 @@ FAMILIES = (
     items,
     journal,
     labels,
+    leases,
     listings,
     maps,
     membership,

@@ -201,6 +201,7 @@ class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
 
 
 @operation(
+    drives=True,
     batch=True,
     http=Http(
         "PUT", "/threads/{thread}/places/{loop}", "Store the place of a loop", ops=("reach-place",), example={"place": 12}

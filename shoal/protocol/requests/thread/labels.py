@@ -12,7 +12,7 @@ from shoal.protocol.requests.thread.threads import Checkpoint
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 
 
-@operation(batch=True)
+@operation(batch=True, drives=True)
 class Annotate(ObjectWrite["Annotated"], array_like=True, frozen=True, tag="annotate"):
     """Write notes beside a label, which need not exist yet."""
 

@@ -33,6 +33,7 @@ StepState = Literal["open", "done", "failed", "ready", "abandoned"]
 ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
 
 
+@operation(drives=True)
 class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-step"):
     """Write an intent, or read the state of the step if it must not begin.
 
@@ -57,6 +58,7 @@ class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-st
     take_over: bool = False
 
 
+@operation(drives=True)
 class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progress-step"):
     """Record the progress of an attempt; an empty `attempt` is the only open one."""
 
@@ -66,7 +68,7 @@ class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progr
     progress: bytes
 
 
-@operation(batch=True)
+@operation(batch=True, drives=True)
 class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step"):
     """Write the outcome of an attempt.
 

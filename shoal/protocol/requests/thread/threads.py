@@ -32,7 +32,7 @@ __all__ = [
 
 
 # A client that repeats a save may have loaded the first one's checkpoint since, and would build on that.
-@operation(batch=True, not_of_key=("parent", "fork", "setting", "seen"))
+@operation(batch=True, not_of_key=("parent", "fork", "setting", "seen"), drives=True)
 @final
 class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     """Save a checkpoint.
@@ -71,6 +71,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     owner: str = ""  # The token of `Claimed`. The save is rejected once another owner has claimed the thread. Empty: unchecked.
 
 
+@operation(drives=True)
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
 
@@ -131,7 +132,7 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     partition: int = -1  # The thread's partition.
 
 
-@operation(batch=True)
+@operation(batch=True, drives=True)
 class Move(ObjectWrite["Moved"], array_like=True, frozen=True, tag="move"):
     """Move a branch to a checkpoint of its thread.
 

@@ -1,0 +1,219 @@
+"""Leases: `async with thread.lease(ttl=30)` or `async with space.lease("nightly")`.
+
+Laws:
+- If a lease is lost, the task in its block is cancelled, and its writes raise `LeaseLost` (`shoal.client.tenure`).
+- Others may take the lease only after that (`shoal.cluster.leases.timing`).
+- A claim that is given up leaves the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from types import TracebackType
+
+from shoal.client.arguments import named
+from shoal.client.connection import StoreConnection
+from shoal.client.retrying import delays, paused
+from shoal.client.tenure import Tenure, keeper_of
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, ShoalError
+from shoal.names import check_name
+from shoal.protocol.requests import AcquireLease, LeaseGranted, LeaseState, ReadLease, ReleaseLease, Term
+
+_TOKEN_BYTES = 16
+
+
+@named
+class Lease:
+    """A lease that this client holds, or held."""
+
+    def __init__(self, tenure: Tenure, holder: str) -> None:
+        self.space: str = tenure.term.space
+        self.name: str = tenure.term.lease
+        self.holder: str = holder
+        self.fence: int = tenure.term.fence
+        """The fencing number: greater than that of each earlier lease of this name."""
+        self.ended: asyncio.Event = tenure.ended
+        """Set when the lease is lost or released."""
+        self._tenure = tenure
+
+    def __repr__(self) -> str:
+        return f"Lease({self.space!r}, {self.name!r}, fence={self.fence})"
+
+    @property
+    def remaining_s(self) -> float:
+        """How many seconds this client counts on the lease from now, if it is not renewed; 0 once it has ended."""
+        return self._tenure.remaining_s
+
+    def check(self) -> None:
+        """Return if the lease was not lost: call it before an effect outside the store.
+
+        Raises:
+            LeaseLost: it was.
+        """
+        self._tenure.check()
+
+    async def renew(self) -> None:
+        """Renew it now. It is renewed by itself, so this is rarely needed.
+
+        Raises:
+            LeaseLost: it has ended.
+            ShoalError: it may not be renewed, because no node or no quorum could be reached.
+        """
+        self._tenure.check()
+        await self._tenure.renew()
+        self._tenure.check()
+
+    async def release(self) -> bool:
+        """Give it up: the first that waits gets it. Returns False if it had ended before."""
+        return await self._tenure.give_up()
+
+    async def handover(self, *, to: str) -> None:
+        """Give it to the holder called `to`, which waits for it, before all others that wait.
+
+        Raises:
+            NotFound: no holder of this name waits. You still hold the lease.
+            LeaseLost: it has ended.
+        """
+        self._tenure.check()
+        if not await self._tenure.give_up(check_name("holder", to)):
+            raise LeaseLost(
+                f"your lease of {self.name!r} (fencing number {self.fence}) had ended before it could be handed over. "
+                "Nothing was written.",
+                fence=self.fence,
+                holder="",
+            )
+
+
+@named
+class Leasing:
+    """A lease to acquire: `async with`, or `await acquire()`. It also tells who holds it."""
+
+    def __init__(
+        self,
+        connection: StoreConnection,
+        space: str,
+        name: str,
+        *,
+        thread: bool,
+        ttl: float,
+        wait: float,
+        holder: str | None,
+    ) -> None:
+        if not isinstance(ttl, int | float) or not isinstance(wait, int | float) or isinstance(ttl, bool) or wait < 0:
+            raise InvalidInput(f"ttl and wait are numbers of seconds; got {ttl!r} and {wait!r}. Nothing was written.")
+        self._connection = connection
+        self._space = space
+        self._name = check_name("thread" if thread else "lease", name)
+        self._is_thread = thread
+        self._ttl_s = float(ttl)
+        self._wait_s = float(wait)
+        self._holder = connection.holder if holder is None else holder
+        self._tenures: list[Tenure] = []
+
+    async def __aenter__(self) -> Lease:
+        tenure = await self._acquired()
+        tenure.task = asyncio.current_task()
+        self._tenures.append(tenure)
+        return Lease(tenure, self._holder)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tenure = self._tenures.pop()
+        task, tenure.task = tenure.task, None
+        try:
+            with suppress(ShoalError):  # If it fails, the lease ends by itself.
+                await tenure.give_up()
+        finally:
+            tenure.forget()
+        if tenure.interrupted and task is not None:
+            task.uncancel()
+        if tenure.interrupted and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise tenure.interruption()
+        if kind is None:
+            tenure.check()
+
+    async def acquire(self) -> Lease:
+        """Acquire it without a block. It is renewed until it is released or lost.
+
+        Raises:
+            LeaseHeld: somebody else holds it, and `wait` is over.
+            Overloaded: too many wait for it, or there is no room for another lease.
+            NoQuorum: too few nodes can be reached.
+        """
+        return Lease(await self._acquired(), self._holder)
+
+    async def state(self) -> LeaseState:
+        """Who holds it now, until when, and who waits."""
+        return await self._connection.session.call(ReadLease(self._space, self._name, self._is_thread))
+
+    async def watch(self) -> AsyncGenerator[LeaseState, None]:
+        """Yield who holds it now, and then each change of the holder or of those that wait. It does not end by itself.
+
+        Close it to stop (`contextlib.aclosing`). Changes that follow each other quickly may be yielded as one.
+        """
+        known = ""
+        pauses = None
+        while not self._connection.closed.is_set():
+            wait_ms = int(self._connection.config.lease_poll_s * 1000) if known else 0
+            try:
+                state = await self._connection.session.call(ReadLease(self._space, self._name, self._is_thread, wait_ms, known))
+            except ShoalError as error:
+                pauses = pauses or delays(self._connection.config)
+                if not error.retryable or not await paused(pauses, error):
+                    raise
+                continue
+            pauses = None
+            if state.mark != known:
+                known = state.mark
+                yield state
+
+    async def _acquired(self) -> Tenure:
+        token = self._connection.entropy(_TOKEN_BYTES).hex()
+        try:
+            granted, sent_s = await self._granted(token)
+        except BaseException as error:
+            if not isinstance(error, LeaseHeld):
+                keeper_of(self._connection).later(self._withdraw(token))
+            raise
+        term = Term(self._space, self._name, self._is_thread, granted.fence, granted.token)
+        tenure = Tenure(self._connection, term, ttl_s=self._ttl_s, sent_s=sent_s)
+        tenure.begin()
+        if self._connection.uptime() >= tenure.due_s:
+            with suppress(ShoalError):
+                await tenure.renew()
+        return tenure
+
+    async def _granted(self, token: str) -> tuple[LeaseGranted, float]:
+        connection = self._connection
+        ends_s = connection.uptime() + self._wait_s
+        pauses = None
+        while True:
+            sent_s = connection.uptime()
+            wait_s = max(0.0, min(ends_s - sent_s, connection.config.lease_poll_s))
+            request = AcquireLease(
+                self._space,
+                self._name,
+                round(self._ttl_s * 1000),
+                self._holder,
+                token,
+                int(wait_s * 1000),
+                self._is_thread,
+            )
+            try:
+                granted = await connection.session.call(request)
+            except ShoalError as error:
+                pauses = pauses or delays(connection.config)
+                if not error.retryable or not await paused(pauses, error):
+                    raise
+                continue
+            pauses = None
+            if granted.granted:
+                return granted, sent_s
+
+    async def _withdraw(self, token: str) -> None:
+        request = ReleaseLease(self._space, self._name, 0, token, thread=self._is_thread)
+        with suppress(ShoalError):
+            await self._connection.session.call(request)

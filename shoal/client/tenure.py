@@ -1,0 +1,241 @@
+"""The terms of leases that a client holds: when they end by its own clock, and their renewals.
+
+Laws:
+- Terms are renewed three times in each ttl, those of one store together.
+- The client counts on a term for `ttl × (1 − lease_drift_max)` after it sent the last renewal that succeeded, by its own
+  clock. Then the term is lost, for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from shoal.client.connection import StoreConnection
+from shoal.errors import LeaseLost, ShoalError
+from shoal.protocol.requests import ReleaseLease, RenewLeases, Term
+from shoal.workflows.connection import HeldLease
+
+RENEWALS = 3  # In each ttl.
+_PAUSE_S_MIN = 0.01  # Between two rounds of renewals.
+_PAUSE_PARTS = 20  # A renewal that failed is tried again after this part of the ttl.
+
+
+class Tenure:
+    """One term. Its task, if it has one, is cancelled when it is lost."""
+
+    def __init__(self, connection: StoreConnection, term: Term, *, ttl_s: float, sent_s: float) -> None:
+        self.term = term
+        self.ttl_s = ttl_s
+        self.ended = asyncio.Event()
+        self.due_s = 0.0  # When it is to be renewed.
+        self.is_renewing = False
+        self.task: asyncio.Task[Any] | None = None
+        self.interrupted = False  # Whether the task was cancelled.
+        self._connection = connection
+        self._lost: LeaseLost | None = None
+        self._until_s = 0.0
+        self._held = HeldLease(term, self.check, self.lose)
+        self._timer: asyncio.Task[None] | None = None
+        self.renewed(sent_s)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended against its holder's will."""
+        return self._lost is not None
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the client counts on it, if it is not renewed."""
+        return 0.0 if self.ended.is_set() else max(0.0, self._until_s - self._connection.uptime())
+
+    def begin(self) -> None:
+        """From now on it is renewed, and writes carry it."""
+        keeper_of(self._connection).keep(self)
+        self._timer = asyncio.get_running_loop().create_task(self._expire())
+        if self.term.thread:
+            self._connection.held.put(self._held)
+
+    def check(self) -> None:
+        """Return if it was not lost.
+
+        Raises:
+            LeaseLost: it was.
+        """
+        if self._lost is None and not self.ended.is_set() and self._connection.uptime() >= self._until_s:
+            self.lose()
+        if self._lost is not None:
+            raise LeaseLost(self._lost.message, **self._lost.detail)
+
+    def renewed(self, sent_s: float) -> None:
+        """A renewal that was sent then has succeeded."""
+        self._until_s = max(self._until_s, sent_s + self.ttl_s * (1 - self._connection.config.lease_drift_max))
+        self.due_s = sent_s + self.ttl_s / RENEWALS
+
+    def postponed(self, now: float) -> None:
+        """A renewal has failed; try again soon."""
+        self.due_s = now + max(_PAUSE_S_MIN, self.ttl_s / _PAUSE_PARTS)
+
+    def lose(self) -> None:
+        """It has ended, and not by its holder's will."""
+        if self._lost is not None or self.ended.is_set():
+            return
+        self._lost = LeaseLost(
+            f"{self._described()}. Nothing was written. Stop, or acquire it again and load the current state.",
+            fence=self.term.fence,
+            holder="",
+        )
+        self.ended.set()
+        keeper_of(self._connection).drop(self)
+        task = self.task
+        if task is not None and not task.done() and task is not asyncio.current_task():
+            self.interrupted = True
+            task.cancel()
+
+    def interruption(self) -> LeaseLost:
+        """The error of a block that was cancelled because its lease was lost."""
+        error = LeaseLost(
+            f"{self._described()}, so its block was cancelled. A write that was on its way may be recorded. Stop, or acquire "
+            "it again and load the current state.",
+            fence=self.term.fence,
+            holder="",
+        )
+        error.written = "unknown"
+        return error
+
+    def _described(self) -> str:
+        what = f"thread {self.term.lease!r}" if self.term.thread else f"lease {self.term.lease!r}"
+        return f"your lease of {what} (fencing number {self.term.fence}) has ended, because it was not renewed in time"
+
+    async def renew(self) -> None:
+        """Renew it now.
+
+        Raises:
+            ShoalError: it may not be renewed.
+        """
+        await keeper_of(self._connection).renew([self])
+
+    async def give_up(self, to: str = "") -> bool:
+        """Release it, or hand it over. Returns False if it had ended before."""
+        if self.ended.is_set():
+            self.forget()
+            return False
+        term = self.term
+        request = ReleaseLease(term.space, term.lease, term.fence, term.token, thread=term.thread, to=to)
+        reply = await self._connection.session.call(request)
+        self.forget()
+        return reply.released
+
+    def forget(self) -> None:
+        """It is renewed no more, and writes do not carry it any more."""
+        self.ended.set()
+        keeper_of(self._connection).drop(self)
+        self._connection.held.drop(self._held)
+        if self._timer is not None and self._timer is not asyncio.current_task():
+            self._timer.cancel()
+
+    async def _expire(self) -> None:
+        while (left_s := self._until_s - self._connection.uptime()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left_s)
+        self.lose()
+
+
+class Keeper:
+    """Renews the leases of one store."""
+
+    def __init__(self, connection: StoreConnection) -> None:
+        self._connection = connection
+        self._tenures: dict[Tenure, None] = {}
+        self._stirred = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._others: set[asyncio.Task[None]] = set()
+
+    def keep(self, tenure: Tenure) -> None:
+        """Renew it from now on."""
+        self._tenures[tenure] = None
+        self._stirred.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def drop(self, tenure: Tenure) -> None:
+        """Do not renew it any more."""
+        self._tenures.pop(tenure, None)
+        self._stirred.set()
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that its caller does not wait for."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
+
+    async def renew(self, leases: list[Tenure]) -> None:
+        """Renew these, in one request.
+
+        Raises:
+            ShoalError: that did not succeed for any.
+        """
+        sent_s = self._connection.uptime()
+        reply = await self._connection.session.call(RenewLeases([tenure.term for tenure in leases]))
+        lost, unknown = set(reply.lost), set(reply.unknown)
+        for nth, tenure in enumerate(leases):
+            if nth in lost:
+                tenure.lose()
+            elif nth in unknown:
+                tenure.postponed(self._connection.uptime())
+            else:
+                tenure.renewed(sent_s)
+
+    async def close(self) -> None:
+        """Give up all leases: the store closes."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        leases = list(self._tenures)
+        for tenure in leases:
+            with suppress(ShoalError):
+                await tenure.give_up()
+        await asyncio.gather(*([task] if task is not None else []), *self._others, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while self._tenures:
+            self._stirred.clear()
+            now = self._connection.uptime()
+            idle = [tenure for tenure in self._tenures if not tenure.is_renewing]
+            next_s = min((tenure.due_s for tenure in idle), default=None)
+            if next_s is None or next_s > now:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if next_s is None else next_s - now):
+                        await self._stirred.wait()
+                continue
+            # Those that are due soon are renewed with those that are due now.
+            due = [tenure for tenure in idle if tenure.due_s - tenure.ttl_s / (2 * RENEWALS) <= now]
+            for tenure in due:
+                tenure.is_renewing = True
+            self.later(self._round(due))
+
+    async def _round(self, due: list[Tenure]) -> None:
+        try:
+            async with asyncio.timeout(max(tenure.ttl_s for tenure in due)):
+                await self.renew(due)
+        except (ShoalError, TimeoutError):
+            for tenure in due:
+                tenure.postponed(self._connection.uptime())
+        finally:
+            for tenure in due:
+                tenure.is_renewing = False
+            self._stirred.set()
+
+
+_KEEPER = "leases"
+
+
+def keeper_of(connection: StoreConnection) -> Keeper:
+    """The keeper of a store's leases."""
+    keeper = connection.keepers.get(_KEEPER)
+    if keeper is None:
+        keeper = connection.keepers[_KEEPER] = Keeper(connection)
+        connection.closing[_KEEPER] = keeper.close
+    assert isinstance(keeper, Keeper)
+    return keeper

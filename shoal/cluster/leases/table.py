@@ -1,0 +1,195 @@
+"""A table of leases, as one small value: grants, renewals, releases, and the queue of those that wait.
+
+    acquire · renew · release · withdraw · tidy   →   the table changes, and the caller stores it by compare-and-set
+
+Laws:
+- A grant takes the table's next fencing number. The numbers only grow, also when a lease is dropped and taken again.
+- A lease leaves its holder only if the holder gives it up, or if `Turn.is_dead` says so. If another node than the one
+  that stores the release may still accept writes of that term, the lease is `OVER` and is not granted before it is dead.
+- Those that wait are served in the order in which they came. A holder that gives the lease up may name one of them.
+- Each renewal has a new random `beat`. So one that was proposed and never stored is not taken for one that was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+OFFERED, HELD, OVER = 0, 1, 2
+"""The states of a grant. One that is offered is held once its new holder has taken it."""
+
+
+class LeaseName(NamedTuple):
+    """A lease of a space: of one of its threads, or one with a name of its own."""
+
+    space: str
+    name: str
+    is_thread: bool = False
+
+
+class Claim(msgspec.Struct, array_like=True, frozen=True):
+    """One wish to hold a lease. Its token is random, and known to its holder and to the nodes."""
+
+    token: bytes
+    holder: str  # For people, and to hand over.
+    ttl_ms: int
+
+
+class Grant(msgspec.Struct, array_like=True, frozen=True):
+    """A lease that is granted, and those that wait for it."""
+
+    fence: int
+    claim: Claim
+    beat: bytes  # Of its last renewal.
+    via: bytes  # The node through which it was renewed last.
+    state: int = OFFERED
+    shared: bool = False  # Whether another node than `via` may still accept writes of this term.
+    waiting: tuple[Claim, ...] = ()
+
+    def is_of(self, token: bytes) -> bool:
+        """Whether this claim has the lease, or has it on offer."""
+        return self.state != OVER and self.claim.token == token
+
+
+class Turn(NamedTuple):
+    """What a node knows when it changes the table."""
+
+    node: bytes
+    beat: bytes  # Random, new for each write.
+    is_dead: Callable[[LeaseName, Grant], bool]  # Whether a grant has been seen unrenewed for long enough.
+    is_alone: Callable[[LeaseName, Grant], bool]  # Whether only this node has renewed it for so long.
+    waiters_max: int
+
+
+class Held(Exception):
+    """The lease is another claim's."""
+
+    def __init__(self, grant: Grant) -> None:
+        super().__init__()
+        self.grant = grant
+
+
+class NobodyWaits(Exception):
+    """The lease cannot be handed to a holder that does not wait for it. `waiting` names those that do."""
+
+    def __init__(self, waiting: list[str]) -> None:
+        super().__init__()
+        self.waiting = waiting
+
+
+class QueueFull(Exception):
+    """As many claims wait as may."""
+
+
+class Table:
+    """The leases of one shard, to be changed and stored again."""
+
+    def __init__(self, last: int = 0, grants: dict[LeaseName, Grant] | None = None) -> None:
+        self.last = last  # The last fencing number.
+        self.grants: dict[LeaseName, Grant] = {} if grants is None else grants
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Table:
+        """The table in a content; an empty content is an empty table."""
+        if not content:
+            return cls()
+        last, rows = _decoder.decode(content)
+        return cls(last, {LeaseName(*row[:3]): row[3] for row in rows})
+
+    def pack(self) -> bytes:
+        """The content; equal for equal tables."""
+        return _encoder.encode((self.last, [(*name, self.grants[name]) for name in sorted(self.grants)]))
+
+    def acquire(self, name: LeaseName, claim: Claim, turn: Turn, *, waits: bool) -> Grant | None:
+        """Take a lease, or stand in its queue; a repeated claim keeps its place. Returns None while the claim waits.
+
+        Raises:
+            Held: it is another claim's, and this one does not wait.
+            QueueFull: too many wait already.
+        """
+        self._settle(name, turn)
+        grant = self.grants.get(name)
+        if grant is None:
+            return self._grant(name, claim, (), turn, state=HELD)
+        if grant.is_of(claim.token):
+            return self._renewed(name, grant, turn)
+        is_waiting = any(other.token == claim.token for other in grant.waiting)
+        if not waits:
+            self.withdraw(name, claim.token)
+            raise Held(grant)
+        if not is_waiting:
+            if len(grant.waiting) >= turn.waiters_max:
+                raise QueueFull
+            self.grants[name] = msgspec.structs.replace(grant, waiting=(*grant.waiting, claim))
+        return None
+
+    def renewed(self, name: LeaseName, fence: int, token: bytes, turn: Turn) -> Grant | None:
+        """Renew a lease; None if it is not this claim's any more."""
+        grant = self.grants.get(name)
+        if grant is None or grant.fence != fence or not grant.is_of(token):
+            return None
+        return self._renewed(name, grant, turn)
+
+    def release(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, to: str = "") -> bool:
+        """Give a lease up, to the first that waits or to the holder called `to`. Returns whether it was this claim's.
+
+        With a `fence` of 0, whatever this claim was granted.
+
+        Raises:
+            NobodyWaits: no holder of this name waits.
+        """
+        grant = self.grants.get(name)
+        if grant is None or (fence and grant.fence != fence) or not grant.is_of(token):
+            return False
+        if to:
+            chosen = next((claim for claim in grant.waiting if claim.holder == to), None)
+            if chosen is None:
+                raise NobodyWaits([claim.holder for claim in grant.waiting])
+            rest = tuple(claim for claim in grant.waiting if claim is not chosen)
+            grant = msgspec.structs.replace(grant, waiting=(chosen, *rest))
+        if grant.via == turn.node and (not grant.shared or turn.is_alone(name, grant)):
+            self._pass_on(name, grant, turn)
+        else:
+            self.grants[name] = msgspec.structs.replace(grant, state=OVER)
+        return True
+
+    def withdraw(self, name: LeaseName, token: bytes) -> None:
+        """A claim does not wait any more."""
+        grant = self.grants.get(name)
+        if grant is not None and any(claim.token == token for claim in grant.waiting):
+            waiting = tuple(claim for claim in grant.waiting if claim.token != token)
+            self.grants[name] = msgspec.structs.replace(grant, waiting=waiting)
+
+    def tidy(self, turn: Turn) -> None:
+        """Pass on every lease that is dead, or drop it."""
+        for name in list(self.grants):
+            self._settle(name, turn)
+
+    def _settle(self, name: LeaseName, turn: Turn) -> None:
+        grant = self.grants.get(name)
+        if grant is not None and turn.is_dead(name, grant):
+            self._pass_on(name, grant, turn)
+
+    def _pass_on(self, name: LeaseName, grant: Grant, turn: Turn) -> None:
+        if grant.waiting:
+            self._grant(name, grant.waiting[0], grant.waiting[1:], turn, state=OFFERED)
+        else:
+            del self.grants[name]
+
+    def _grant(self, name: LeaseName, claim: Claim, waiting: tuple[Claim, ...], turn: Turn, *, state: int) -> Grant:
+        self.last += 1
+        grant = self.grants[name] = Grant(self.last, claim, turn.beat, turn.node, state, waiting=waiting)
+        return grant
+
+    def _renewed(self, name: LeaseName, grant: Grant, turn: Turn) -> Grant:
+        is_moved = grant.state == HELD and grant.via != turn.node
+        shared = is_moved or (grant.shared and not turn.is_alone(name, grant))
+        renewed = msgspec.structs.replace(grant, beat=turn.beat, via=turn.node, state=HELD, shared=shared)
+        self.grants[name] = renewed
+        return renewed
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, bool, Grant]]])

@@ -1,0 +1,1 @@
+"""Leases of a node's clients, on the quorum register."""

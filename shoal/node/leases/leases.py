@@ -1,0 +1,410 @@
+"""Leases of this node's clients: acquired, renewed, released and read on the quorum register.
+
+Laws:
+- A write under a lease is accepted while this node knows, by its own clock, that the term has not ended: less than
+  `ttl × (1 − drift)` has passed since it sent a renewal that was stored. If it does not know, it renews the lease
+  itself. So at any time at most one term's writes are accepted, on all nodes.
+- A node forgets a term before it stores its release.
+- A claim that waits costs nothing while the holder renews: this node looks only at contents that pass by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shoal.cluster.leases import table
+from shoal.cluster.leases.table import Claim, Grant, LeaseName
+from shoal.cluster.leases.timing import holds_s
+from shoal.config import Config
+from shoal.errors import InvalidInput, InvalidValue, LeaseHeld, LeaseLost, NotFound, Overloaded, ShoalError
+from shoal.names import NAME_BYTES_MAX, check_name
+from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.environment import Environment
+from shoal.node.leases.shards import Decided, Shard
+from shoal.protocol.requests import (
+    AcquireLease,
+    LeaseGranted,
+    LeasesRenewed,
+    LeaseState,
+    ReadLease,
+    ReleaseLease,
+    Term,
+)
+
+TOKEN_BYTES = 16
+_KEY = "lease/"
+_ENDING_MAX = 1024  # More than are released while one renewal is on its way.
+
+
+class _Known(NamedTuple):
+    """A term whose writes this node accepts."""
+
+    fence: int
+    token: bytes
+    until_s: float
+
+
+class Leases:
+    """The leases as one node serves them."""
+
+    def __init__(
+        self, register: QuorumRegister, *, node: bytes, environment: Environment, config: Config, is_fresh: bool
+    ) -> None:
+        """`is_fresh`: nobody can still hold what was granted before this process started."""
+        self._environment = environment
+        self._config = config
+        self._shards = [
+            Shard(register, f"{_KEY}{nth}", node=node, environment=environment, config=config, is_fresh=is_fresh)
+            for nth in range(config.lease_shards)
+        ]
+        self._by_key = {f"{_KEY}{nth}": shard for nth, shard in enumerate(self._shards)}
+        self._known: dict[LeaseName, _Known] = {}  # Those that have ended leave it when it doubles.
+        self._known_max = 64
+        self._ending: dict[LeaseName, int] = {}  # The last fencing numbers that were released here.
+        register.on_proposed = self._proposed
+
+    # ── requests ──────────────────────────────────────────────────────────────
+
+    async def acquire(self, request: AcquireLease) -> LeaseGranted:
+        """Acquire a lease, or wait for it for a while.
+
+        Raises:
+            LeaseHeld: somebody else holds it.
+            Overloaded: too many wait, or there is no room for another lease.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name = self._named(request.space, request.lease, is_thread=request.thread)
+        self._check_ttl(request.ttl)
+        check_holder(request.holder)
+        token = _token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
+        claim = Claim(token, request.holder, request.ttl)
+        shard = self._shard(name)
+        ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
+        while True:
+            decided = await self._claimed(shard, name, claim, waits=request.wait > 0)
+            if decided.outcome is not None:
+                self._know(name, decided.outcome, decided.sent_s)
+                return LeaseGranted(granted=True, fence=decided.outcome.fence, token=token.hex(), holder=request.holder)
+            grant = await self._waited(shard, name, claim, ends_at)
+            if grant is not None:
+                return LeaseGranted(granted=False, fence=grant.fence, token=token.hex(), holder=grant.claim.holder)
+
+    async def renew(self, terms: Sequence[Term]) -> LeasesRenewed:
+        """Renew the leases of one client; others' renewals may be stored together with these."""
+        by_shard: dict[Shard, list[tuple[int, LeaseName, Term, bytes]]] = {}
+        for nth, term in enumerate(terms):
+            name = self._named(term.space, term.lease, is_thread=term.thread)
+            by_shard.setdefault(self._shard(name), []).append((nth, name, term, _token(term.token)))
+        lost: list[int] = []
+        unknown: list[int] = []
+
+        async def renew(shard: Shard, asked: list[tuple[int, LeaseName, Term, bytes]]) -> None:
+            gather_s = min(self._gather_s(name) for _, name, _, _ in asked)
+
+            def decide(leases: table.Table, turn: table.Turn) -> list[Grant | None]:
+                return [leases.renewed(name, term.fence, token, turn) for _, name, term, token in asked]
+
+            try:
+                decided = await shard.decide(asked[0][1], decide, gather_s=gather_s)
+            except ShoalError:
+                unknown.extend(nth for nth, _, _, _ in asked)
+                return
+            for (nth, name, term, _), grant in zip(asked, decided.outcome, strict=True):
+                if grant is None:
+                    self._forget(name, term.fence)
+                    lost.append(nth)
+                else:
+                    self._know(name, grant, decided.sent_s)
+
+        await asyncio.gather(*(renew(shard, asked) for shard, asked in by_shard.items()))
+        return LeasesRenewed(sorted(lost), sorted(unknown))
+
+    async def renewed(self, term: Term) -> str:
+        """Renew one lease, at once. Returns the holder's name.
+
+        Raises:
+            LeaseLost: it is not the caller's any more.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name = self._named(term.space, term.lease, is_thread=term.thread)
+        return (await self._renewed(name, term.fence, _token(term.token))).claim.holder
+
+    async def release(self, request: ReleaseLease) -> bool:
+        """Release a lease, or withdraw a claim that waits. Returns whether it was the caller's.
+
+        Raises:
+            NotFound: no holder of the name `to` waits; the lease is kept.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name = self._named(request.space, request.lease, is_thread=request.thread)
+        check_holder(request.to)
+        token = _token(request.token)
+        before = self._ending.get(name, 0)
+        kept = self._known.pop(name, None)
+        self._end(name, request.fence)
+
+        def decide(leases: table.Table, turn: table.Turn) -> bool:
+            leases.withdraw(name, token)
+            return leases.release(name, request.fence, token, turn, to=request.to)
+
+        try:
+            return (await self._shard(name).decide(name, decide)).outcome
+        except table.NobodyWaits as nobody:
+            self._ending[name] = before
+            if kept is not None:
+                self._known.setdefault(name, kept)
+            others = f"those that wait are {', '.join(map(repr, nobody.waiting))}" if nobody.waiting else "nobody waits"
+            raise NotFound(
+                f"no holder {request.to!r} waits for {described(name)}: {others}. Nothing was written, and you still hold it."
+            ) from None
+
+    async def read(self, request: ReadLease) -> LeaseState:
+        """Who holds a lease; with a `wait`, once that is not what the caller knows any more."""
+        name = self._named(request.space, request.lease, is_thread=request.thread)
+        shard = self._shard(name)
+        ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
+        while True:
+            state = self._state(name, shard, (await shard.read()).grants.get(name))
+            now = self._environment.uptime()
+            if state.mark != request.known or now >= ends_at:
+                return state
+            await self._until_changed(shard, name, state, ends_at)
+
+    async def listed(self, space: str) -> list[LeaseState]:
+        """The leases of a space that are held."""
+        check_name("space", space)
+        found: list[LeaseState] = []
+        for shard in self._shards:
+            leases = await shard.read()
+            found += [self._state(name, shard, grant) for name, grant in leases.grants.items() if name.space == space]
+        return sorted((state for state in found if state.held), key=lambda state: (state.lease, state.thread))
+
+    # ── writes under a lease ──────────────────────────────────────────────────
+
+    def admits(self, terms: Sequence[Term]) -> bool:
+        """Whether this node knows that none of these terms has ended."""
+        now = self._environment.uptime()
+        for term in terms:
+            known = self._known.get(LeaseName(term.space, term.lease, term.thread))
+            if known is None or known.fence != term.fence or known.token.hex() != term.token or now >= known.until_s:
+                return False
+        return True
+
+    async def confirm(self, terms: Sequence[Term]) -> None:
+        """Return if this node knows that none of these terms has ended; if need be it renews them.
+
+        Raises:
+            LeaseLost: one has ended.
+            NoQuorum, OutcomeUnknown: that cannot be known.
+        """
+        for term in terms:
+            if not self.admits((term,)):
+                name = self._named(term.space, term.lease, is_thread=term.thread)
+                await self._renewed(name, term.fence, _token(term.token))
+                if not self.admits((term,)):  # It is being released, or was renewed too late.
+                    raise lost(name, term.fence, None)
+
+    async def holder(self, name: LeaseName) -> LeaseState:
+        """Who holds a lease now. One that is dead is dropped.
+
+        Raises:
+            NoQuorum, OutcomeUnknown: that cannot be known.
+        """
+        shard = self._shard(name)
+        decided = await shard.decide(name, lambda leases, turn: leases.grants.get(name))
+        return self._state(name, shard, decided.outcome)
+
+    async def close(self) -> None:
+        """End the work that is under way."""
+        for shard in self._shards:
+            await shard.close()
+
+    # ── decisions ─────────────────────────────────────────────────────────────
+
+    async def _claimed(self, shard: Shard, name: LeaseName, claim: Claim, *, waits: bool) -> Decided[Grant | None]:
+        try:
+            return await shard.decide(name, lambda leases, turn: leases.acquire(name, claim, turn, waits=waits))
+        except table.Held as held:
+            raise self._held(name, shard, held.grant) from None
+        except table.QueueFull:
+            raise Overloaded(
+                f"{self._config.lease_waiters_max} claims wait for {described(name)} already (lease_waiters_max). "
+                "Nothing was written. Try again later.",
+                retry_after_s=self._config.lease_poll_s,
+            ) from None
+
+    async def _waited(self, shard: Shard, name: LeaseName, claim: Claim, ends_at: float) -> Grant | None:
+        """Wait until the claim may have the lease; returns None then, or the present grant if the time is over."""
+        while True:
+            leases = shard.glimpse()
+            grant = None if leases is None else leases.grants.get(name)
+            if grant is None or grant.is_of(claim.token):
+                return None
+            remaining_s = shard.remaining_s(name, grant)
+            now = self._environment.uptime()
+            if remaining_s <= 0:
+                return None
+            if now >= ends_at:
+                return grant
+            await shard.stirred(min(remaining_s, ends_at - now))
+
+    async def _renewed(self, name: LeaseName, fence: int, token: bytes) -> Grant:
+        shard = self._shard(name)
+
+        def decide(leases: table.Table, turn: table.Turn) -> tuple[Grant | None, Grant | None]:
+            return leases.renewed(name, fence, token, turn), leases.grants.get(name)
+
+        decided = await shard.decide(name, decide)
+        grant, present = decided.outcome
+        if grant is None:
+            self._forget(name, fence)
+            raise lost(name, fence, present)
+        self._know(name, grant, decided.sent_s)
+        return grant
+
+    def _gather_s(self, name: LeaseName) -> float:
+        known = self._known.get(name)
+        if known is None:
+            return 0.0
+        return min(self._config.lease_gather_s, max(0.0, known.until_s - self._environment.uptime()) / 10)
+
+    def _forget(self, name: LeaseName, fence: int) -> None:
+        known = self._known.get(name)
+        if known is not None and known.fence <= fence:
+            del self._known[name]
+
+    async def _until_changed(self, shard: Shard, name: LeaseName, state: LeaseState, ends_at: float) -> None:
+        """Wait until somebody proposes another holder or queue, the grant is dead, or the time is over."""
+        while (now := self._environment.uptime()) < ends_at:
+            leases = shard.glimpse()
+            grant = None if leases is None else leases.grants.get(name)
+            if self._state(name, shard, grant).mark != state.mark:
+                return
+            remaining_s = ends_at - now if grant is None else shard.remaining_s(name, grant)
+            if remaining_s <= 0:
+                await self.holder(name)
+                return
+            await shard.stirred(min(remaining_s, ends_at - now))
+
+    def _know(self, name: LeaseName, grant: Grant, sent_s: float) -> None:
+        until_s = sent_s + holds_s(grant.claim.ttl_ms, self._config.lease_drift_max)
+        known = self._known.get(name)
+        if self._ending.get(name, 0) >= grant.fence:
+            return
+        if known is not None and (known.fence, known.until_s) >= (grant.fence, until_s):
+            return
+        self._known[name] = _Known(grant.fence, grant.claim.token, until_s)
+        if len(self._known) > self._known_max:
+            now = self._environment.uptime()
+            self._known = {name: known for name, known in self._known.items() if known.until_s > now}
+            self._known_max = max(64, 2 * len(self._known))
+
+    def _end(self, name: LeaseName, fence: int) -> None:
+        """From now on this node accepts no write of this term, also if a renewal of it is on its way."""
+        self._ending.pop(name, None)
+        self._ending[name] = fence
+        if len(self._ending) > _ENDING_MAX:
+            del self._ending[next(iter(self._ending))]
+
+    # ── names, states and errors ──────────────────────────────────────────────
+
+    def _shard(self, name: LeaseName) -> Shard:
+        packed = f"{name.space}\0{name.name}\0{int(name.is_thread)}".encode()
+        return self._shards[zlib.crc32(packed) % len(self._shards)]
+
+    def _proposed(self, key: str, content: bytes) -> None:
+        shard = self._by_key.get(key)
+        if shard is not None:
+            shard.proposed(content)
+
+    def _named(self, space: str, lease: str, *, is_thread: bool) -> LeaseName:
+        check_name("space", space)
+        check_name("thread" if is_thread else "lease", lease)
+        return LeaseName(space, lease, is_thread)
+
+    def _check_ttl(self, ttl_ms: int) -> None:
+        least, most = self._config.lease_ttl_s_min, self._config.lease_ttl_s_max
+        if not least <= ttl_ms / 1000 <= most:
+            raise InvalidInput(
+                f"a ttl must be {least:g} to {most:g} seconds (lease_ttl_s_min, lease_ttl_s_max); got {ttl_ms / 1000:g}. "
+                "Nothing was written.",
+                field="ttl",
+            )
+
+    def _state(self, name: LeaseName, shard: Shard, grant: Grant | None) -> LeaseState:
+        if grant is None or (grant.state == table.OVER and not grant.waiting):
+            return LeaseState(
+                name.name, name.is_thread, held=False, holder="", fence=0, ttl=0, until_ms=0, waiting=[], mark="free"
+            )
+        waiting = [claim.holder for claim in grant.waiting]
+        mark = f"{grant.fence}.{grant.state}.{zlib.crc32(b''.join(claim.token for claim in grant.waiting)):x}"
+        return LeaseState(
+            name.name,
+            name.is_thread,
+            held=True,
+            holder=grant.claim.holder,
+            fence=grant.fence,
+            ttl=grant.claim.ttl_ms,
+            until_ms=self._until_ms(name, shard, grant),
+            waiting=waiting,
+            mark=mark,
+        )
+
+    def _until_ms(self, name: LeaseName, shard: Shard, grant: Grant) -> int:
+        return self._environment.now_ms() + int(1000 * max(0.0, shard.remaining_s(name, grant)))
+
+    def _held(self, name: LeaseName, shard: Shard, grant: Grant) -> LeaseHeld:
+        return self.held(name, self._state(name, shard, grant))
+
+    def held(self, name: LeaseName, state: LeaseState) -> LeaseHeld:
+        """The error for a lease that somebody else holds."""
+        left_s = max(0, state.until_ms - self._environment.now_ms()) / 1000
+        by = repr(state.holder) if state.holder else "another client"
+        return LeaseHeld(
+            f"{by} holds {described(name)} (fencing number {state.fence}), for {left_s:.1f} s more unless it renews it. "
+            "Nothing was written. Wait for it (wait=), or try again later.",
+            holder=state.holder,
+            fence=state.fence,
+            until_ms=state.until_ms,
+        )
+
+
+def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
+    """The error for a term that has ended."""
+    if grant is None or grant.fence == fence:
+        why, holder = "has ended", ""
+    else:
+        holder = grant.claim.holder
+        why = f"has ended: {repr(holder) if holder else 'another client'} holds it now (fencing number {grant.fence})"
+    return LeaseLost(
+        f"your lease of {described(name)} (fencing number {fence}) {why}. Nothing was written. Stop, or acquire it again and "
+        "load the current state.",
+        fence=fence,
+        holder=holder,
+    )
+
+
+def described(name: LeaseName) -> str:
+    """A lease, for people."""
+    return f"thread {name.name!r}" if name.is_thread else f"lease {name.name!r}"
+
+
+def check_holder(holder: str) -> None:
+    """Check the name of a holder, which may be empty."""
+    if holder:
+        check_name("holder", holder)
+        if len(holder.encode()) > NAME_BYTES_MAX // 4:
+            raise InvalidInput(f"a holder's name has at most {NAME_BYTES_MAX // 4} bytes. Nothing was written.", field="holder")
+
+
+def _token(text: str) -> bytes:
+    try:
+        token = bytes.fromhex(text)
+    except ValueError:
+        token = b""
+    if len(token) != TOKEN_BYTES:
+        raise InvalidValue(f"a token has {2 * TOKEN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
+    return token

@@ -1,0 +1,34 @@
+"""A write that carries the fencing numbers of leases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from shoal.protocol.requests.base import ObjectWrite, Reply, Write
+from shoal.protocol.requests.batches import Batch
+from shoal.protocol.requests.families import operations, replies, union
+from shoal.protocol.requests.leases import Term
+
+__all__ = ["Fenced", "FencedReply"]
+
+if TYPE_CHECKING:
+    FencedWrite = ObjectWrite[Any] | Batch
+    FencedAnswer = Reply
+else:
+    _WRITES = operations(Write)
+    FencedWrite = union(_WRITES)
+    FencedAnswer = union(replies(_WRITES))
+
+
+@final
+class Fenced(Write["FencedReply"], array_like=True, frozen=True, tag="fenced"):
+    """A write under leases: a node accepts it only while it knows that they have not ended."""
+
+    terms: list[Term]
+    write: FencedWrite
+
+
+class FencedReply(Reply, array_like=True, frozen=True, tag="fenced-reply"):
+    """The reply to the write."""
+
+    reply: FencedAnswer

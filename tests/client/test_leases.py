@@ -1,0 +1,232 @@
+"""Leases of a client: they renew themselves, end at its own clock, and their numbers travel with its writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+import shoal
+from shoal.client.store import Store
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
+from shoal.testing.loop import run
+from simulation.world.fleet import Fleet
+
+TTL_S = 4.0
+
+
+def in_fleet(work: Callable[[Fleet], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05) as nodes:
+            await work(nodes)
+
+    run(main())
+
+
+def thread_of(store: Store) -> shoal.Thread:
+    return store.space("s").thread("t")
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_block_keeps_its_lease_for_as_long_as_it_takes() -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = thread_of(nodes["a"].store()), thread_of(nodes["b"].store())
+        async with one.lease(ttl=TTL_S) as lease:
+            assert lease.fence == 1
+            await one.save({"n": 1})
+            await asyncio.sleep(5 * TTL_S)
+            with pytest.raises(LeaseHeld, match="holds thread 't'"):
+                async with two.lease(ttl=TTL_S):
+                    pass
+            with pytest.raises(LeaseHeld):
+                await two.update({"n": 2})
+            await two.inbox.send("do this next")
+            await one.save({"n": 3})
+            lease.check()
+            assert 0 < lease.remaining_s <= TTL_S
+        assert lease.ended.is_set()
+        async with two.lease(ttl=TTL_S) as next_lease:
+            assert next_lease.fence == 2
+            assert (await two.load()).state == {"n": 3}
+        await one.update({"n": 4})
+
+    in_fleet(work)
+
+
+def test_everything_that_a_store_writes_to_its_thread_carries_the_lease() -> None:
+    async def work(nodes: Fleet) -> None:
+        one = nodes["a"].store()
+        thread = thread_of(one)
+        seen: list[str] = []
+        service = nodes["a"].node.service
+        sound = service.call
+
+        async def call(request: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.append(type(request).__name__)
+            return await sound(request, *args, **kwargs)
+
+        async with thread.lease(ttl=TTL_S):
+            service.call = call  # type: ignore[method-assign]
+            await thread.save({"n": 1})
+            await thread.update({"n": 2})
+            await thread.branch("b")
+            await thread.journal.append({"n": 1})
+            message = await thread.inbox.send("x")
+            assert message
+            await thread.step("s", call=lambda: 1)
+            async with one.space("s").batch() as batch:
+                batch.thread("t").journal.append({"n": 2})
+            await thread.worklist("w").add(["k"])
+            await thread.pause(reason="r")
+            service.call = sound  # type: ignore[method-assign]
+        assert set(seen) - {"Fenced"} <= {"Load", "ReadStanding", "Heads"}
+        assert seen.count("Fenced") >= 9
+
+    in_fleet(work)
+
+
+def test_a_block_whose_lease_is_lost_is_cancelled_before_others_may_begin() -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = thread_of(nodes["a"].store()), thread_of(nodes["b"].store())
+        ended_s: list[float] = []
+
+        async def hold() -> None:
+            try:
+                async with one.lease(ttl=TTL_S):
+                    await nodes.isolate("a")
+                    await asyncio.sleep(100)
+            except LeaseLost:
+                ended_s.append(now())
+                raise
+
+        holding = asyncio.ensure_future(hold())
+        await asyncio.sleep(0.5)
+        lease = await two.lease(ttl=TTL_S, wait=60).acquire()
+        assert lease.fence == 2
+        assert ended_s
+        assert ended_s[0] < now()
+        with pytest.raises(LeaseLost, match="because it was not renewed in time"):
+            await holding
+
+    in_fleet(work)
+
+
+def test_a_process_that_stood_still_finds_out_at_its_next_write() -> None:
+    async def work(nodes: Fleet) -> None:
+        store = nodes["a"].store()
+        thread = thread_of(store)
+        lease = await thread.lease(ttl=TTL_S).acquire()
+        await thread.save({"n": 1})
+        skipped = now
+        object.__setattr__(store.connection, "uptime", lambda: skipped() + 60)  # Its machine was suspended.
+        with pytest.raises(LeaseLost, match="Nothing was written"):
+            await thread.save({"n": 2})
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert not await lease.release()
+
+    in_fleet(work)
+
+
+def test_a_lease_of_a_space_excludes_others_and_passes_to_those_that_wait() -> None:
+    async def work(nodes: Fleet) -> None:
+        order: list[str] = []
+
+        async def take(name: str) -> None:
+            async with nodes[name].store().space("s").lease("nightly", ttl=TTL_S, wait=60, holder=name):
+                order.append(name)
+                await asyncio.sleep(0.5)
+                order.append(name)
+
+        tasks = []
+        for name in "abc":
+            tasks.append(asyncio.ensure_future(take(name)))
+            await asyncio.sleep(0.1)
+        await asyncio.gather(*tasks)
+        assert order == [*"aabbcc"]
+
+    in_fleet(work)
+
+
+def test_a_lease_is_handed_over() -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = nodes["a"].store().space("s"), nodes["b"].store().space("s")
+        lease = await one.lease("l", ttl=TTL_S, holder="one").acquire()
+        with pytest.raises(NotFound, match="nobody waits"):
+            await lease.handover(to="two")
+        waiting = asyncio.ensure_future(two.lease("l", ttl=TTL_S, wait=60, holder="two").acquire())
+        await asyncio.sleep(0.5)
+        await lease.handover(to="two")
+        assert (await waiting).fence == 2
+        assert lease.ended.is_set()
+
+    in_fleet(work)
+
+
+def test_a_watcher_sees_each_holder() -> None:
+    async def work(nodes: Fleet) -> None:
+        seen: list[str] = []
+
+        async def watch() -> None:
+            async with aclosing(nodes["c"].store().space("s").lease("l").watch()) as states:
+                async for state in states:
+                    seen.append(state.holder if state.held else "-")
+                    if len(seen) == 5:
+                        return
+
+        watching = asyncio.ensure_future(watch())
+        await asyncio.sleep(0.5)
+        for name in "ab":
+            async with nodes[name].store().space("s").lease("l", ttl=TTL_S, holder=name):
+                await asyncio.sleep(1)
+            await asyncio.sleep(1)
+        await asyncio.wait_for(watching, 60)
+        assert seen == ["-", "a", "-", "b", "-"]
+
+    in_fleet(work)
+
+
+def test_a_claim_that_is_cancelled_or_too_late_leaves_the_queue() -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = nodes["a"].store().space("s"), nodes["b"].store().space("s")
+        lease = await one.lease("l", ttl=TTL_S, holder="one").acquire()
+        with pytest.raises(LeaseHeld):
+            await two.lease("l", ttl=TTL_S, wait=1).acquire()
+        claim = asyncio.ensure_future(two.lease("l", ttl=TTL_S, wait=60).acquire())
+        await asyncio.sleep(0.5)
+        assert len((await one.lease("l").state()).waiting) == 1
+        claim.cancel()
+        await asyncio.sleep(0.5)
+        assert (await one.lease("l").state()).waiting == []
+        assert [state.lease for state in await two.leases()] == ["l"]
+        await lease.release()
+        assert await two.leases() == []
+
+    in_fleet(work)
+
+
+def test_a_closed_store_gives_its_leases_up() -> None:
+    async def work(nodes: Fleet) -> None:
+        store = nodes["a"].store()
+        await store.space("s").lease("l", ttl=TTL_S).acquire()
+        await store.close()
+        assert (await nodes["b"].store().space("s").lease("l", ttl=TTL_S).acquire()).fence == 2
+
+    in_fleet(work)
+
+
+def test_bad_arguments_are_refused() -> None:
+    async def work(nodes: Fleet) -> None:
+        space = nodes["a"].store().space("s")
+        with pytest.raises(InvalidInput, match="a ttl must be 1 to 3600 seconds"):
+            await space.lease("l", ttl=0.1).acquire()
+        with pytest.raises(InvalidInput, match="ttl and wait are numbers of seconds"):
+            space.lease("l", wait=-1)
+
+    in_fleet(work)

@@ -1,0 +1,79 @@
+"""A lease whose holder is a process that stands still: another takes over, and the first finds out at its next write."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import shoal
+from tests.cli.conftest import PATIENCE_S, served
+
+HOLDER = """
+import asyncio, sys
+import shoal
+
+async def main():
+    async with shoal.connect(sys.argv[1]) as store:
+        thread = store.space("s").thread("t")
+        lease = await thread.lease(ttl=1.5, holder="first").acquire()
+        print(lease.fence, flush=True)
+        number = 0
+        while True:
+            number += 1
+            try:
+                await thread.journal.append({"fence": lease.fence, "number": number})
+            except shoal.errors.LeaseLost as lost:
+                print(type(lost).__name__, flush=True)
+                return
+            await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_holder_that_was_stopped_finds_out_when_it_goes_on(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "state") as (_, url),
+        subprocess.Popen([sys.executable, "-c", HOLDER, url], stdout=subprocess.PIPE, text=True) as holder,
+    ):
+        assert holder.stdout is not None
+        try:
+            first = int(await asyncio.to_thread(holder.stdout.readline))
+            async with shoal.connect(url) as store:
+                thread = store.space("s").thread("t")
+                async with asyncio.timeout(PATIENCE_S):
+                    await anext(thread.journal.read(follow=True))
+                holder.send_signal(signal.SIGSTOP)
+                async with thread.lease(ttl=30, wait=PATIENCE_S, holder="second") as lease:
+                    assert lease.fence > first
+                    await thread.journal.append({"fence": lease.fence})
+                    holder.send_signal(signal.SIGCONT)
+                    assert (await asyncio.to_thread(holder.stdout.readline)).strip() == "LeaseLost"
+                    await thread.journal.append({"fence": lease.fence})
+                fences = [event.event["fence"] async for event in thread.journal.read()]
+                assert fences == sorted(fences)
+        finally:
+            holder.kill()
+
+
+async def test_a_program_runs_while_the_lease_is_held(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (_, url):
+        shoal_run = [sys.executable, "-m", "shoal.cli", "lease"]
+        where = ["--url", url, "--space", "s"]
+        async with shoal.connect(url) as store:
+            lease = await store.space("s").lease("nightly", ttl=30, holder="somebody").acquire()
+
+            def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+                return subprocess.run([*shoal_run, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+            held = await asyncio.to_thread(run, "run", "nightly", *where, "--", "true")
+            assert held.returncode != 0
+            assert "'somebody' holds lease 'nightly'" in held.stderr
+            listed = await asyncio.to_thread(run, "list", *where)
+            assert "somebody" in listed.stdout
+            await lease.release()
+            ran = await asyncio.to_thread(run, "run", "nightly", *where, "--", "sh", "-c", "echo ran; exit 7")
+            assert (ran.stdout, ran.returncode) == ("ran\n", 7)

@@ -1,0 +1,135 @@
+"""Bugs of leases and fencing: two holders at once, or one that never comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from shoal.client.tenure import Tenure
+from shoal.cluster.leases import table
+from shoal.cluster.leases.table import Grant, LeaseName, Table, Turn
+from shoal.cluster.leases.timing import Sightings
+from shoal.node.leases import leases
+from shoal.node.leases.requests import LeaseRequests
+from shoal.node.peers.quorum import Quorum
+from shoal.node.writes.issuing import Located
+from shoal.protocol.requests import Term
+from tests.mutants.mutant import Mutant
+
+
+def a_write_of_an_ended_term_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    """No fencing: the node trusts the client's own check."""
+
+    async def admit(self: LeaseRequests, located: Located, key: str | None, terms: Sequence[Term]) -> None:
+        return None
+
+    async def still(self: LeaseRequests, terms: Sequence[Term]) -> None:
+        return None
+
+    patch.setattr(LeaseRequests, "admit", admit)
+    patch.setattr(LeaseRequests, "still", still)
+
+
+def a_term_is_not_checked_again_before_a_write_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    async def still(self: LeaseRequests, terms: Sequence[Term]) -> None:
+        return None
+
+    patch.setattr(LeaseRequests, "still", still)
+
+
+def a_node_that_is_asked_believes_the_register_without_a_renewal(patch: pytest.MonkeyPatch) -> None:
+    """It reads who holds the lease, and counts the ttl from there: others have waited for longer already."""
+    sound = Table._renewed
+
+    def renewed(self: Table, name: LeaseName, grant: Grant, turn: Turn) -> Grant:
+        return sound(self, name, grant, turn) if grant.via == turn.node else grant
+
+    patch.setattr(Table, "_renewed", renewed)
+
+
+def a_holder_counts_on_more_than_its_ttl(patch: pytest.MonkeyPatch) -> None:
+    """As if its clock were right, and the renewal had begun when it was answered."""
+
+    def renewed(self: Tenure, sent_s: float) -> None:
+        now = self._connection.uptime()
+        self._until_s = max(self._until_s, now + self.ttl_s * 1.2)
+        self.due_s = sent_s + self.ttl_s / 3
+
+    patch.setattr(Tenure, "renewed", renewed)
+
+
+def others_do_not_wait_for_slow_clocks(patch: pytest.MonkeyPatch) -> None:
+    """No margin for drift."""
+    patch.setattr(Sightings, "remaining_s", _remaining_without_drift)
+    patch.setattr(leases, "holds_s", lambda ttl_ms, drift: ttl_ms / 1000)
+    patch.setattr(Tenure, "renewed", _renewed_without_drift)
+
+
+def _renewed_without_drift(self: Tenure, sent_s: float) -> None:
+    self._until_s = max(self._until_s, sent_s + self.ttl_s)
+    self.due_s = sent_s + self.ttl_s / 3
+
+
+def _remaining_without_drift(self: Sightings, name: LeaseName, grant: Grant, now: float) -> float:
+    ttl_ms = self._offer_ms if grant.state == table.OFFERED else grant.claim.ttl_ms
+    seen = self._seen.get(name)
+    at = now if seen is None or (seen.fence, seen.beat) != (grant.fence, grant.beat) else seen.at
+    return at + ttl_ms / 1000 - now
+
+
+def a_new_holder_does_not_catch_up(patch: pytest.MonkeyPatch) -> None:
+    """It begins with what its node happens to hold."""
+    sound = Quorum.catch_up
+
+    async def catch_up(self: Quorum, partition: int, durability: str = "quorum") -> None:
+        return None
+
+    assert sound is not None
+    patch.setattr(Quorum, "catch_up", catch_up)
+
+
+def a_fencing_number_is_used_again(patch: pytest.MonkeyPatch) -> None:
+    sound = Table._pass_on
+
+    def pass_on(self: Table, name: LeaseName, grant: Grant, turn: Turn) -> None:
+        sound(self, name, grant, turn)
+        if name not in self.grants:
+            self.last = max((each.fence for each in self.grants.values()), default=0)
+
+    patch.setattr(Table, "_pass_on", pass_on)
+
+
+def a_dead_lease_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sightings, "is_dead", lambda self, name, grant, now: False)
+
+
+def an_offer_that_is_not_taken_is_kept(patch: pytest.MonkeyPatch) -> None:
+    sound = Sightings.remaining_s
+
+    def remaining_s(self: Sightings, name: LeaseName, grant: Grant, now: float) -> float:
+        return 1.0 if grant.state == table.OFFERED else sound(self, name, grant, now)
+
+    patch.setattr(Sightings, "remaining_s", remaining_s)
+
+
+MUTANTS = (
+    Mutant(a_write_of_an_ended_term_is_accepted, "a write of an ended term is accepted: no fencing", ("23",)),
+    Mutant(
+        a_term_is_not_checked_again_before_a_write_is_acknowledged,
+        "a write is acknowledged although its term has ended meanwhile",
+        ("23",),
+        "storm",
+    ),
+    Mutant(
+        a_node_that_is_asked_believes_the_register_without_a_renewal,
+        "a node counts a lease from when it read of it",
+        ("23",),
+    ),
+    Mutant(a_holder_counts_on_more_than_its_ttl, "a holder counts on its lease for too long", ("23",)),
+    Mutant(others_do_not_wait_for_slow_clocks, "leases have no margin for clocks that drift", ("23",), "storm"),
+    Mutant(a_new_holder_does_not_catch_up, "a new holder begins without what a quorum acknowledged", ("23",), "storm"),
+    Mutant(a_fencing_number_is_used_again, "a fencing number is used again", ("23",)),
+    Mutant(a_dead_lease_is_kept, "the lease of a dead holder is never free", ("23",)),
+    Mutant(an_offer_that_is_not_taken_is_kept, "a lease that is offered to the dead is never free", ("23",)),
+)
