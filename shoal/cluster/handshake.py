@@ -13,6 +13,7 @@ messages to send are returned. Laws:
   A refusal itself is not proven: it is shown to people, and nothing is decided by it.
 - For any bytes, a side continues or raises a ShoalError.
 - The tag and the version of a hello keep their place in every version.
+- A node that speaks a newer version than the other decides whether they can work together: only it knows both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
 
 PEER_PROTOCOL = 6
-"""The version spoken here. A node that speaks another is refused."""
+"""The newest version spoken here. Two nodes speak the older one of their newest versions."""
+
+PEER_PROTOCOL_OLDEST = 6
+"""The oldest version spoken here: the last release's, so that the nodes of a cluster can be upgraded one after another."""
 
 HANDSHAKE_BYTES_MAX = 16 * 1024
 NONCE_BYTES = 32
@@ -70,7 +74,8 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
     @property
     def identity(self) -> Identity:
         """The sender. It is to be believed only after its proof was checked."""
-        return Identity(self.node, self.name, self.software, self.members, self.opening, self.epoch)
+        protocol = 0 if self.protocol == PEER_PROTOCOL else self.protocol
+        return Identity(self.node, self.name, self.software, self.members, self.opening, self.epoch, protocol)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
@@ -267,7 +272,7 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
     """A hello. If the list of members is too long for it, it is left out, and so not compared."""
-    node, name, software, members, opening, epoch = side.identity
+    node, name, software, members, opening, epoch, _ = side.identity
     hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members, epoch)
     packed = _encoder.encode(hello)
     return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))
@@ -281,13 +286,19 @@ def _decode_hello(packed: bytes) -> PeerHello:
         PeerRefused: it has another version of the protocol.
     """
     version = _decoded(_any_hello, packed, "the first message is no peer's hello").protocol
-    if version != PEER_PROTOCOL:
-        raise PeerRefused(
-            f"one node speaks version {PEER_PROTOCOL} of the peer protocol, the other {version}. Nothing was written. "
-            "Update the older of the two.",
-            reason="protocol",
-        )
-    return _decoded(_hello, packed, "the peer's hello is malformed")
+    strange = PeerRefused(
+        f"one node speaks version {PEER_PROTOCOL} of the peer protocol, the other {version}. Nothing was written. Update the "
+        "older of the two, one release at a time.",
+        reason="protocol",
+    )
+    if version < PEER_PROTOCOL_OLDEST:
+        raise strange
+    try:
+        return _decoded(_hello, packed, "the peer's hello is malformed")
+    except InvalidValue:
+        if version > PEER_PROTOCOL:
+            raise strange from None
+        raise
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_Decoded], message: bytes, what: str) -> _Decoded:

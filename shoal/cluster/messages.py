@@ -5,7 +5,7 @@ Laws:
   one, leaves a node before its fsync. (Presence is no operation.)
 - For any bytes, decoding returns a message or raises InvalidValue.
 - Fields are only ever added at the end, with a default. Any other change takes a new
-  protocol version in the handshake.
+  protocol version in the handshake; a kind of message that it brings is listed in `SINCE`.
 - The epoch of its sender's list of members stands before a message, unless it is 0 (`stamped`).
 
 Any message may be lost with its link. Pushes and `Have` are hints that make
@@ -19,7 +19,7 @@ quorum register are in `shoal.cluster.consensus.motions`, those about members in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -299,6 +299,9 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _EPOCH = b"\xcf"  # Of a msgpack integer of 8 bytes. Every message begins with an array.
+SINCE: Mapping[type[Message], int] = {}
+"""Kinds of messages that are younger than `PEER_PROTOCOL_OLDEST`, and the version that brought each: older peers get none."""
+
 _encoder = msgspec.msgpack.Encoder()
 _Received = (
     _Push

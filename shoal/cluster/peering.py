@@ -24,6 +24,7 @@ class Identity(NamedTuple):
     members: tuple[str, ...] = ()  # The addresses of all members as configured here, itself included; empty: not told.
     opening: bytes = b""  # 16 random bytes of this run. They tell the node itself from a copy of its directory.
     epoch: int = 0  # Of its list of members; 0: the configured list.
+    protocol: int = 0  # The newest version of the peer protocol that it speaks; 0: the one of this program.
 
 
 class Outlet(Protocol):

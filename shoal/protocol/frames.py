@@ -26,6 +26,7 @@ from shoal.protocol.bookmark_delta import Sight
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 
 PROTOCOL = 3
+PROTOCOL_OLDEST = 3  # That is spoken here: the last release's. Of two versions the older one is spoken.
 """The version of the protocol. A client with another version is rejected before its first request."""
 
 COALESCED_BYTES_MAX = 256 * 1024
@@ -274,13 +275,13 @@ def decode_hello(message: bytes) -> Hello:
 
     Raises:
         InvalidValue: `message` is not one.
-        Unsupported: it is of another version of the protocol.
+        Unsupported: it is of an older version of the protocol than this node speaks.
     """
     hello = _decoded(_hello, message, "the first message is not a hello")
-    if hello.protocol != PROTOCOL:
+    if hello.protocol < PROTOCOL_OLDEST:  # A newer caller decides whether it speaks this node's.
         raise Unsupported(
             f"this node speaks version {PROTOCOL} of the session protocol; the caller speaks {hello.protocol}. "
-            "Nothing was written. Update the older of the two.",
+            "Nothing was written. Update the caller.",
             protocol=PROTOCOL,
         )
     return hello
@@ -291,11 +292,18 @@ def decode_welcome(message: bytes) -> Welcome:
 
     Raises:
         InvalidValue: `message` is not one.
+        Unsupported: the node speaks an older version of the protocol only.
         ShoalError: the node rejected the session with this error.
     """
     answer = _decoded(_answer_to_hello, message, "the node's first message is neither a welcome nor a refusal")
     if isinstance(answer, Refused):
         raise answer.fault.error()
+    if answer.protocol < PROTOCOL_OLDEST:
+        raise Unsupported(
+            f"the node speaks version {answer.protocol} of the session protocol; this client needs {PROTOCOL_OLDEST} or newer. "
+            "Nothing was sent. Update the node.",
+            protocol=answer.protocol,
+        )
     return answer
 
 

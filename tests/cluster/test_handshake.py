@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster import handshake
-from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, Accepting, Dialling, Side, refusal
+from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, PEER_PROTOCOL, Accepting, Dialling, Side, refusal
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, NotFound, PeerRefused, ShoalError
 
@@ -154,6 +154,32 @@ def test_a_hello_of_another_version_is_refused_as_such_whatever_its_shape(hello:
     with pytest.raises(PeerRefused) as refused:
         dialling().welcomed(pack(("peer-welcome", pack(hello), b"")))
     assert refused.value.detail["reason"] == "protocol"
+
+
+@pytest.mark.parametrize("newest", [PEER_PROTOCOL + 1, PEER_PROTOCOL + 5])
+def test_a_newer_node_is_met_and_its_version_is_known(newest: int) -> None:
+    """Whether it speaks this version is for it to decide."""
+    hello = unpack(dialling().hello)
+    hello[1] = newest
+    dialler, acceptor = pack(hello), accepting()
+    _, own, _ = unpack(acceptor.greeted(dialler))
+    digests = hashlib.sha256(dialler).digest() + hashlib.sha256(own).digest()
+    proof = hmac.digest(b"secret", b"shoal peer dialler" + digests, "sha256")
+    assert acceptor.proven(pack(("peer-proof", proof))).protocol == newest
+
+
+def test_the_last_releases_version_is_met_and_an_older_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the next release would have it."""
+    old = dialling().hello
+    for name, version in (("PEER_PROTOCOL", PEER_PROTOCOL + 1), ("PEER_PROTOCOL_OLDEST", PEER_PROTOCOL)):
+        monkeypatch.setattr(handshake, name, version)
+    acceptor = accepting()
+    acceptor.greeted(old)
+    assert acceptor.peer is not None
+    assert acceptor.peer.protocol == PEER_PROTOCOL
+    monkeypatch.setattr(handshake, "PEER_PROTOCOL_OLDEST", PEER_PROTOCOL + 1)
+    with pytest.raises(PeerRefused, match="one release at a time"):
+        accepting().greeted(old)
 
 
 def test_elements_that_a_later_release_adds_are_proven_and_ignored() -> None:

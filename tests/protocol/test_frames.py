@@ -259,8 +259,15 @@ def test_a_refusal_raises_the_error_that_the_node_sent() -> None:
 
 
 def test_a_welcome_carries_the_limits() -> None:
-    welcome = Welcome(1, "0.1.0", "ab", 1000, 10, 5)
+    welcome = Welcome(3, "0.1.0", "ab", 1000, 10, 5)
     assert frames.decode_welcome(frames.encode_hello(welcome)) == welcome
+
+
+def test_a_newer_caller_is_welcome_and_a_node_that_is_too_old_is_told() -> None:
+    """Of two versions the newer side decides: only it knows both."""
+    assert frames.decode_hello(frames.encode_hello(Hello(frames.PROTOCOL + 1, "shoal 9"))).protocol == frames.PROTOCOL + 1
+    with pytest.raises(Unsupported, match="Update the node"):
+        frames.decode_welcome(frames.encode_hello(Welcome(1, "0.1.0", "ab", 1000, 10, 5)))
 
 
 def test_an_unknown_durability_is_refused_by_name() -> None:

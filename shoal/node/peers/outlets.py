@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from shoal.cluster import messages
+from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Message
-from shoal.cluster.peering import Outlet
+from shoal.cluster.peering import Identity, Outlet
 
 
 class Outlets:
@@ -21,6 +22,7 @@ class Outlets:
         self._epoch = epoch
         self._bytes_max = bytes_max
         self._outlets: dict[bytes, Outlet] = {}
+        self._older: dict[bytes, int] = {}  # Nodes that speak an older protocol, and which.
 
     def __bool__(self) -> bool:
         return bool(self._outlets)
@@ -28,9 +30,12 @@ class Outlets:
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._outlets)
 
-    def linked(self, node: bytes, outlet: Outlet) -> None:
+    def linked(self, peer: Identity, outlet: Outlet) -> None:
         """A link to a node begins; it takes the place of an older one."""
-        self._outlets[node] = outlet
+        self._outlets[peer.node] = outlet
+        self._older.pop(peer.node, None)
+        if 0 < peer.protocol < PEER_PROTOCOL:
+            self._older[peer.node] = peer.protocol
 
     def unlinked(self, node: bytes, outlet: Outlet) -> bool:
         """A link has ended. Returns whether it was the node's present one."""
@@ -40,7 +45,9 @@ class Outlets:
         return True
 
     def send(self, nodes: Iterable[bytes], message: Message) -> None:
-        """Send a message to nodes, encoded once. A node without a link does not get it."""
+        """Send a message, encoded once, to those nodes that have a link and know this kind of message."""
+        if self._older and (since := messages.SINCE.get(type(message), 0)):
+            nodes = [node for node in nodes if self._older.get(node, since) >= since]
         packed = messages.stamped(messages.encode(message), self._epoch())
         for node in nodes:
             outlet = self._outlets.get(node)

@@ -287,7 +287,7 @@ class Replicator:
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         """See `Peer.linked`."""
-        self._outlets.linked(peer.node, outlet)
+        self._outlets.linked(peer, outlet)
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self.memberships.compare(peer)
         if replaced:

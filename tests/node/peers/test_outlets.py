@@ -1,0 +1,40 @@
+"""Messages go out to the nodes that know them."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.cluster import messages
+from shoal.cluster.clocks import Clock
+from shoal.cluster.handshake import PEER_PROTOCOL
+from shoal.cluster.messages import Digest
+from shoal.cluster.peering import Identity
+from shoal.node.peers.outlets import Outlets
+
+
+class Taken:
+    """An outlet that takes everything."""
+
+    address, waiting_bytes = "", 0
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+
+    def offer(self, message: bytes, /) -> bool:
+        self.messages.append(message)
+        return True
+
+
+def test_a_kind_of_message_that_a_version_brought_goes_to_no_older_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "SINCE", {Clock: PEER_PROTOCOL})
+    outlets = Outlets(dropped=lambda node: None, bytes_max=1)
+    links = {}
+    for node, protocol in ((b"old", PEER_PROTOCOL - 1), (b"same", 0), (b"new", PEER_PROTOCOL + 1)):
+        links[node] = Taken()
+        outlets.linked(Identity(node, node.decode(), "shoal", protocol=protocol), links[node])
+    outlets.send(links, Clock(1, 2))
+    outlets.send(links, Digest(b""))
+    assert {node: len(taken.messages) for node, taken in links.items()} == {b"old": 1, b"same": 2, b"new": 2}
+    outlets.linked(Identity(b"old", "old", "shoal"), links[b"old"])  # It was upgraded.
+    outlets.send(links, Clock(1, 2))
+    assert len(links[b"old"].messages) == 2
