@@ -12,9 +12,10 @@ DATA ?= ./state
 WORKERS ?= auto
 SEEDS ?= 200
 JOBS ?= 2
+REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check sim mutants bench serve clean
+.PHONY: help demo test chaos check sim upgrade-test mutants bench serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -36,6 +37,9 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 
 sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
 	$(BIN)/python -m simulation run --seeds $(SEEDS) --jobs $(JOBS)
+
+upgrade-test: $(DEV)  ## Roll three nodes from another version (REVISION=…) to this one, while clients of both write.
+	$(BIN)/python -m chaos upgrade --revision $(REVISION)
 
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)

@@ -1,4 +1,4 @@
-"""`python -m chaos run` and `python -m chaos judge DIR`.
+"""`python -m chaos run`, `python -m chaos judge DIR` and `python -m chaos upgrade --revision REV`.
 
 Ends with 0 if every promise was kept, with 1 if one was broken or the trial
 could not be run, with 2 if it was not understood.
@@ -6,6 +6,7 @@ could not be run, with 2 if it was not understood.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 import time
@@ -19,7 +20,8 @@ import typer
 from rich.console import Console
 
 from chaos import evidence as archive
-from chaos.cluster import last_words
+from chaos import upgrade as upgrading
+from chaos.cluster import NodeFailed, last_words
 from chaos.composed import FAULTS, GROUPS
 from chaos.evidence import Evidence, Options
 from chaos.faults import Kill
@@ -107,6 +109,30 @@ def run(
         for log in sorted(directory.glob("*.log")):
             say(f"{log.stem} said last:\n{last_words(log)}")
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def upgrade(
+    revision: Annotated[str, typer.Option(help="The version from which the nodes are upgraded: any revision of git.")],
+) -> None:
+    """Replace three nodes of another version by nodes of this one, one after another, while clients of both write.
+
+    Example: python -m chaos upgrade --revision v0.1.0
+    """
+    with tempfile.TemporaryDirectory(prefix="shoal-upgrade-") as directory:
+        nodes = Path(directory) / "nodes"
+        nodes.mkdir()
+        try:
+            old = upgrading.checked_out(revision, Path(directory) / "old")
+            outcome = asyncio.run(upgrading.upgrade(old, upgrading.present(), nodes, say=typer.echo, now_s=time.monotonic))
+        except (ValueError, NodeFailed) as error:
+            typer.echo(f"chaos: {error}", err=True)
+            raise typer.Exit(FAILED) from None
+    for problem in outcome.problems:
+        typer.echo(problem, err=True)
+    if outcome.problems:
+        raise typer.Exit(FAILED)
+    typer.echo(f"{outcome.acknowledged:,} writes were acknowledged, and each is on all nodes once")
 
 
 @app.command()

@@ -136,7 +136,7 @@ class Cluster:
         self.network = network
         self.now_s = now_s
         self._http = http
-        self._program = program
+        self.program = program
         self._copies = 0
         self._join = ",".join(node.advertise for node in nodes)
         self._environment = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
@@ -166,7 +166,7 @@ class Cluster:
         Raises:
             NodeFailed: it did not, in time.
         """
-        await node.launch(join=self._join, environment=self._environment, program=self._program)
+        await node.launch(join=self._join, environment=self._environment, program=self.program)
         await self._wait(node, self._is_alive, START_S_MAX, "did not answer")
 
     async def admitted(self, node: Node) -> None:
