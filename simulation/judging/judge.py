@@ -38,6 +38,7 @@ from simulation.judging.sessions import check_sessions
 from simulation.judging.violation import Violation
 from simulation.workload.probing import ask
 from simulation.world.client import Client
+from simulation.world.disk import passes
 
 if TYPE_CHECKING:
     from simulation.workload.agents import Agents
@@ -216,7 +217,10 @@ def _swept_early(cluster: SimulatedCluster, losses: Losses) -> list[Violation]:
 def _altered(cluster: SimulatedCluster) -> bool:
     """Whether any object of which a row was altered has other rows on one node than on another."""
     held = [host.disk.copy() for host in cluster.hosts.values()]
-    return any(len({tuple(disk.scan(name, successor(name))) for disk in held}) > 1 for name in sorted(cluster.altered))
+    return any(
+        len({tuple(_lasting(dict(disk.scan(name, successor(name)))).items()) for disk in held}) > 1
+        for name in sorted(cluster.altered)
+    )
 
 
 def _told(cluster: SimulatedCluster) -> str:
@@ -416,7 +420,7 @@ class Disks:
                 found += _broken(name, partial(self._check, storage))
         truncated = any(next(storage.scan(keys.BASE, successor(keys.BASE)), None) for storage in storages.values())
         without = _OF_THE_NODE + _TRUNCATED if truncated else _OF_THE_NODE
-        found += _unequal({name: _rows(storage, without=without) for name, storage in storages.items()})
+        found += _unequal({name: _lasting(_rows(storage, without=without)) for name, storage in storages.items()})
         new = [violation for violation in found if violation not in self._told]
         self._told.update(new)
         return [Violation(violation.invariant, f"{when}: {violation.text}") for violation in new]
@@ -440,6 +444,11 @@ def _erased(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
 
 def _rows(storage: MemoryStorage, *, without: tuple[bytes, ...]) -> dict[bytes, bytes]:
     return {key: value for key, value in storage.scan(b"", None) if key[:1] not in without}
+
+
+def _lasting(rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Without the rows that nodes remove at different times."""
+    return {key: value for key, value in rows.items() if key[:1] != keys.OBJECT or not passes(key)}
 
 
 def _unequal(rows: dict[str, dict[bytes, bytes]]) -> list[Violation]:

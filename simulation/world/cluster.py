@@ -54,6 +54,7 @@ from simulation.plan import (
     Wipe,
     shown,
 )
+from simulation.world.disk import passes
 from simulation.world.host import SimulatedNode
 from simulation.world.incarnation import Fenced, life_of, own_tasks
 from simulation.world.network import CLIENT, Network
@@ -314,6 +315,7 @@ class SimulatedCluster:
             row
             for row in ([key for key, _ in host.disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))])
             if keys.split_object(row)[3].startswith(name_of(FAMILY, ""))
+            and not passes(row)
             and self._is_everywhere(int.from_bytes(row[1:3], "big"))
         ]
         if rows and host.disk.alter(key := rows[fault.nth % len(rows)]):

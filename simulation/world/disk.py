@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from zlib import crc32
 
 from shoal.errors import StorageError, StoreCorrupt
+from shoal.node.collection.expiring import expires
 from shoal.storage import keys
 from shoal.storage.memory import MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
@@ -236,3 +237,9 @@ def _checksum(rows: Mapping[bytes, bytes | None]) -> int:
     for key, value in rows.items():
         found = crc32(value or b"", crc32(key, found))
     return found
+
+
+def passes(key: bytes) -> bool:
+    """Whether a row of an object is one that nodes remove at different times, and do not compare."""
+    _, kind, _, _, row = keys.split_object(key)
+    return expires(kind, row)
