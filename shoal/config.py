@@ -167,7 +167,8 @@ class Config(Struct, frozen=True, kw_only=True):
     space_deletes_max: int = 10_000  # Objects that one HTTP request to delete a space looks at; then it answers `more`.
     items_deleted_max: int = 256  # By one operation, when all items of a namespace are deleted.
     filter_terms_max: int = 64  # Fields, operators and list elements in one filter.
-    adds_folded_max: int = 4096  # Merged by one operation, to a key of a map.
+    adds_folded_min: int = 16  # Adds to a key of a map that one operation merges: it costs more than a few rows.
+    adds_folded_max: int = 4096
     key_window_s: int = 24 * 3600  # How long an idempotency key is remembered.
 
     # Sessions.

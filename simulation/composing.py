@@ -13,6 +13,7 @@ from random import Random
 
 from simulation.composites.absences import black_hole, met_late, one_way, outage
 from simulation.composites.disks import begun_apart, damaged_unanswered, forgotten, one_by_one, set_back, stale_copy
+from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import deleted_unheard, edited_twice, pruned_unheard, removed_late
 from simulation.composites.local import clock_off, failed_sync, years_off
@@ -20,13 +21,24 @@ from simulation.composites.stage import Composed, Stage
 
 Composite = Callable[[Stage], Composed]
 
-_OF_TWO: tuple[Composite, ...] = (one_way, outage, years_off, clock_off, failed_sync, met_late, edited_twice, cloned, misrouted)
+_OF_TWO: tuple[Composite, ...] = (
+    one_way,
+    outage,
+    years_off,
+    clock_off,
+    failed_sync,
+    met_late,
+    edited_twice,
+    expired_apart,
+    cloned,
+    misrouted,
+)
 """Those that two nodes can have, of which none may lose its disk."""
 
 COMPOSITES: tuple[Composite, ...] = (
     *(forgotten, forgotten, stale_copy, stale_copy, set_back, one_by_one, begun_apart),
     *_OF_TWO,
-    *(black_hole, relisted, deleted_unheard, pruned_unheard, removed_late, damaged_unanswered),
+    *(black_hole, relisted, deleted_unheard, pruned_unheard, removed_late, damaged_unanswered, asked_late),
 )
 
 

@@ -167,8 +167,12 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     if any(isinstance(fault, Relist) for fault in faults):
         # A member that leaves may be the last to hold what a lost disk held: the list is shortened where none is lost.
         faults = [fault for fault in faults if not isinstance(fault, Wipe | Restore | CorruptBlock)]
-    if settings.get("key_window_s") == KEY_WINDOW_S and any(isinstance(fault, ClockJump | ClockDrift) for fault in faults):
-        del settings["key_window_s"]  # A node whose clock is off by more than the window refuses what clients send it.
+    if settings.get("key_window_s") == KEY_WINDOW_S and any(
+        isinstance(fault, ClockJump | ClockDrift | Relist) for fault in faults
+    ):
+        # A node whose clock is off by more than the window refuses what clients send it. A member that was left out may
+        # bring a request whose key the others have removed.
+        del settings["key_window_s"]
     if any(isinstance(fault, Restore) for fault in faults):
         settings.setdefault("mark_interval_s", random.choice((0.1, 1.0)))
     plan = replace(

@@ -285,7 +285,7 @@ class Act(Event, frozen=True, kw_only=True, tag="act"):
     """An agent's client does something with the object `name`.
 
     `durability` is that of a write. With `repeat` a write is sent again, with its key,
-    through another session, as by a client that never saw the answer; and before a read
+    through another session, as by a client that never saw the answer, `again_s` later; and before a read
     the agent loses its connection, so that another node has to show what it has seen.
     With `as_of` it is about what there was to be done at that time: a step of then.
     """
@@ -295,6 +295,7 @@ class Act(Event, frozen=True, kw_only=True, tag="act"):
     name: str = "a"
     durability: Literal["memory", "local", "quorum", "all"] = "local"
     repeat: bool = False
+    again_s: float = 0.0
     as_of: float | None = None
 
 

@@ -33,6 +33,11 @@ def users_key(key: str | None) -> str | None:
     return None if key is None or key.startswith(_IMPLIED) else key
 
 
+def expires(key: str) -> bool:
+    """Whether a key was derived from one that a client made."""
+    return key.startswith(_EXPIRES)
+
+
 def is_of(key: str | None, request_key: str | None) -> bool:
     """Whether `key` was derived from this request's key."""
     if key is None or request_key is None:

@@ -91,10 +91,11 @@ class Stage(NamedTuple):
         as_of: float | None = None,
         name: str = "a",
         repeats: float = 0.1,
+        again_s: float = 0.0,
     ) -> Iterator[Act]:
         """Some acts of these kinds at these nodes; the first kind is as frequent as all others.
 
-        `name`: what they are about. `repeats`: the share of them that is sent twice.
+        `name`: what they are about. `repeats`: the share of them that is sent twice, the second time after `again_s`.
         """
         for _ in range(self.random.randint(least, most)):
             yield Act(
@@ -103,6 +104,7 @@ class Stage(NamedTuple):
                 kind=kinds[0] if self.random.random() < 0.5 else self.random.choice(list(kinds)),
                 durability=self.random.choice(list(durabilities)),
                 repeat=self.random.random() < repeats,
+                again_s=again_s,
                 as_of=as_of,
                 name=name,
             )

@@ -3,13 +3,15 @@
 Laws:
 - What a key's register shows was set (10). A value that was set after every other write of its key had
   ended is shown (3).
+- A key's counter counts each add at most once (6), and each that was acknowledged if nobody removes the key (3). Each add adds
+  another power of four, as `simulation.judging.amounts` says.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -20,6 +22,7 @@ from shoal.errors import ShoalError, TooLarge
 from shoal.protocol import requests
 from shoal.protocol.requests import AddEntry, AlterEntry, PutEntry, RemoveEntry, Write
 from shoal.protocol.session import Session
+from simulation.judging.amounts import ADDS_MAX, counted, nth_amount
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told
@@ -37,6 +40,8 @@ class Written:
     begun_s: float
     ended_s: float = float("inf")
     told: Told | None = None
+    amount: int = 0
+    removes: bool = False
 
 
 class Maps:
@@ -47,6 +52,7 @@ class Maps:
     def __init__(self) -> None:
         self.written: defaultdict[tuple[str, str], list[Written]] = defaultdict(list)
         self.numbers = count(1)
+        self.adds: Counter[tuple[str, str]] = Counter()
 
     def deeds(self, bench: Bench) -> Deeds:
         agent = _Agent(self, bench)
@@ -71,7 +77,30 @@ class Maps:
             last = self.last(name, key)
             if last is not None and last.told is not None and last.told.is_owed(losses) and last.number not in numbers:
                 found.append(Violation("3", f"key {key} of map {name} was {last.number}, and shows {numbers}"))
+            counts = {amount: times for entry in reply.entries for amount, times in counted(entry.count or 0)}
+            found += self.miscounted(name, key, counts)
+            if not any(written.removes for written in self.written[name, key]):
+                owed = {each.amount for each in self.written[name, key] if each.told and each.told.is_owed(losses)} - {0}
+                found += [
+                    Violation("3", f"key {key} of map {name} does not count {amount}")
+                    for amount in sorted(owed - counts.keys())
+                ]
         return found
+
+    def next_amount(self, name: str, key: str) -> int:
+        """What the next add to a key adds; 0 if it would not fit."""
+        nth = self.adds[name, key]
+        self.adds[name, key] += 1
+        return nth_amount(nth) if nth < ADDS_MAX else 0
+
+    def miscounted(self, name: str, key: str, counts: Mapping[int, int]) -> list[Violation]:
+        """What a key's counter counts too often, or was never added."""
+        added = {written.amount for written in self.written[name, key]}
+        return [
+            Violation("6", f"key {key} of map {name} counts {amount} {times} times")
+            for amount, times in counts.items()
+            if times > 1 or amount not in added
+        ]
 
     def known(self, name: str, key: str) -> set[int]:
         return {written.number for written in self.written[name, key] if written.number}
@@ -100,12 +129,13 @@ class _Agent:
         await self._write(act, random, key, Written(number, _now()), send, PutEntry)
 
     async def add(self, act: Act, random: Random) -> None:
-        key, amount = random.choice(_KEYS), random.randint(1, 9)
+        key = random.choice(_KEYS)
+        amount = self._maps.next_amount(self._bench.name, key)
 
         async def send() -> None:
             await self._handle.add(key, amount, durability=act.durability)
 
-        await self._write(act, random, key, Written(0, _now()), send, AddEntry)
+        await self._write(act, random, key, Written(0, _now(), amount=amount), send, AddEntry)
 
     async def alter(self, act: Act, random: Random) -> None:
         key, element, includes = random.choice(_KEYS), random.randrange(3), random.random() < 0.6
@@ -124,7 +154,7 @@ class _Agent:
         async def send() -> None:
             await self._handle.remove(key, durability=act.durability)
 
-        await self._write(act, random, key, Written(0, _now()), send, RemoveEntry)
+        await self._write(act, random, key, Written(0, _now(), removes=True), send, RemoveEntry)
 
     async def read(self, act: Act, random: Random) -> None:
         try:

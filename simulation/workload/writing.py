@@ -120,7 +120,7 @@ class Writer:
         """Send what is noted in `writes`, and note what came of it; once more, meanwhile or afterwards, if the act says so."""
         who = self._client.name
         with self._sender.watching(of) as watched:
-            twin = asyncio.create_task(self._send_again(watched, writes, random)) if act.repeat else None
+            twin = asyncio.create_task(self._send_again(watched, writes, random, act.again_s)) if act.repeat else None
             try:
                 await send()
             except ShoalError as error:
@@ -141,7 +141,7 @@ class Writer:
             self.assurance.copied(sent, writes, watched.reply, who=who, node=self._client.at)
         return sent
 
-    async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random) -> None:
+    async def _send_again(self, watched: Watched, writes: Sequence[Invoked], random: Random, again_s: float) -> None:
         """Send the same request with its key through another session, as a client does that has no answer."""
         after = random.random() < 0.5
         sent = await watched.sent
@@ -149,7 +149,7 @@ class Writer:
             return
         if after:
             await watched.over.wait()
-        await asyncio.sleep(random.uniform(0, AGAIN_S))
+        await asyncio.sleep(again_s + random.uniform(0, AGAIN_S))
         # Which of its edits a mirror's update holds is known to the mirror alone: nothing is noted of it.
         noted = [] if isinstance(sent.request, requests.Update) else writes
         client = self._client.another(f"{self._client.name}'")

@@ -36,8 +36,6 @@ from shoal.crdt.values.orset import Named
 ENTRY, COUNT = b"E", b"N"
 _REGISTER, _SET, _UNKEYED, _KEYED = b"r", b"s", b"u", b"k"
 
-FOLDED_MIN = 16
-"""Adds that a fold merges at least: its operation costs more than a few rows."""
 ADD_BYTES = DOT_BYTES + 2
 """The key of an add: its dot and nth."""
 
@@ -224,8 +222,10 @@ def summed(rows: Rows, key: str) -> tuple[int, int]:
     return total + sum(counted.values()), count
 
 
-def fold(rows: Rows, key: str, *, own: Callable[[Origin], bool], settled: Callable[[Part], bool], most: int) -> Fold | None:
-    """The fold of at most `most` adds; None if fewer than `FOLDED_MIN` can be folded.
+def fold(
+    rows: Rows, key: str, *, own: Callable[[Origin], bool], settled: Callable[[Part], bool], least: int, most: int
+) -> Fold | None:
+    """The fold of at most `most` adds; None if fewer than `least`, or fewer than two, can be folded.
 
     `own` tells the origins of the issuer's directory, `settled` the adds that are stable and whose keys expired.
     """
@@ -240,7 +240,7 @@ def fold(rows: Rows, key: str, *, own: Callable[[Origin], bool], settled: Callab
     over = [(row, part) for row, part in adds if own(part.dot.origin) and settled(part) and part.request not in contested][
         :most
     ]
-    if len(over) < FOLDED_MIN:
+    if len(over) < max(2, least):
         return None
     folded = {row for row, _ in over}
     won = {part.request for row, part in over if part.request is not None and counts[part.request] == row}

@@ -7,6 +7,8 @@ Laws:
 - A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
   a missing one is no flaw.
+- A key that a user chose says nothing of its age, so a counter keeps its claim. An add to a map is old once this opening has
+  held it for as long.
 - An add to a key of a map carries its amount, so that a removal removes what it has seen. The adds of this directory are folded
   under the same conditions, by an operation (`shoal.crdt.values.ormap`): a removal must find the same adds on every replica.
 - Only partitions with keyed writes are looked at, a few times per window; the claims of an object are read in the order of
@@ -16,13 +18,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
-from shoal.crdt.dot import Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.crdt.rows import Within, successor
 from shoal.crdt.values import budget, expiring, ormap
 from shoal.errors import ShoalError
@@ -72,8 +74,11 @@ class ClaimSweeper:
         self._step_s = max(1.0, config.key_window_s / _LOOKS)
         self._step_ms = int(self._step_s * 1000)
         self._span_ms = config.key_window_s * 1000 + self._step_ms
+        self._least = config.adds_folded_min
         self._due: dict[int, int] = {}  # When to look at a partition, in milliseconds since 1970.
         self._cuts: dict[int, Cut] = {}  # Of these partitions.
+        # By partition: what was held at the last looks. That tells the age of operations with keys that users chose.
+        self._held: defaultdict[int, deque[tuple[int, VersionVector]]] = defaultdict(lambda: deque(maxlen=2 * _LOOKS))
         # By partition: keys of maps, and how many adds of this directory their counters may have.
         self._adds: defaultdict[int, dict[tuple[Target, str], int]] = defaultdict(dict)
         self._unread: set[int] = set()  # Partitions whose maps were not read since the start.
@@ -111,7 +116,7 @@ class ClaimSweeper:
 
     def crowded(self, target: Target, key: str) -> None:
         """Many openings have added to a key of a map. They may all be short: fold now, if that can be done."""
-        self._note(target, key, ormap.FOLDED_MIN)
+        self._note(target, key, self._least)
         self.keyed(target.partition)
         if self._replicas is not None and (self._hurry is None or self._hurry.done()):
             self._stable(target.partition)
@@ -126,9 +131,14 @@ class ClaimSweeper:
     def settled(self, partition: int) -> Callable[[ormap.Part], bool]:
         """Tells which adds to a key of a map can be folded, as the last look at their partition found."""
         stable, before_ms = self._cuts.get(partition, Cut()).stable, self._now_ms() - self._span_ms
+        old = next((vector for at, vector in reversed(self._held.get(partition, ())) if at < before_ms), NOTHING_SEEN)
 
         def is_settled(add: ormap.Part) -> bool:
-            return stable.covers(add.dot) and (add.request is None or expiring.is_made_before(add.request, before_ms))
+            if not stable.covers(add.dot):
+                return False
+            if add.request is None or old.covers(add.dot):
+                return True
+            return expiring.is_made_before(add.request, before_ms)
 
         return is_settled
 
@@ -165,6 +175,7 @@ class ClaimSweeper:
             self._due[number] = now + self._step_ms  # It is being replaced.
             return
         stable = self._stable(number)
+        self._held[number].append((now, self._partitions.load(number).durable))
         oldest: int | None = None
         for target in self._objects(number, _PARTS):
             for part in _PARTS[target.kind]:
@@ -182,6 +193,7 @@ class ClaimSweeper:
         if oldest is None:
             del self._due[number]
             self._cuts.pop(number, None)
+            self._held.pop(number, None)
         else:
             self._due[number] = max(oldest + self._span_ms, now + self._step_ms)
 
@@ -215,8 +227,8 @@ class ClaimSweeper:
                 rows = self._generations.current(Transaction(self._storage), target).rows
                 some = list(islice(ormap.keys(rows, after=after), _KEYS_AT_ONCE))
                 for key in some:
-                    if ormap.adds_of(rows, key, self._is_own, ormap.FOLDED_MIN) == ormap.FOLDED_MIN:
-                        self._note(target, key, ormap.FOLDED_MIN)
+                    if ormap.adds_of(rows, key, self._is_own, self._least) == self._least:
+                        self._note(target, key, self._least)
                 await self._pause()
                 if len(some) < _KEYS_AT_ONCE:
                     break
@@ -227,7 +239,7 @@ class ClaimSweeper:
         noted = self._adds.pop(number, {})
         left = self._adds[number]  # Adds that are made meanwhile are noted here too.
         for (target, key), count in noted.items():
-            while count >= ormap.FOLDED_MIN:
+            while count >= self._least:
                 try:
                     reply = self._issue(FoldEntry(target.space, target.name, key))
                 except ShoalError:
@@ -242,7 +254,7 @@ class ClaimSweeper:
                 left[target, key] = left.get((target, key), 0) + count
         if not left:
             del self._adds[number]
-        return any(count >= ormap.FOLDED_MIN for count in left.values())
+        return any(count >= self._least for count in left.values())
 
     def _objects(self, number: int, kinds: Iterable[Kind]) -> Iterator[Target]:
         """The objects of these kinds in a partition."""

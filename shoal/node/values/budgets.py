@@ -21,7 +21,7 @@ from shoal.crdt.values import budget, counter, shares
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import users_key
+from shoal.node.implied_keys import expires, users_key
 from shoal.node.incarnation import Incarnation
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -112,7 +112,7 @@ class Budgets:
         Raises:
             KeyReused: the key was used with another amount.
         """
-        if _is_known(budget.grants(context.rows), request, "granted"):
+        if _is_known(context, budget.grants(context.rows), request, "granted"):
             return Granted(budget.remaining(context.rows), granted=False)
         change = budget.Grant(request.amount, request.key or context.implied_key)
         context.apply(change)
@@ -128,7 +128,7 @@ class Budgets:
             RightsElsewhere: this node has fewer rights, but the whole budget has enough left.
         """
         rows, target, own = context.rows, context.target, context.stamp.dot.origin
-        if _is_known(budget.spends(rows), request, "spent"):
+        if _is_known(context, budget.spends(rows), request, "spent"):
             return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False)
         usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
         if request.amount > usable:
@@ -312,11 +312,12 @@ def _conflicts(rows: Rows) -> list[requests.BudgetConflict]:
     ]
 
 
-def _is_known(part: Rows, request: Grant | Spend, done: str) -> bool:
-    amount = None if request.key is None else counter.find(part, request.key)
+def _is_known(context: WriteContext, part: Rows, request: Grant | Spend, done: str) -> bool:
+    key = request.key or context.implied_key
+    amount = None if key is None or expires(key) else counter.find(part, key)
     if amount is not None and amount != request.amount:
         raise KeyReused(
-            f"key {request.key!r} has {done} {amount} of budget {request.budget!r}, not {request.amount}. "
+            f"key {request.key or context.key!r} has {done} {amount} of budget {request.budget!r}, not {request.amount}. "
             "Nothing was written. Use a new key for a new amount."
         )
     return amount is not None

@@ -37,8 +37,6 @@ from shoal.protocol.requests import (
     SetAltered,
 )
 
-_CROWD = 2 * ormap.FOLDED_MIN
-
 
 class Maps:
     """The handler of maps.
@@ -50,6 +48,7 @@ class Maps:
     def __init__(self, incarnation: Incarnation, config: Config) -> None:
         self._incarnation = incarnation
         self._config = config
+        self._crowd = 2 * config.adds_folded_min
         self.settled: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
         self.on_keyed: Callable[[Target, str], None] = lambda *_: None
         self.on_crowded: Callable[[Target, str], None] = lambda *_: None
@@ -129,16 +128,17 @@ class Maps:
         self.sums.add(context.transaction, context.target, request.key, request.amount)
         if key is not None:
             self.on_keyed(context.target, request.key)
-        elif not before and ormap.adds_of(context.rows, request.key, lambda _: True, _CROWD) == _CROWD:
+        elif not before and ormap.adds_of(context.rows, request.key, lambda _: True, self._crowd) == self._crowd:
             context.transaction.when_written(partial(self.on_crowded, context.target, request.key))
         return EntryAdded()
 
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
         settled = self.settled(context.target.partition)
-        change = ormap.fold(context.rows, request.key, own=self.is_own, settled=settled, most=self._config.adds_folded_max)
+        least, most = self._config.adds_folded_min, self._config.adds_folded_max
+        change = ormap.fold(context.rows, request.key, own=self.is_own, settled=settled, least=least, most=most)
         if change is not None:
             context.apply(change)
-        left = ormap.adds_of(context.rows, request.key, self.is_own, self._config.adds_folded_max)
+        left = ormap.adds_of(context.rows, request.key, self.is_own, most)
         return EntryFolded(0 if change is None else len(change.over), left)
 
     def is_own(self, origin: Origin) -> bool:

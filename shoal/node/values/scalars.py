@@ -11,6 +11,7 @@ from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblin
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import expires
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
 
@@ -38,16 +39,16 @@ class Counters:
         Raises:
             KeyReused: the key was used with another amount.
         """
-        rows = context.rows
-        if request.key is not None and (amount := counter.find(rows, request.key)) is not None:
+        rows, key = context.rows, request.key or context.implied_key
+        # The table of answers may have forgotten a request's key that a user chose.
+        if key is not None and not expires(key) and (amount := counter.find(rows, key)) is not None:
             if amount != request.amount:
                 raise KeyReused(
-                    f"key {request.key!r} has added {amount} to counter {request.counter!r}, not {request.amount}. "
-                    "Nothing was written. Use a new key for a new add."
+                    f"key {request.key or context.key!r} has added {amount} to counter {request.counter!r}, not "
+                    f"{request.amount}. Nothing was written. Use a new key for a new add."
                 )
             return Added(value=counter.value(rows), added=False)
-        change = counter.Add(request.amount, request.key or context.implied_key)
-        context.apply(change)
+        context.apply(counter.Add(request.amount, key))
         return Added(value=counter.value(rows), added=True)
 
     def _read(self, view: View, _request: ReadCounter) -> CounterValue:

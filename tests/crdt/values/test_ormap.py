@@ -183,7 +183,8 @@ class Folding:
                     key,
                     own=replica.origin.__eq__,
                     settled=lambda part: self._settled.covers(part.dot),
-                    most=1 + choose(4),
+                    least=1,
+                    most=2 + choose(4),
                 )
                 return [] if fold is None else [fold]
             case 2 | 3:
@@ -197,10 +198,8 @@ class Folding:
 
 
 def check_folds(choose: Choose) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ormap, "FOLDED_MIN", 1)
-        folding = Folding(choose)
-        rows = check_converges(choose, apply, folding.decide, steps=40)[0].rows
+    folding = Folding(choose)
+    rows = check_converges(choose, apply, folding.decide, steps=40)[0].rows
     if not folding.removes:
         for key in KEYS:
             expected = sum(amount for (of, _), (_, amount) in folding.made.items() if of == key)
@@ -240,7 +239,7 @@ def test_many_adds_with_keys_become_one_row() -> None:
     rows = DictRows()
     for n in range(50):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
     assert fold is not None
     applied(rows, Dot(A, 51), fold)
     assert ormap.value(rows, "k") == 100
@@ -252,21 +251,21 @@ def test_many_adds_with_keys_become_one_row() -> None:
 
 def test_a_folded_add_leaves_its_repetition_at_another_node_without_effect() -> None:
     rows = DictRows()
-    for n in range(ormap.FOLDED_MIN):
+    for n in range(16):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
     applied(rows, Dot(B, 1), add(rows, B, "k", 2, "r0"))
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
     assert fold is not None
     applied(rows, Dot(A, 99), fold)
-    assert ormap.value(rows, "k") == 2 * ormap.FOLDED_MIN
+    assert ormap.value(rows, "k") == 2 * 16
 
 
 def test_a_removal_that_has_not_seen_the_fold_removes_all_of_it() -> None:
     rows = DictRows()
-    for n in range(ormap.FOLDED_MIN):
+    for n in range(16):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
     removal = ormap.removal(rows, "k")
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, most=100)
+    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
     assert fold is not None
     orders: list[list[Change]] = [[fold, removal], [removal, fold]]
     for changes in orders:

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.config import Config
 from shoal.crdt.rows import successor
-from shoal.errors import KeyExpired
+from shoal.errors import KeyExpired, KeyReused
 from shoal.node.collection.expiring import expires
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
@@ -66,7 +66,9 @@ def test_a_key_that_a_user_chose_counts_once_for_ever() -> None:
         await scene.cluster.converged()
         await asyncio.sleep(LONG_S)
         assert not (await scene.client("n2").call(Add("s", "c", 2, "order-17"))).added
-        await scene.client("n2").call(ADD, key="my-own-key")
+        assert (await scene.client("n2").call(ADD, key="my-own-key")).value == 3
+        with pytest.raises(KeyReused):
+            await scene.client("n2").call(Add("s", "c", 5), key="my-own-key")
         assert await scene.count("n2") == 3
 
     on(story, PLAN)
@@ -177,6 +179,17 @@ def test_an_add_to_a_map_that_two_nodes_took_across_a_long_cut_counts_once_thoug
         await asyncio.sleep(LONG_S)
         assert [len(adds(scene, node)) for node in scene.cluster.hosts] == [2, 2, 2]
         assert [await entry(scene, node, "k") for node in scene.cluster.hosts] == [40, 40, 40]
+
+    on(story, PLAN)
+
+
+def test_adds_to_a_map_under_keys_that_users_chose_are_folded_too() -> None:
+    async def story(scene: Scene) -> None:
+        for number in range(40):
+            await scene.client("n1").call(requests.AddEntry("s", "m", "k", 2), key=f"my-own-{number}")
+        await asyncio.sleep(LONG_S)
+        assert [len(adds(scene, node)) for node in scene.cluster.hosts] == [1, 1, 1]
+        assert await entry(scene, "n1", "k") == 80
 
     on(story, PLAN)
 

@@ -1,0 +1,91 @@
+"""Bugs in what is removed once keys expired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shoal.crdt.dot import VersionVector
+from shoal.crdt.rows import Rows
+from shoal.crdt.values import counter, expiring, ormap
+from shoal.crdt.values.expiring import Claim
+from shoal.node.collection.expiring import ClaimSweeper
+from tests.mutants.mutant import Mutant
+
+
+def claims_are_swept_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClaimSweeper, "_stable", _held)
+
+
+def claims_are_swept_before_their_window_is_over(patch: pytest.MonkeyPatch) -> None:
+    sound = ClaimSweeper.__init__
+
+    def init(self: ClaimSweeper, *arguments: Any, **options: Any) -> None:
+        sound(self, *arguments, **options)
+        self._step_s, self._step_ms, self._span_ms = 0.25, 250, 0
+
+    patch.setattr(ClaimSweeper, "__init__", init)
+
+
+def a_learner_sweeps_claims(patch: pytest.MonkeyPatch) -> None:
+    sound = ClaimSweeper._stable
+
+    def stable(self: ClaimSweeper, number: int) -> VersionVector:
+        assert self._replicas is not None
+        return _held(self, number) if self._replicas.learning else sound(self, number)
+
+    patch.setattr(ClaimSweeper, "_stable", stable)
+
+
+def the_sum_goes_with_the_claim(patch: pytest.MonkeyPatch) -> None:
+    sound = expiring.rows_of
+
+    def rows_of(rows: Rows, claim: Claim) -> Iterator[bytes]:
+        yield from sound(rows, claim)
+        yield counter.VALUE
+
+    patch.setattr(expiring, "rows_of", rows_of)
+
+
+def adds_to_maps_are_folded_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
+    def settled(self: ClaimSweeper, partition: int) -> Callable[[ormap.Part], bool]:
+        before_ms = self._now_ms() - self._span_ms
+        return lambda add: add.request is None or expiring.is_made_before(add.request, before_ms)
+
+    patch.setattr(ClaimSweeper, "settled", settled)
+
+
+def _held(self: ClaimSweeper, number: int) -> VersionVector:
+    return self._partitions.load(number).durable
+
+
+_APART = frozenset({"expired_apart"})
+_TWICE = ("2", "3", "4", "5", "6", "10", "15")
+
+MUTANTS = (
+    Mutant(
+        claims_are_swept_before_they_are_stable,
+        "a node forgets a request's key while another node may bring the same request",
+        _TWICE,
+        "composed",
+        _APART,
+    ),
+    Mutant(
+        claims_are_swept_before_their_window_is_over,
+        "a node forgets a request's key while a node that was set back may take the request again",
+        _TWICE,
+        "composed",
+        frozenset({"asked_late"}),
+    ),
+    Mutant(a_learner_sweeps_claims, "a learner forgets keys of requests", _TWICE, "composed", _APART),
+    Mutant(the_sum_goes_with_the_claim, "what was added goes with the key of the request", _TWICE, "composed", _APART),
+    Mutant(
+        adds_to_maps_are_folded_before_they_are_stable,
+        "adds to a key of a map are merged while another node may bring one of them",
+        _TWICE,
+        "composed",
+        _APART,
+    ),
+)
