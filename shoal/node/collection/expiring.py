@@ -152,7 +152,8 @@ class ClaimSweeper:
                     await self._pause()
             while self._due:
                 now = self._now_ms()
-                for number in [number for number, at in self._due.items() if at <= now]:
+                is_told = self._replicas is not None and not self._replicas.clock_wrong  # Else nothing is known to be old.
+                for number in [number for number, at in self._due.items() if at <= now and is_told]:
                     await self._look(number, now)
                 await asyncio.sleep(self._step_s)
         finally:

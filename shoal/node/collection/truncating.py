@@ -160,8 +160,8 @@ class Truncator:
         partition = self._partitions.load(number)
         vector = partition.vector
         await self._commit.wait_durable(partition.written)
-        if partition.closed:
-            return False  # A snapshot replaces it.
+        if partition.closed or self._replicas.clock_wrong:
+            return False  # A snapshot replaces it; or nothing is known to be old.
         others = self._replicas.holdings(number).values()
         owners = [Holding(vector, vector), *others]
         more = self._truncate(partition, owners)

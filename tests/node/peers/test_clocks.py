@@ -9,6 +9,8 @@ import pytest
 
 from shoal.crdt.clock import wall_ms_of
 from shoal.errors import ClockWrong
+from shoal.protocol.requests import Add
+from shoal.storage import keys
 from simulation.world.fleet import Fleet, Member
 
 WAIT_S = 30.0
@@ -121,3 +123,25 @@ async def test_the_log_tells_each_difference_once(fleet: Fleet, caplog: pytest.L
     assert sum("this node's clock is wrong" in each for each in said) == 1
     fleet["a"].simulated.now_ms -= HOUR_MS
     await until(lambda: all(not member.replicator.quorum.view().clocks for member in fleet.members.values()))
+
+
+async def test_while_its_clock_is_wrong_a_node_forgets_nothing_for_its_age(fleet: Fleet) -> None:
+    """Neither operations of its log nor answers to keys, which a retry may need."""
+    session = fleet["b"].node.session()
+    for _ in range(2):
+        assert await session.call(Add("crew", "n", 1), key="my-key", durability="all")
+    await fleet.converged(WAIT_S)
+    node = fleet["a"].node
+    kept = dict(fleet["a"].storage.scan(keys.KEY, keys.KEY + b"\xff"))
+    fleet["a"].simulated.now_ms += 30 * 24 * HOUR_MS
+    truncator = node._database.truncator
+    await truncator.look(truncator.due())
+    assert dict(fleet["a"].storage.scan(keys.KEY, keys.KEY + b"\xff")) == kept != {}
+    assert truncator.truncated == 0
+    for name in "bc":  # That much time has passed.
+        fleet[name].simulated.now_ms += 30 * 24 * HOUR_MS
+    await until(lambda: not fleet["a"].replicator.quorum.view().clocks)
+    async with asyncio.timeout(WAIT_S):
+        while truncator.truncated == 0:
+            await truncator.look(truncator.due())
+            await asyncio.sleep(0.01)
