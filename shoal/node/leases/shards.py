@@ -66,7 +66,7 @@ class Shard:
         self._gathering: asyncio.Event | None = None
         self._passed: bytes | None = None  # The last content that was proposed, if nobody looked at it yet.
         self._hint: Table | None = None
-        self._watchers: set[asyncio.Event] = set()
+        self._watchers: dict[asyncio.Event, None] = {}  # In the order in which they came, so that a run can be repeated.
 
     async def decide(self, name: LeaseName, decide: Callable[[Table, Turn], T], *, gather_s: float = 0.0) -> Decided[T]:
         """Make a decision on the newest content. It may wait `gather_s` for others.
@@ -112,13 +112,13 @@ class Shard:
     async def stirred(self, timeout_s: float) -> None:
         """Return when somebody proposes a content, or after this time."""
         event = asyncio.Event()
-        self._watchers.add(event)
+        self._watchers[event] = None
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await event.wait()
         finally:
-            self._watchers.discard(event)
+            del self._watchers[event]
 
     async def close(self) -> None:
         """End the work that is under way."""

@@ -311,3 +311,23 @@ def test_after_a_restart_an_embedded_store_waits_for_nobody(is_embedded: bool) -
         await again.stop()
 
     run(main())
+
+
+def test_those_that_wait_for_a_lease_wake_in_the_order_in_which_they_came() -> None:
+    """Else a run in virtual time cannot be repeated."""
+
+    async def work(nodes: Fleet) -> None:
+        shard = nodes["a"].node.leases._shards[0]
+        woken: list[int] = []
+
+        async def wait(nth: int) -> None:
+            await shard.stirred(60.0)
+            woken.append(nth)
+
+        waiting = [asyncio.create_task(wait(nth)) for nth in range(32)]
+        await asyncio.sleep(0)
+        shard.proposed(b"")
+        await asyncio.gather(*waiting)
+        assert woken == list(range(32))
+
+    in_fleet(work)
