@@ -145,7 +145,9 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan = _scrubbed(plan, wanted, _random(f"alter-row/{profile}/{seed}"))
     plan = _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
     plan = _truncated(plan, _random(f"truncate/{profile}/{seed}"))
-    return _Drawn(plan, composites | {"truncated"} if "log_keep_s" in plan.settings else composites)
+    plan = _by_snapshot(plan, _random(f"snapshot/{profile}/{seed}"))
+    marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}
+    return _Drawn(plan, composites | {mark for mark, setting in marks.items() if setting in plan.settings})
 
 
 def _random(purpose: str) -> Random:
@@ -205,15 +207,38 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
 
 
 TRUNCATED = 0.5
-"""The share of the plans in which operations leave the log, of those in which no directory is lost."""
+"""The share of the plans in which operations leave the log, of those in which the members stay the same."""
 
 
 def _truncated(plan: Plan, random: Random) -> Plan:
-    """In some plans operations leave the log while the plan lasts. Until there are snapshots, no node may lack what left."""
+    """In some plans operations leave the log while the plan lasts.
+
+    Not if a machine is set back, which its node cannot notice: what that one writes before it meets the others may build
+    on what all others have removed for good.
+    """
     drawn = random.random(), random.choice((0.2, 1.0, 4.0))
-    if drawn[0] >= TRUNCATED or any(isinstance(fault, Wipe | Restore | CorruptBlock | Relist) for fault in plan.faults):
+    if drawn[0] >= TRUNCATED or any(
+        isinstance(fault, Relist) or (isinstance(fault, Restore) and fault.whole) for fault in plan.faults
+    ):
         return plan
     return replace(plan, settings={**plan.settings, "log_keep_s": drawn[1]})
+
+
+SNAPSHOTS = 0.7
+"""The share of the plans in which snapshots are small and taken early, of those in which a directory is lost."""
+
+
+def _by_snapshot(plan: Plan, random: Random) -> Plan:
+    """In some plans in which directories are lost, a node takes snapshots of partitions of which little was written."""
+    if not any(isinstance(fault, Wipe | Restore | CorruptBlock) for fault in plan.faults) or random.random() >= SNAPSHOTS:
+        return plan
+    settings: dict[str, int | float | str] = {
+        "snapshot_operations_min": random.choice((1, 1, 4)),
+        "snapshot_piece_bytes": random.choice((200, 500, 2000, 65536)),
+        "snapshots_open_max": random.choice((1, 3, 8)),
+        "snapshot_idle_s": random.choice((1.0, 5.0)),
+    }
+    return replace(plan, settings=settings | plan.settings)
 
 
 # ── faults ────────────────────────────────────────────────────────────────────

@@ -44,7 +44,8 @@ class Agents:
         self._trace = trace
         for host in cluster.hosts.values():
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
-            forgets = plan.settings.keys() & {"log_bytes_max", "forget_after_s"}
+            # With the last one, nobody doubts a clock by which everything is older than `forget_after_s`.
+            forgets = plan.settings.keys() & {"log_bytes_max", "forget_after_s", "clock_skew_max_ms"}
             needed = plan.nodes // 2 + 1 if forgets else plan.nodes
             host.disk.watchers.append(TruncationWatch(host, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
