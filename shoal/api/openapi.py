@@ -19,7 +19,7 @@ from msgspec import Struct
 from shoal.api import glossary, session
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.failures import failures, told
-from shoal.api.http import bookmarks, deadlines
+from shoal.api.http import bookmarks, deadlines, leases
 from shoal.api.http.exchange import JSON, MSGPACK
 from shoal.api.http.problems import CONTENT_TYPE
 from shoal.api.route import Route
@@ -204,6 +204,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     if route.writes:
         named.append(_header("Idempotency-Key", _KEY, {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}))
         named.append(_header(deadlines.HEADER, deadlines.NAMED, {"type": "number"}))
+        named.append(_header(leases.HEADER, leases.NAMED, text))
     return named
 
 

@@ -25,6 +25,12 @@ class HeldLease(NamedTuple):
     lost: Callable[[], None]
 
 
+def threads_of(request: Request[Any]) -> list[tuple[str, str]]:
+    """The threads that a request writes, each once: space and name."""
+    writes = request.writes if isinstance(request, Batch) else (request,) if isinstance(request, ObjectWrite) else ()
+    return list(dict.fromkeys((write.space, write.thread) for write in writes if hasattr(write, "thread")))
+
+
 class HeldLeases:
     """The leases of threads that one client holds."""
 
@@ -36,9 +42,7 @@ class HeldLeases:
 
     def of(self, request: Request[Any]) -> Sequence[HeldLease]:
         """The leases of the threads that a request writes."""
-        writes = request.writes if isinstance(request, Batch) else (request,) if isinstance(request, ObjectWrite) else ()
-        found = {self._held.get((write.space, write.thread)) for write in writes if hasattr(write, "thread")}
-        return [held for held in found if held is not None]
+        return [held for place in threads_of(request) if (held := self._held.get(place)) is not None]
 
     def put(self, held: HeldLease) -> None:
         """From now on, writes to the thread carry this lease."""

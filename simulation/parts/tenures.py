@@ -21,9 +21,9 @@ from shoal.client.connection import StoreConnection
 from shoal.client.leases import Lease
 from shoal.client.store import Space, Store
 from shoal.client.thread.thread import Thread
-from shoal.errors import HeadMoved, LeaseHeld, LeaseLost, NotFound, ShoalError
+from shoal.errors import Disconnected, HeadMoved, LeaseHeld, LeaseLost, NotFound, ShoalError
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AcquireLease, Durability, Push, R, ReleaseLease, Request, Subscription
+from shoal.protocol.requests import AcquireLease, Durability, Push, R, ReleaseLease, RenewLeases, Request, Subscription
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
@@ -120,6 +120,7 @@ class _Gate:
         self._session = session
         self.goes = asyncio.Event()
         self.goes.set()
+        self.loses_renewals = False
 
     @property
     def bookmark(self) -> Bookmark:
@@ -130,6 +131,8 @@ class _Gate:
     ) -> R:
         """See `Session.call`."""
         await self.goes.wait()
+        if self.loses_renewals and isinstance(request, RenewLeases):
+            raise Disconnected("its renewals are lost. Nothing was sent. Try again.")
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         await self.goes.wait()
         return reply
@@ -154,8 +157,15 @@ class _Agent:
         ttl_s = random.choice(_TTLS_S)
         wait_s = random.choice((0.0, 2.0, 12.0))
         holder = f"{self._bench.client.name}/{self._lives}"
+        claim = asyncio.ensure_future(thread.lease(ttl=ttl_s, wait=wait_s, holder=holder).acquire())
+        if wait_s and random.random() < 0.2:
+            await asyncio.wait([claim], timeout=random.uniform(0, 2))
+            if not claim.done():
+                await self._die(thread, None, gate, random)
+                claim.cancel()
+                return
         try:
-            lease = await thread.lease(ttl=ttl_s, wait=wait_s, holder=holder).acquire()
+            lease = await claim
         except LeaseHeld:
             self._bench.did("not the lease")
             return
@@ -225,6 +235,7 @@ class _Agent:
         with suppress(NotFound):
             numbers |= set((await thread.load()).state.get("numbers", []))
         self._tenures.begun[self._bench.name].append(Begun(lease.fence, frozenset(numbers)))
+        gate.loses_renewals = random.random() < 0.3
         for _ in range(random.randint(1, 5)):
             write = self._saving if random.random() < 0.3 else self._appending
             work = await write(thread, lease)
@@ -289,7 +300,7 @@ class _Agent:
         if last is not None:
             await last
 
-    async def _die(self, thread: Thread, lease: Lease, gate: _Gate, random: Random) -> None:
+    async def _die(self, thread: Thread, lease: Lease | None, gate: _Gate, random: Random) -> None:
         """Nothing leaves it any more."""
         self._bench.did("no more: it is dead")
         gate.goes = asyncio.Event()

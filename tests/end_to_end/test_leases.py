@@ -7,12 +7,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, served
 
 HOLDER = """
 import asyncio, sys
+import aiohttp
+
 import shoal
 
 async def main():
@@ -77,3 +82,29 @@ async def test_a_program_runs_while_the_lease_is_held(tmp_path: Path) -> None:
             await lease.release()
             ran = await asyncio.to_thread(run, "run", "nightly", *where, "--", "sh", "-c", "echo ran; exit 7")
             assert (ran.stdout, ran.returncode) == ("ran\n", 7)
+
+
+async def test_over_http_a_lease_is_acquired_named_by_writes_and_released(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (_, url):
+        async with aiohttp.ClientSession(f"{url}/v1/spaces/s/", headers={"Content-Type": "application/json"}) as http:
+
+            async def ask(method: str, path: str, body: object = None, lease: str = "") -> tuple[int, Any]:
+                headers = {"Shoal-Lease": lease} if lease else {}
+                async with http.request(method, path, json=body, headers=headers) as response:
+                    return response.status, await response.json()
+
+            status, granted = await ask("POST", "leases/t", {"ttl": 30, "holder": "one", "thread": True})
+            assert (status, granted["granted"], granted["fence"]) == (200, True, 1)
+            lease = f"{granted['fence']}.{granted['token']}"
+            state = {"state": {"n": 1}}
+            assert (await ask("POST", "threads/t/checkpoints", state))[0] == 423
+            assert (await ask("POST", "threads/t/checkpoints", state, "7.x"))[0] == 400
+            assert (await ask("POST", "threads/t/checkpoints", state, lease))[0] == 201
+            assert (await ask("GET", "leases/t?thread=true"))[1]["holder"] == "one"
+            assert [found["lease"] for found in (await ask("GET", "leases"))[1]["items"]] == ["t"]
+            term = {"fence": granted["fence"], "token": granted["token"], "thread": True}
+            assert (await ask("PUT", "leases/t", term))[0] == 200
+            assert (await ask("POST", "leases/t/release", term))[1] == {"released": True}
+            status, problem = await ask("POST", "threads/t/checkpoints", state, lease)
+            assert (status, problem["code"]) == (412, "lease-lost")
+            assert (await ask("PUT", "leases/t", term))[0] == 412

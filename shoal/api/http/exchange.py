@@ -25,7 +25,7 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from shoal import values
-from shoal.api.http import bookmarks, conditions
+from shoal.api.http import bookmarks, conditions, leases
 from shoal.api.http.bodies import Receiving
 from shoal.api.http.problems import UnsupportedMediaType
 from shoal.api.http.written import Noting
@@ -35,7 +35,7 @@ from shoal.names import check_key, check_name
 from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.checkpoints import ThreadCheckpoints
-from shoal.workflows.connection import Connection
+from shoal.workflows.connection import Connection, HeldLeases
 from shoal.workflows.provenance import Provenance
 
 JSON = "application/json"
@@ -146,6 +146,10 @@ class Exchange:
         """
         if isinstance(request, Read):
             return await self.session.call(request, stale=stale)
+        held = leases.named_by(self.request)
+        if held is not None:
+            named = self.durability if "durability" in self.request.query else None
+            return await self.connection.write(request, key=self.key, durability=durability or named)
         return await self.session.call(request, key=self.key, durability=durability or self.durability)
 
     @property
@@ -184,7 +188,7 @@ class Exchange:
     @property
     def connection(self) -> Connection:
         """This exchange's session, as `shoal.workflows` uses it."""
-        return Connection(self.session, self.config, "local")
+        return Connection(self.session, self.config, "local", held=leases.named_by(self.request) or HeldLeases())
 
     def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
         """The checkpoints of the thread that the path names."""

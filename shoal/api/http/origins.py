@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from shoal.api.http import bookmarks, deadlines
+from shoal.api.http import bookmarks, deadlines, leases
 from shoal.api.http.problems import CrossOrigin
 from shoal.config import Config, origins
 
@@ -36,6 +36,7 @@ REQUEST_HEADERS = ", ".join(
         "Last-Event-ID",
         bookmarks.HEADER,
         deadlines.HEADER,
+        leases.HEADER,
     )
 )
 ANSWER_HEADERS = ", ".join(

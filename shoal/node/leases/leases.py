@@ -245,10 +245,10 @@ class Leases:
                 return None
             remaining_s = shard.remaining_s(name, grant)
             now = self._environment.uptime()
-            if remaining_s <= 0:
-                return None
             if now >= ends_at:
                 return grant
+            if remaining_s <= 0:
+                return None
             await shard.stirred(min(remaining_s, ends_at - now))
 
     async def _renewed(self, name: LeaseName, fence: int, token: bytes) -> Grant:
