@@ -33,6 +33,7 @@ PARTS: dict[str, str] = {
     "message": "0190b6a0",
     "worklist": "pages",
     "item": "page-1",
+    "lease": "nightly",
 }
 """Examples of the parts of paths, by the name of the part."""
 

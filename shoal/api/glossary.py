@@ -31,6 +31,7 @@ NAMES: dict[str, str] = {
     "worklist": "A worklist's name.",
     "consumer": "A consumer's name.",
     "step": "A step's key.",
+    "lease": "A lease's name, or the name of its thread.",
     "schema": "A schema's name; in a request that puts one, the JSON Schema.",
     "checkpoint": "A checkpoint's id.",
     "branch": "A branch's name.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from math import inf
 from types import TracebackType
 
 from shoal.client.arguments import named
@@ -101,7 +102,7 @@ class Leasing:
         wait: float,
         holder: str | None,
     ) -> None:
-        if not isinstance(ttl, int | float) or not isinstance(wait, int | float) or isinstance(ttl, bool) or wait < 0:
+        if not _is_time(ttl) or not _is_time(wait):
             raise InvalidInput(f"ttl and wait are numbers of seconds; got {ttl!r} and {wait!r}. Nothing was written.")
         self._connection = connection
         self._space = space
@@ -217,3 +218,7 @@ class Leasing:
         request = ReleaseLease(self._space, self._name, 0, token, thread=self._is_thread)
         with suppress(ShoalError):
             await self._connection.session.call(request)
+
+
+def _is_time(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < inf

@@ -23,6 +23,7 @@ from shoal.errors import (
 from shoal.protocol import requests
 from shoal.protocol.frames import (
     PROTOCOL,
+    PROTOCOL_OLDEST,
     CancelFrame,
     EndFrame,
     ErrorFrame,
@@ -226,11 +227,17 @@ async def test_a_first_message_that_is_no_hello_is_refused_in_words(
     assert (await Wire(socket).closed())[0] == aiohttp.WSCloseCode.PROTOCOL_ERROR
 
 
-async def test_another_version_is_refused_before_its_first_request(served: Served, http: aiohttp.ClientSession) -> None:
+async def test_an_older_version_is_refused_before_its_first_request(served: Served, http: aiohttp.ClientSession) -> None:
     socket = await http.ws_connect(served.url + "/v1/session")
-    await socket.send_bytes(encode_hello(Hello(PROTOCOL + 1, "newer")))
+    await socket.send_bytes(encode_hello(Hello(PROTOCOL_OLDEST - 1, "older")))
     with pytest.raises(Unsupported, match=f"version {PROTOCOL}"):
         decode_welcome(await socket.receive_bytes())
+
+
+async def test_with_a_newer_client_a_node_speaks_its_own_version(served: Served, http: aiohttp.ClientSession) -> None:
+    socket = await http.ws_connect(served.url + "/v1/session")
+    await socket.send_bytes(encode_hello(Hello(PROTOCOL + 1, "newer")))
+    assert decode_welcome(await socket.receive_bytes()).protocol == PROTOCOL
 
 
 # ── bounds ────────────────────────────────────────────────────────────────────

@@ -78,7 +78,7 @@ LEGAL: dict[str, Any] = {
     "call": _effect, "how": "retry", "step": "k", "to": "main", "checkpoint": "main",
     "before": datetime(2026, 1, 1, tzinfo=UTC),
     "after": None, "version": 1, "schema": {"type": "object"}, "id": "0" * 64, "items": ["a"], "item": "a",
-    "names": [(["a"], "k")], "fn": lambda state: None,
+    "names": [(["a"], "k")], "old": "n1", "new": "n2", "fn": lambda state: None,
     "keys": ["k"], "label": "a", "matches": [], "reducer": lambda state, event: state, "status": "running", "error": "oh",
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
@@ -120,7 +120,7 @@ HANDLES = (
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "MapReading", "ItemsReading",
     "WorklistReading",
-    "Thread", "Autosave", "Step", "Journal", "Consumer", "Inbox", "Worklist",
+    "Thread", "Autosave", "Step", "Lease", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
 
 
@@ -229,6 +229,10 @@ class Bench:
                 return await stack.enter_async_context(thread.autosave(lambda: {"n": 2}))
             case "Step":
                 return await stack.enter_async_context(thread.begin("n", durability="local"))
+            case "Lease":
+                lease = await thread.lease(ttl=30).acquire()
+                stack.push_async_callback(lease.release)
+                return lease
         raise AssertionError(f"say here how one comes by a {name}")
 
     async def misuse(self, method: Method) -> None:

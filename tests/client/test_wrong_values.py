@@ -33,7 +33,7 @@ FAMILIES = {
     "items and documents": ("Items", "Document"),
     "batches": tuple(name for name in HANDLES if name.startswith("Batch")),
     "readings": tuple(name for name in HANDLES if name.endswith("Reading")),
-    "threads": ("Thread", "Autosave", "Step"),
+    "threads": ("Thread", "Autosave", "Step", "Lease"),
     "journals and queues": ("Journal", "Consumer", "Inbox", "Worklist"),
 }
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shoal.cli.arguments import age_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Follow
 from shoal.cli.output import to_text
@@ -78,18 +79,18 @@ def run_under(
         list[str], typer.Argument(metavar="PROGRAM…", help="The program and its arguments.", show_default=False)
     ],
     thread: OfThread = False,
-    ttl: Annotated[
-        float, typer.Option("--ttl", metavar="SECONDS", help="How long the lease lasts if it is not renewed.")
-    ] = 30.0,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="AGE", help="Expire after this time: 30d, 12h, 90m or 45s.")] = "30s",
     wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the lease.")] = 0.0,
 ) -> Work:
     """Run a program while the lease is held, and exit as it does. If the lease is lost, the program is ended.
+
+    The lease is renewed while the program runs. It expires after --ttl if this command dies, or reaches no node.
 
     Example: shoal lease run nightly --url http://127.0.0.1:7400 -- ./report.sh
     """
 
     async def work(store: Store) -> None:
-        async with _leasing(store, run.space, name, is_thread=thread, ttl=ttl, wait=wait):
+        async with _leasing(store, run.space, name, is_thread=thread, ttl=age_of(ttl).total_seconds(), wait=wait):
             process = await asyncio.create_subprocess_exec(*program)
             try:
                 status = await process.wait()

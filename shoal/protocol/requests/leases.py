@@ -58,11 +58,11 @@ class AcquireLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="acqu
 
     space: str
     lease: str
-    ttl: Seconds
+    ttl: Seconds  # How long it lasts after its last renewal.
     holder: str = ""  # For people, and to hand over.
     token: str = ""  # Empty: the node makes one.
-    wait: Seconds = 0
-    thread: bool = False
+    wait: Seconds = 0  # How long to wait for an answer.
+    thread: bool = False  # Whether it is the lease of the thread of this name.
 
 
 class LeaseGranted(Reply, array_like=True, frozen=True, tag="lease-granted"):
@@ -70,7 +70,7 @@ class LeaseGranted(Reply, array_like=True, frozen=True, tag="lease-granted"):
 
     granted: bool
     fence: int  # Its fencing number, which writes carry. If it is not granted, that of the present holder.
-    token: str
+    token: str  # A secret: whoever has it may renew and release the lease.
     holder: str  # If it is not granted, the present one.
 
 
@@ -80,9 +80,9 @@ class RenewLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="renew-
 
     space: str
     lease: str
-    fence: Natural
-    token: str
-    thread: bool = False
+    fence: Natural  # The lease's fencing number, as it was granted.
+    token: str  # The secret that came with it.
+    thread: bool = False  # Whether it is the lease of the thread of this name.
 
 
 class RenewLeases(Read["LeasesRenewed"], array_like=True, frozen=True, tag="renew-leases"):
@@ -112,10 +112,10 @@ class ReleaseLease(Read["LeaseReleased"], array_like=True, frozen=True, tag="rel
 
     space: str
     lease: str
-    fence: Natural
-    token: str
-    thread: bool = False
-    to: str = ""
+    fence: Natural  # The lease's fencing number, as it was granted.
+    token: str  # The secret that came with it.
+    thread: bool = False  # Whether it is the lease of the thread of this name.
+    to: str = ""  # Hand it over to this holder, which waits. Empty: to the first that waits.
 
 
 class LeaseReleased(Reply, array_like=True, frozen=True, tag="lease-released"):
@@ -130,8 +130,8 @@ class ReadLease(Read["LeaseState"], array_like=True, frozen=True, tag="read-leas
 
     space: str
     lease: str
-    thread: bool = False
-    wait: Seconds = 0
+    thread: bool = False  # Whether it is the lease of the thread of this name.
+    wait: Seconds = 0  # How long to wait for an answer.
     known: str = ""  # The `mark` of an earlier answer.
 
 
@@ -139,11 +139,11 @@ class LeaseState(Reply, array_like=True, frozen=True, tag="lease-state"):
     """Who holds a lease."""
 
     lease: str
-    thread: bool
-    held: bool
+    thread: bool  # Whether it is the lease of the thread of this name.
+    held: bool  # Whether somebody has it, or it is offered to one that waited.
     holder: str
     fence: int  # 0 if nobody has it.
-    ttl: Seconds
+    ttl: Seconds  # How long it lasts after its last renewal.
     until_ms: Moment  # When others may take it if it is not renewed, by the serving node's clocks; 0 if nobody has it.
     waiting: list[str]  # The holders that wait, in their order.
     mark: str  # Changes when the holder or the queue changes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,10 @@ def test_a_query_ranks_as_the_store_in_memory_does(puts: Any, fields: Any, queri
 
 
 @pytest.fixture
-def bench() -> Any:
-    return Bench(MemoryStorage(), SimulatedEnvironment(1), Config())
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config())
+    yield bench
+    await bench.node.stop()
 
 
 async def test_a_put_says_what_of_it_is_embedded(bench: Bench) -> None:
