@@ -15,6 +15,7 @@ from simulation.parts.mapping import Maps
 from simulation.parts.memory import Items
 from simulation.parts.messages import Messages
 from simulation.parts.part import Part
+from simulation.parts.rooms import Rooms
 from simulation.parts.searches import Searches
 from simulation.parts.sets import Sets
 from simulation.parts.spending import Budgets
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "jobs": Jobs,
     "decrees": Decrees,
     "tenures": Tenures,
+    "rooms": Rooms,
 }
 """By the name of the family of their objects."""
 

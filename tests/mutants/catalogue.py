@@ -10,6 +10,7 @@ from tests.mutants import (
     compacting,
     consensus,
     copies,
+    deleting,
     delivery,
     durability,
     effects,
@@ -68,6 +69,7 @@ _MODULES = (
     yjs,
     consensus,
     clocks,
+    deleting,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}

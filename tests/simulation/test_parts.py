@@ -28,6 +28,8 @@ from simulation.parts.memory import Items, Written
 from simulation.parts.memory import Place as ItemPlace
 from simulation.parts.messages import MESSAGES, Messages
 from simulation.parts.part import Told, name_of, outlives
+from simulation.parts.rooms import Deletion as RoomDeletion
+from simulation.parts.rooms import Put, Rooms
 from simulation.parts.saves import At
 from simulation.parts.sets import Deletion as SetDeletion
 from simulation.parts.sets import Sets, Touched
@@ -320,6 +322,25 @@ def test_a_member_that_was_deleted_with_its_set_is_found() -> None:
         return sound, await broken(cluster, agents, "sets")
 
     assert scene(work) == ([], ["15"])
+
+
+@pytest.mark.parametrize("slot", ["set", "map", "user-1", "user-10", "budget"])
+def test_what_a_room_lost_or_shows_again_is_found(slot: str) -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
+        part = cast(Rooms, agents.parts["rooms"])
+        await carry_out(agents, "put-in-room", 40)
+        [(name, puts)] = part.puts.items()
+        put = next(put for put in puts.values() if put.slot == slot)
+        found = [await broken(cluster, agents, "rooms")]
+        puts[99] = Put(slot, "mine", 1.0, 2.0, Told("local", "n1", 2.0))
+        found.append(await broken(cluster, agents, "rooms"))
+        del puts[99]
+        later = put.ended_s + 1.0
+        part.deleted[name].append(RoomDeletion((slot,), put.session, later, later, Told("local", "n1", later)))
+        found.append(await broken(cluster, agents, "rooms"))
+        return found
+
+    assert scene(work) == [[], ["3"], ["15"]]
 
 
 @pytest.mark.parametrize("seed", range(4))
