@@ -121,6 +121,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
     found += await _converges(cluster)  # A document that is read may be compacted, by an operation of its own.
+    found += await _sweeps(cluster)
     found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
     return [*agents.violations, *found]
