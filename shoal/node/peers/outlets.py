@@ -54,6 +54,11 @@ class Outlets:
             if outlet is not None and not outlet.offer(packed):
                 self._dropped(node)
 
+    def offer(self, node: bytes, message: Message) -> bool:
+        """Send a message to a node, unless the queue of its link has no room for it. Returns whether it was queued."""
+        outlet = self._outlets.get(node)
+        return outlet is not None and outlet.offer(messages.stamped(messages.encode(message), self._epoch()))
+
     def hint(self, nodes: Collection[bytes], message: Message) -> None:
         """Send a message that may be lost, to the nodes that have little waiting."""
         self.send([node for node in nodes if not self.is_behind(node)], message)

@@ -24,6 +24,10 @@ class Outlets(Protocol):
         """Send a message to nodes."""
         ...
 
+    def offer(self, node: bytes, message: SnapshotPiece, /) -> bool:
+        """Send a message to a node, unless its queue has no room. Returns whether it was queued."""
+        ...
+
     def is_behind(self, node: bytes, /) -> bool:
         """Whether too many bytes wait to be sent to a node."""
         ...
@@ -57,7 +61,7 @@ class SnapshotExchange:
             storage,
             commit,
             partitions=database.partitions,
-            send=lambda node, message: outlets.send((node,), message),
+            offer=outlets.offer,
             is_behind=outlets.is_behind,
             environment=environment,
             config=config,

@@ -6,6 +6,7 @@ Laws:
   fits in one piece is not kept.
 - A piece is read again from where it begins, so that a lost one costs nothing but its own bytes.
 - A partition that is being replaced here is not sent, and a peer that does not read what waits for it gets nothing.
+- A piece for which the queue of the link has no room is asked for again soon.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ class _Kept:
 
 
 class SnapshotSender:
-    """The snapshots that this node sends. `send` sends a message to a node; `is_behind` says whether too much waits for it."""
+    """The snapshots that this node sends.
+
+    `offer` queues a message for a node if there is room; `is_behind` says whether too much waits for it.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class SnapshotSender:
         commit: GroupCommit,
         *,
         partitions: Partitions,
-        send: Callable[[bytes, SnapshotPiece], None],
+        offer: Callable[[bytes, SnapshotPiece], bool],
         is_behind: Callable[[bytes], bool],
         environment: Environment,
         config: Config,
@@ -68,7 +72,7 @@ class SnapshotSender:
         self._storage = storage
         self._commit = commit
         self._partitions = partitions
-        self._send = send
+        self._offer = offer
         self._is_behind = is_behind
         self._environment = environment
         self._config = config
@@ -84,8 +88,10 @@ class SnapshotSender:
             answer = await self._answer(peer, request)
         except ShoalError as error:
             answer = _refused(request, error.message, 0)
-        if answer is not None:
-            self._send(peer, answer)
+        if answer is None or self._offer(peer, answer):
+            return
+        refusal = _refused(request, "the queue has no room for this piece", _BUSY_MS)
+        self._offer(peer, msgspec.structs.replace(refusal, id=request.id))
 
     def tick(self, now: float) -> None:
         """Release the snapshots that nobody has asked for."""
