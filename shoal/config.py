@@ -212,6 +212,11 @@ class Config(Struct, frozen=True, kw_only=True):
     log_bytes_max: int = 1024 * MiB  # Beyond this they leave at once, and owners that are away do not hold them up.
     forget_after_s: float = 7 * 24 * 3600.0  # How long an owner that lacks operations holds them up; it is left behind then.
 
+    # The origins of past openings.
+    retire_origins_min: int = 16  # Past openings of a directory whose origins are retired together.
+    retire_log_bytes_max: int = 1 * MiB  # Of the log of one origin when it is retired; a longer one is truncated before.
+    retired_origins_max: int = 4096  # Remembered in one partition; the oldest are forgotten first.
+
     # Storage.
     writes_pending_max: int = 16384  # Not yet durable; beyond this: Overloaded.
     storage_snapshots_max: int = 16  # Open at once; each keeps what was deleted since on the disk.

@@ -475,7 +475,10 @@ class PeerRefused(ShoalError):
 
 
 class BadOperation(ShoalError):
-    """A peer's operation cannot be applied; it is quarantined. `detail["reason"]`: "chain", "dot-taken", "content", "claim"."""
+    """A peer's operation cannot be applied; it is quarantined.
+
+    `detail["reason"]`: "chain", "dot-taken", "content", "claim", "retired".
+    """
 
     code = "bad-operation"
     status = 422

@@ -17,6 +17,7 @@ from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import deleted_unheard, edited_twice, pruned_unheard, removed_late
 from simulation.composites.local import clock_off, failed_sync, years_off
+from simulation.composites.openings import reopened
 from simulation.composites.stage import Composed, Stage
 
 Composite = Callable[[Stage], Composed]
@@ -32,6 +33,7 @@ _OF_TWO: tuple[Composite, ...] = (
     expired_apart,
     cloned,
     misrouted,
+    reopened,
 )
 """Those that two nodes can have, of which none may lose its disk."""
 

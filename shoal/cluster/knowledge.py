@@ -16,14 +16,15 @@ Laws:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
 
-from shoal.cluster.messages import Held
+from shoal.cluster.messages import Held, batches
 from shoal.crdt.dot import NOTHING_SEEN, OVER_MAX, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue
 
+VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
 PART_BYTES = 8
 _MODULUS = 1 << 8 * PART_BYTES
 _END = 1 << 63  # No origin issues as many operations.
@@ -46,6 +47,13 @@ class Replica(Protocol):
 
     def partitions(self) -> Iterable[int]:
         """The partitions that hold anything durable."""
+        ...
+
+    def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
+        """The retired origins, with their last sequences and with the times at which they were retired.
+
+        None are needed for a peer that is `known` to hold all operations that retired something.
+        """
         ...
 
     def own_origin(self) -> Origin | None:
@@ -86,6 +94,8 @@ class Parts:
     def _part(self, partition: int) -> bytes:
         vector = self._replica.durable(partition)
         before, total = self._made.get(partition, (NOTHING_SEEN, 0))
+        if before.retired is not vector.retired:
+            before, total = NOTHING_SEEN, 0
         if before is not vector:
             for origin, sequence in vector.since(before).items():
                 total += _hashed(Dot(origin, sequence)) - (_hashed(Dot(origin, before[origin])) if origin in before else 0)
@@ -177,6 +187,8 @@ class Knowledge:
             fresh = self._fresh.get(partition)
             before = (fresh.get(origin) if fresh else 0) or self._at(partition, origin)
             if sequence > before and (proven or origin != own):
+                if not before and is_retired(self._replica.applied(partition), origin, sequence):
+                    continue
                 if fresh is None:
                     fresh = self._fresh[partition] = {}
                 fresh[origin] = sequence
@@ -237,20 +249,40 @@ class Knowledge:
             return None
         return endings
 
-    def take_vector(self, partition: int, packed: bytes) -> VersionVector:
-        """Take a whole vector, as the peer sent it, and return it.
+    def take_vector(
+        self, partition: int, packed: bytes, retired: tuple[VersionVector, VersionVector] | None = None
+    ) -> VersionVector:
+        """Take a whole vector, as the peer sent it, and return it, with the origins that only the peer has retired.
 
         Raises:
             InvalidValue: it is malformed.
             BadOperation: as `take`.
         """
         vector = vector_of(packed)
+        if retired is not None:
+            ends, times = retired
+            here = self._replica.applied(partition).retired
+            horizon = 0 if here is None else here.horizon  # What was retired by then is held here, even if it is forgotten.
+            vector = vector.join(VersionVector((o, n) for o, n in ends.items() if times[o] > horizon))
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
         # Messages may overtake each other, and what a peer holds only grows while its link lasts.
         if vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
-            self._whole[partition] = vector
+            applied = self._replica.applied(partition)
+            self._whole[partition] = vector.retire([o for o, n in vector.items() if is_retired(applied, o, n)], None)
         return vector
+
+    def retire(self, partition: int, origins: Iterable[Origin]) -> None:
+        """This replica has retired these origins: what the peer holds of them is not worth remembering."""
+        applied, known = self._replica.applied(partition), self.vector(partition)
+        gone = [origin for origin in origins if 0 < known[origin] <= applied[origin]]
+        for origin in gone:
+            self.totals.add(origin, -known[origin])
+        self._vectors[partition] = known.retire(gone, None)
+        if partition in self._whole:
+            self._whole[partition] = self._whole[partition].retire(gone, None)
+        for remembered in (self._equal, self._aware, self._counted):
+            remembered.pop(partition, None)
 
     def take_all(self, held: Mapping[int, VersionVector]) -> None:
         """The peer holds the same as this replica: the digests are equal. `held` is `Parts.held`."""
@@ -319,6 +351,24 @@ class Knowledge:
             return found
         vector = self._vectors.get(partition)
         return 0 if vector is None else vector[origin]
+
+
+def told_vectors(
+    replica: Replica, known: Knowledge, partitions: Iterable[int], *, bytes_max: int
+) -> Iterator[tuple[list[tuple[int, bytes]], list[tuple[int, bytes, bytes]]]]:
+    """The durable vectors of some partitions for a peer, and what is retired there, in as many messages as their size takes."""
+
+    def of(partition: int) -> tuple[int, bytes, bytes, bytes]:
+        ends, times = replica.retirements(partition, known.vector(partition))
+        return partition, replica.durable(partition).pack(), ends.pack(), times.pack()
+
+    for batch in batches(map(of, partitions), lambda one: sum(map(len, one[1:])) + VECTOR_HEAD_BYTES, bytes_max=bytes_max):
+        yield [one[:2] for one in batch], [(number, ends, times) for number, _, ends, times in batch if ends]
+
+
+def is_retired(applied: VersionVector, origin: Origin, sequence: int) -> bool:
+    """Whether an operation belongs to an origin that this replica has retired, and is among those that it held."""
+    return origin not in applied and applied[origin] >= sequence
 
 
 def _refused(partition: int, origin: Origin, sequence: int) -> InvalidValue | BadOperation:

@@ -14,7 +14,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 
@@ -59,6 +59,18 @@ class Mark:
             return
         self._vectors[partition] = grown
         self.unwritten.update({(partition, origin): sequence for origin, sequence in grown.since(before).items()})
+
+    def retire(self, partition: int, origins: Collection[Origin]) -> None:
+        """Forget these origins: this replica has retired them, so it knew that the peer held all of them."""
+        for vectors in (self._vectors, self._compared_with, self._behind):
+            before = vectors.get(partition)
+            if before is None:
+                continue
+            if vectors is self._vectors:
+                self.unwritten.update({(partition, origin): None for origin in origins if origin in before})
+            vectors[partition] = before.retire(origins, None)
+            if vectors is self._behind and not vectors[partition]:
+                del vectors[partition]
 
     def compare(self, told: Mapping[int, VersionVector]) -> bool:
         """Compare with the peer's exact vectors of these partitions. Returns whether there is more to tell it."""

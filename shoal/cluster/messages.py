@@ -101,6 +101,8 @@ class Vectors(Struct, array_like=True, frozen=True, tag=5):
     vectors: list[tuple[int, bytes]]
     answer: bool
     question: int = 0  # A number of the asking node's; the answer repeats it.
+    # Of some of these partitions the retired origins, which the sender holds: their last sequences, and when they were retired.
+    retired: list[tuple[int, bytes, bytes]] = []
 
 
 class Want(Struct, array_like=True, frozen=True, tag=6):

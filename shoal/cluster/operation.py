@@ -34,6 +34,7 @@ class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):  # It refers
     key: str | None  # The request's idempotency key.
     payload: bytes
     receipt: bytes = b""  # The answer to a request with the same `key`; opaque here.
+    retires: list[tuple[bytes, int]] = []  # Origins that it retires, with the last sequence of each; sorted.
 
     def knowing(self) -> VersionVector:
         """The context as a vector. It implies all operations that this one knows of."""

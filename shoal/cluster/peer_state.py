@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from shoal.cluster.knowledge import Knowledge
+from shoal.cluster.knowledge import Knowledge, Replica, is_retired
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Have
-from shoal.crdt.dot import Origin
+from shoal.crdt.dot import Origin, VersionVector
 
 NEEDS_BYTES_MAX = 64 * 1024  # Of vectors in one Have, unless a single one is longer.
 
@@ -41,3 +42,12 @@ class PeerState:
             needs.append((partition, packed))
             size += len(packed)
         return Have([(partition, origin, sequence) for (partition, origin), sequence in said.items()], needs)
+
+
+def marked(vectors: Mapping[int, VersionVector], replica: Replica) -> Mark:
+    """The mark of a peer as it was stored, without the origins that this replica has retired since."""
+    mark = Mark(vectors)
+    for number, vector in vectors.items():
+        applied = replica.applied(number)
+        mark.retire(number, [origin for origin, sequence in vector.items() if is_retired(applied, origin, sequence)])
+    return mark

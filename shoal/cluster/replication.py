@@ -26,7 +26,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
 from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Fetching
-from shoal.cluster.knowledge import Knowledge, Parts, Replica, vector_of
+from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
@@ -45,13 +45,11 @@ from shoal.cluster.messages import (
     batches,
 )
 from shoal.cluster.messages import Parts as PartsMessage
-from shoal.cluster.peer_state import PeerState
+from shoal.cluster.peer_state import PeerState, marked
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.cluster.snapshots import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
-
-VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
 
 
 class Replication:
@@ -79,7 +77,7 @@ class Replication:
         self._random = random
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
-        self._peers = {peer: PeerState(Knowledge(replica), Mark(mark)) for peer, mark in (marks or {}).items()}
+        self._peers = {peer: PeerState(Knowledge(replica), marked(mark, replica)) for peer, mark in (marks or {}).items()}
         self._is_current = True  # Whether the sender of the message that is being taken is in this node's epoch.
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
@@ -275,8 +273,9 @@ class Replication:
 
     def _take_vectors(self, peer: bytes, state: PeerState, message: Vectors, now: float) -> None:
         told: dict[int, VersionVector] = {}
+        retired = {partition: (vector_of(ends), vector_of(times)) for partition, ends, times in message.retired}
         for partition, packed in message.vectors:
-            theirs = told[partition] = state.known.take_vector(partition, packed)
+            theirs = told[partition] = state.known.take_vector(partition, packed, retired.get(partition))
             for learning in self._taught:
                 learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):
@@ -339,9 +338,15 @@ class Replication:
 
     def _send_vectors(self, peer: bytes, partitions: Iterable[int], *, answer: bool, question: int = 0) -> None:
         """In as many messages as their size takes."""
-        vectors = ((partition, self._replica.durable(partition).pack()) for partition in partitions)
-        for batch in batches(vectors, _vector_bytes, bytes_max=self._limits.vectors_bytes_max):
-            self._send(peer, Vectors(batch, answer, question))
+        known = self._state(peer).known
+        for vectors, retired in told_vectors(self._replica, known, partitions, bytes_max=self._limits.vectors_bytes_max):
+            self._send(peer, Vectors(vectors, answer, question, retired))
+
+    def retired(self, partition: int, origins: Collection[Origin]) -> None:
+        """This replica has retired these origins: it need not remember what its peers hold of them."""
+        for state in self._peers.values():
+            state.known.retire(partition, origins)
+            state.mark.retire(partition, origins)
 
     def hurry(self, partition: int, now: float) -> int:
         """Somebody waits for missing operations of a partition: ask all peers for their vectors and for the operations now.
@@ -494,7 +499,3 @@ class Replication:
 
 def _operation_bytes(packed: Raw) -> int:
     return len(memoryview(packed))
-
-
-def _vector_bytes(vector: tuple[int, bytes]) -> int:
-    return len(vector[1]) + VECTOR_HEAD_BYTES

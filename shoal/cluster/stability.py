@@ -90,7 +90,7 @@ def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
         cut = Cut(cut.stable)  # It names operations that were lost with a disk.
     if cut.bound is None:
         common = {origin: min(whole[origin] for whole in wholes) for origin in wholes[0]}
-        cut = Cut(cut.stable, VersionVector(common), bound)
+        cut = Cut(cut.stable, VersionVector(common).retire((), wholes[0].retired), bound)
     assert cut.bound is not None
     if all(owner.vector.dominates(cut.bound) for owner in owners):
         return Cut(cut.next)

@@ -8,13 +8,20 @@ version vector (Preguiça et al., "Dotted Version Vectors", 2010).
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping
-from typing import NamedTuple, NewType
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
+from typing import NamedTuple, NewType, Protocol
 
 Origin = NewType("Origin", bytes)
 """16 random bytes: one opening of one node's data directory."""
 
 ORIGIN_BYTES = 16
+
+HORIZON = Origin(bytes(ORIGIN_BYTES))
+"""No origin. In a vector for clients, the entry under it is the time (HLC) of the last retirement that its replica had applied.
+
+Who retired an origin knew that every owner held all of it, and held everything that any owner held by then. So a replica that
+had applied a retirement of that time, or a later one, held everything of the origin, although its vector does not name it.
+"""
 
 
 class Dot(NamedTuple):
@@ -34,7 +41,30 @@ class Dot(NamedTuple):
 
 
 DOT_BYTES = ORIGIN_BYTES + 8
+END = 1 << 63  # No origin issues as many operations.
 _ZERO = bytes(8)
+
+
+class Retired(Protocol):
+    """The origins that a replica has retired in a partition: it holds all of them, but its vectors do not name them."""
+
+    @property
+    def horizon(self) -> int:
+        """The time of the last retirement."""
+        ...
+
+    @property
+    def forgotten(self) -> int:
+        """The time of the last retirement that it no longer remembers; 0 if there is none."""
+        ...
+
+    def last(self, origin: Origin, /) -> int:
+        """The last sequence of a retired origin; 0 if the replica does not know that it is one."""
+        ...
+
+    def time(self, origin: Origin, /) -> int:
+        """When it was retired (HLC of the operation that did); 0 if the replica does not know that it was."""
+        ...
 
 
 OVER_MAX = 32  # Entries that a vector holds of its own before it copies the entries that it shares with another.
@@ -46,14 +76,17 @@ class VersionVector(Mapping[Origin, int]):
     A vector that was made from another shares that one's entries (`_base`, which never changes) and holds only the entries
     that have grown since (`_over`), each greater than the one below it. So the cost of adding an operation to a vector, and of
     comparing the two, depends on the changes alone and not on the number of origins.
+
+    A replica's vector also covers the origins that it has `_retired`; these are no entries.
     """
 
-    __slots__ = ("_base", "_frontier", "_over")
+    __slots__ = ("_base", "_frontier", "_over", "_retired")
 
     def __init__(self, entries: Mapping[Origin, int] | Iterable[tuple[Origin, int]] = ()) -> None:
         self._base: dict[Origin, int] = {o: n for o, n in dict(entries).items() if n > 0}
         self._over: dict[Origin, int] = {}
         self._frontier: dict[Origin, int] | None = None
+        self._retired: Retired | None = None
 
     @classmethod
     def of(cls, dot: Dot) -> VersionVector:
@@ -62,17 +95,22 @@ class VersionVector(Mapping[Origin, int]):
 
     @classmethod
     def _of(
-        cls, base: dict[Origin, int], over: dict[Origin, int] | None = None, frontier: dict[Origin, int] | None = None
+        cls,
+        base: dict[Origin, int],
+        over: dict[Origin, int] | None = None,
+        frontier: dict[Origin, int] | None = None,
+        retired: Retired | None = None,
     ) -> VersionVector:
         """Make a vector of entries, none of them 0. It keeps the given dicts."""
         vector = cls.__new__(cls)
         if over and len(over) > OVER_MAX:
             base, over = {**base, **over}, None
-        vector._base, vector._over, vector._frontier = base, over or {}, frontier
+        vector._base, vector._over, vector._frontier, vector._retired = base, over or {}, frontier, retired
         return vector
 
     def __getitem__(self, origin: Origin) -> int:
-        return self._over.get(origin) or self._base.get(origin, 0)
+        found = self._over.get(origin) or self._base.get(origin, 0)
+        return found if found or self._retired is None else self._retired.last(origin)
 
     def __iter__(self) -> Iterator[Origin]:
         return iter(self._merged())
@@ -117,7 +155,24 @@ class VersionVector(Mapping[Origin, int]):
 
     def with_frontier(self, origins: Iterable[Origin]) -> VersionVector:
         """The same vector, whose recorded frontier is its entries of these origins."""
-        return VersionVector._of(self._base, self._over, {origin: self[origin] for origin in origins})
+        return VersionVector._of(self._base, self._over, {origin: self[origin] for origin in origins}, self._retired)
+
+    def retire(self, origins: Collection[Origin], retired: Retired | None) -> VersionVector:
+        """The same operations, without entries for `origins`; `retired` covers these from now on."""
+        base = {o: n for o, n in self.items() if o not in origins}
+        frontier = None if self._frontier is None else {o: n for o, n in self._frontier.items() if o not in origins}
+        return VersionVector._of(base, None, frontier, retired)
+
+    def showing(self, horizon: int) -> VersionVector:
+        """The vector for clients of a replica whose last retirement was at this time."""
+        if not horizon:
+            return self
+        return VersionVector._of(self._base, {**self._over, HORIZON: horizon}, self._frontier, self._retired)
+
+    @property
+    def retired(self) -> Retired | None:
+        """The retired origins that it covers. With each retirement it is another object."""
+        return self._retired
 
     def context_of(self, origin: Origin) -> list[tuple[Origin, int]]:
         """The context of the next operation of `origin`: the frontier's entries of other origins, sorted by origin."""
@@ -130,12 +185,36 @@ class VersionVector(Mapping[Origin, int]):
         """Whether the operation is among those that the vector covers."""
         return self[dot.origin] >= dot.sequence
 
+    def reaches(self, dot: Dot, hlc: int | None, here: VersionVector) -> bool:
+        """As `covers`, for a vector for clients and an operation that a replica at `here` has applied, issued at `hlc`.
+
+        The vector may be older than the operation, or so much newer that it no longer names its origin. If the replica does
+        not remember when that was retired, the operation's own time decides; None: it is not known, and so not covered.
+        """
+        if self[dot.origin] >= dot.sequence:
+            return True
+        horizon, retired = self[HORIZON], here._retired
+        if not horizon or retired is None or dot.origin in here:
+            return False
+        time = retired.time(dot.origin) or retired.forgotten
+        if 0 < time <= horizon:
+            return True
+        return bool(retired.forgotten) and not retired.time(dot.origin) and hlc is not None and hlc <= horizon
+
+    def accepts(self, other: VersionVector) -> bool:
+        """As `dominates`, but an unknown origin may be one that was retired so long ago that it is forgotten."""
+        return all(self.bound(origin) >= sequence for origin, sequence in other.items())
+
+    def bound(self, origin: Origin) -> int:
+        """The last sequence that may be held of an origin: `END` if it may be one that is forgotten."""
+        return self[origin] or (END if self._retired is not None and self._retired.forgotten else 0)
+
     def dominates(self, other: VersionVector) -> bool:
         """True if everything that `other` covers is covered here."""
         over, base = self._over, self._base
         theirs = other._over if base is other._base else other._merged()
-        for origin, sequence in theirs.items():  # noqa: SIM110 (a generator takes twice as long)
-            if (over.get(origin) or base.get(origin, 0)) < sequence:
+        for origin, sequence in theirs.items():
+            if (over.get(origin) or base.get(origin, 0)) < sequence and self[origin] < sequence:
                 return False
         return True
 
@@ -143,7 +222,7 @@ class VersionVector(Mapping[Origin, int]):
         """The least vector that dominates both."""
         theirs = other._over if self._base is other._base else other._merged()
         grown = {origin: sequence for origin, sequence in theirs.items() if sequence > self[origin]}
-        return VersionVector._of(self._base, {**self._over, **grown}) if grown else self
+        return VersionVector._of(self._base, {**self._over, **grown}, None, self._retired) if grown else self
 
     def advance(self, dot: Dot, knowing: VersionVector | None = None) -> VersionVector:
         """The vector once `dot` is applied. With `knowing`, the operation's own context, its frontier is recorded too.
@@ -159,12 +238,12 @@ class VersionVector(Mapping[Origin, int]):
             before = self._merged() if self._frontier is None else self._frontier
             frontier = {o: n for o, n in before.items() if knowing[o] < n} if knowing is not NOTHING_SEEN else before.copy()
             frontier[origin] = sequence
-        return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier)
+        return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier, self._retired)
 
     def issue(self, dot: Dot) -> VersionVector:
         """The vector after its holder has issued `dot`, which knows of everything here."""
         origin, sequence = dot
-        return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence})
+        return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence}, self._retired)
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: the content of a delta-coded vector."""

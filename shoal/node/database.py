@@ -29,6 +29,7 @@ from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.pruning import Prunes
+from shoal.node.collection.retiring import Retiring
 from shoal.node.collection.statuses import StatusLister
 from shoal.node.collection.truncating import Truncator
 from shoal.node.document.compacting import Compactions, Compactor
@@ -173,7 +174,7 @@ class Database:
             ended=self._ended,
             known_max=config.objects_known_max,
         )
-        retentions = Retentions(config, environment.now_ms)
+        retentions = Retentions(config, environment.now_ms, shown=lambda number: self.partitions.load(number).shown)
         prunes = Prunes(config, environment.now_ms)
         compactions = self._compactions = Compactions(config, environment.now_ms, self.catalog)
         self.compactor = Compactor(
@@ -265,6 +266,16 @@ class Database:
             feed=feed,
         )
 
+        self.retiring = Retiring(
+            storage,
+            commit,
+            partitions=self.partitions,
+            incarnation=incarnation,
+            retire=self.issuer.retire,
+            left=lambda target: self.budgets.over(self.document(target).rows),
+            config=config,
+            environment=environment,
+        )
         self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
         self._maps.settled = self.claims.settled
         self._maps.on_keyed, self._maps.on_crowded = self.claims.added, self.claims.crowded
@@ -423,7 +434,8 @@ class Database:
 
     def _view(self, target: Target) -> View:
         place = self.document(target)
-        return View(place.transaction, target, place.rows, self.vector(target), partial(self._floor_hlc, target))
+        shown = self.partitions.load(target.partition).shown
+        return View(place.transaction, target, place.rows, shown, partial(self._floor_hlc, target))
 
     def document(self, target: Target) -> DocumentContext:
         """The rows of an object's current generation, of any kind, in a transaction of their own."""
@@ -447,7 +459,15 @@ class Database:
     def _floor_hlc(self, target: Target, seen: VersionVector) -> int | None:
         """The least HLC of the operations that `seen` does not cover; None if the log cannot tell."""
         partition = self.partitions.load(target.partition)
+        retired = partition.retired.lacking(seen) if seen else None
+        if retired is None:
+            return None
         floor = self._clock.last + 1
+        for origin, _ in retired:
+            stored = self._storage.get(keys.log(partition.number, Dot(origin, seen[origin] + 1)))
+            if stored is None:
+                return None
+            floor = min(floor, operation.decode(operation.LogEntry.unpack(stored).packed).hlc)
         for origin, lacking in partition.vector.missing(seen).items():
             stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
             if stored is None:

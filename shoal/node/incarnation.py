@@ -13,7 +13,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
@@ -27,9 +27,10 @@ _NODE = keys.meta("node")
 _ORIGIN = keys.meta("origin")
 _CLEAN = keys.meta("clean")
 _PAST = keys.meta("past")  # Of older versions: all past origins in one row.
-_OVER = keys.meta("over/")  # Followed by the origin: a row for each that is over.
+_OVER = keys.meta("over/")  # Followed by the origin: a row for each that is over; `_COPY` if it came with a copy.
 _IDENTITY = keys.meta("identity")
 _MEMBER = keys.meta("member")
+_MARKED = keys.meta("marked/")  # Followed by the id of a peer (`shoal.node.peers.marking`).
 _RESTORED = keys.meta("restored")
 _ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
 _COPY = b"\x01"  # Instead of a peer's address.
@@ -69,6 +70,7 @@ class Incarnation:
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
         self._gave_up = False  # Whether the past origins are another directory's now.
+        self._begun: list[Callable[[], None]] = []
         if not self.clean and self.previous is not None:
             _check_tail(storage, Origin(self.previous))
 
@@ -105,6 +107,29 @@ class Incarnation:
         packed = self._storage.get(_PAST) or b""
         return any(packed.startswith(origin, start) for start in range(0, len(packed), ORIGIN_BYTES))
 
+    def past_origins(self) -> list[Origin]:
+        """The origins of this directory's earlier openings that it has not retired everywhere yet.
+
+        Those that came with a copy of another directory are none of them: the original may still run.
+        """
+        rows = self._storage.scan(_OVER, successor(_OVER))
+        return [] if self._gave_up else [Origin(key[len(_OVER) :]) for key, value in rows if value != _COPY]
+
+    @property
+    def was_member(self) -> bool:
+        """Whether this directory ever belonged to a cluster, whose other nodes may lack what it holds."""
+        marked = next(iter(self._storage.scan(_MARKED, successor(_MARKED), limit=1)), None)
+        return marked is not None or self._storage.get(_MEMBER) is not None
+
+    @staticmethod
+    def without(origins: Iterable[Origin]) -> dict[bytes, bytes | None]:
+        """The rows that forget past origins which are retired everywhere."""
+        return {_OVER + origin: None for origin in origins}
+
+    def when_begun(self, then: Callable[[], None]) -> None:
+        """Call `then` once this incarnation has written for the first time."""
+        self._begun.append(then)
+
     def origin(self, transaction: Transaction) -> Origin:
         """The origin to write under; the first `transaction` records it.
 
@@ -122,7 +147,10 @@ class Incarnation:
         self._identify(transaction)
         transaction.put(_ORIGIN, origin)
         if self.previous is not None and not self._gave_up:
-            transaction.put(_OVER + self.previous, b"")
+            if self.copied:
+                for key, _ in self._storage.scan(_OVER, successor(_OVER)):
+                    transaction.put(key, _COPY)
+            transaction.put(_OVER + self.previous, _COPY if self.copied else b"")
         transaction.delete(_CLEAN)
         transaction.when_written(lambda: self._take(origin))
         return origin
@@ -181,6 +209,8 @@ class Incarnation:
 
     def _take(self, origin: Origin) -> None:
         self._origin, self._settled = origin, True
+        for then in self._begun:
+            then()
 
     def closing(self) -> dict[bytes, bytes | None]:
         """The rows of the clean-stop marker; none if this incarnation wrote nothing."""

@@ -4,11 +4,12 @@ Laws:
 - A tip is read from storage once and updated with every write, so that `vector`
   always covers a contiguous prefix of every origin's operations.
 - The log in storage holds exactly the operations that `vector` covers and `base` does not.
+- An origin that was retired has no tip and no base, but `vector` covers it (`shoal.node.retired`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import CatchingUp
+from shoal.node.retired import RetiredLogs, RetiredOrigins
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 
@@ -28,17 +30,42 @@ class Partition:
     Mutable.
     """
 
-    __slots__ = ("base", "bases", "closed", "durable", "endings", "number", "operations", "tips", "totals", "vector", "written")
+    __slots__ = (
+        "_leaving",
+        "_on_retired",
+        "base",
+        "bases",
+        "closed",
+        "durable",
+        "endings",
+        "number",
+        "operations",
+        "retired",
+        "tips",
+        "totals",
+        "vector",
+        "written",
+    )
 
     def __init__(
-        self, number: int, tips: dict[Origin, Tip], totals: Totals | None = None, *, bases: dict[Origin, Tip] | None = None
+        self,
+        number: int,
+        tips: dict[Origin, Tip],
+        totals: Totals | None = None,
+        *,
+        retired: RetiredOrigins,
+        on_retired: Callable[[Collection[Origin]], None],
+        bases: dict[Origin, Tip] | None = None,
     ) -> None:
         self.number = number
+        self._on_retired = on_retired
+        self.retired = retired
+        self._leaving: list[tuple[Dot, Collection[Origin]]] = []  # Operations that are not durable yet, and what they retire.
         self.tips = tips
-        self.bases = bases or {}
-        self.base = VersionVector((origin, tip.sequence) for origin, tip in self.bases.items())
         self.closed = False  # Whether it is being replaced, or was: a snapshot of a peer takes its place.
-        vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()})
+        self.bases = {origin: base for origin, base in (bases or {}).items() if origin in tips}
+        self.base = VersionVector((o, base.sequence) for o, base in self.bases.items()).retire((), RetiredLogs(retired))
+        vector = VersionVector({origin: tip.sequence for origin, tip in tips.items()}).retire((), retired)
         self.vector = vector.with_frontier(origin for origin, tip in tips.items() if not tip.known)
         self.durable = self.vector  # The part that survives a crash, and so may be sent to peers.
         # It covers every applied deletion. After a start it is not known which operations were deletions.
@@ -49,8 +76,13 @@ class Partition:
             self._count(origin, sequence)
         self.written = 0  # Number of the last storage write that touched this partition.
 
+    @property
+    def shown(self) -> VersionVector:
+        """The applied operations as clients and data types see them: with the time of the last retirement."""
+        return self.vector.showing(self.retired.summary.horizon)
+
     def tip(self, origin: Origin) -> Tip:
-        """The last applied operation of an origin; `NO_TIP` if there is none."""
+        """The last applied operation of an origin; `NO_TIP` if there is none, or the origin was retired."""
         return self.tips.get(origin, NO_TIP)
 
     def adopt(self, vector: VersionVector, tips: dict[Origin, Tip], *, written: int) -> None:
@@ -75,14 +107,39 @@ class Partition:
         self.bases.update(bases)
         self.base = self.base.join(VersionVector((origin, tip.sequence) for origin, tip in bases.items()))
 
+    def retire(self, dot: Dot, origins: Collection[Origin], retired: RetiredOrigins) -> None:
+        """Record that the applied operation `dot` retired these origins."""
+        self.retired = retired
+        self.vector = self.vector.retire(origins, retired)
+        self.endings = self.endings.retire(origins, None)
+        self.base = self.base.retire(origins, RetiredLogs(retired))
+        for origin in origins:
+            self.tips.pop(origin, None)
+            self.bases.pop(origin, None)
+        self._leaving.append((dot, origins))
+        self._on_retired(origins)
+
+    def forget(self, retired: RetiredOrigins) -> None:
+        """Record that the oldest retired origins were forgotten."""
+        self.retired = retired
+        self.vector, self.durable = self.vector.retire((), retired), self.durable.retire((), retired)
+        self.base = self.base.retire((), RetiredLogs(retired))
+
     def ends(self, dot: Dot) -> None:
         """Record an operation that deletes."""
         self.endings = self.endings.join(VersionVector.of(dot))
 
     def settle(self, dot: Dot, count: int = 1) -> None:
         """Record that applied operations of one origin became durable: `count` of them, the last of them `dot`."""
+        if self.durable.covers(dot):
+            return  # It was written together with an operation that retired its origin.
         self.durable = self.durable.advance(dot) if count == 1 else self.durable.join(VersionVector.of(dot))
         self._count(dot.origin, count)
+        while self._leaving and self.durable.covers(self._leaving[0][0]):
+            _, origins = self._leaving.pop(0)
+            for origin in origins:
+                self._count(origin, -self.durable[origin])
+            self.durable = self.durable.retire(origins, self.retired)
 
     def check_open(self) -> None:
         """Check that it may be read and written.
@@ -104,16 +161,25 @@ class Partition:
 class Ahead:
     """A partition as it will be once a write is made. Nothing changes in the partition before `written`."""
 
-    __slots__ = ("partition", "tips", "vector")
+    __slots__ = ("_retiring", "partition", "retired", "tips", "vector")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.vector = partition.vector
+        self.retired = partition.retired
         self.tips: dict[Origin, Tip] = {}
+        self._retiring: list[tuple[Dot, Collection[Origin]]] = []
 
     def tip(self, origin: Origin) -> Tip:
         """As `Partition.tip`, including the operations taken here."""
+        if origin in self.retired.recent:
+            return NO_TIP
         return self.tips.get(origin) or self.partition.tip(origin)
+
+    @property
+    def shown(self) -> VersionVector:
+        """As `Partition.shown`, including the operations taken here."""
+        return self.vector.showing(self.retired.summary.horizon)
 
     def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> None:
         """Apply an operation from a peer, whose issuer had applied `knowing`. It may be the first to imply other tips."""
@@ -124,9 +190,19 @@ class Ahead:
         self.vector = self.vector.advance(dot, knowing)
         self.tips[dot.origin] = tip
 
+    def retire(self, dot: Dot, origins: Collection[Origin], retired: RetiredOrigins) -> None:
+        """Retire origins by an operation that was taken; `retired` are all that the partition has retired then."""
+        self._retiring.append((dot, origins))
+        self.retired = retired
+        self.vector = self.vector.retire(origins, retired)
+        for origin in origins:
+            self.tips.pop(origin, None)
+
     def written(self, number: int) -> None:
         """Update the partition: the write was made and has this number."""
         self.partition.adopt(self.vector, self.tips, written=number)
+        for dot, origins in self._retiring:
+            self.partition.retire(dot, origins, self.retired.written())
 
 
 class Partitions:
@@ -135,6 +211,8 @@ class Partitions:
     def __init__(self, storage: Storage, clock: HybridClock) -> None:
         self._storage = storage
         self._clock = clock
+        self.on_retired: Callable[[int, Collection[Origin]], None] = lambda _number, _origins: None
+        """Called with a partition's number and the origins that an applied operation has retired there."""
         self._loaded: dict[int, Partition] = {}
         self.totals = Totals()
         """The durable operations of the loaded partitions."""
@@ -145,7 +223,16 @@ class Partitions:
         """The partition of this number; the first call reads its tips and its base from storage."""
         found = self._loaded.get(number)
         if found is None:
-            found = self._loaded[number] = Partition(number, self._tips(number), self.totals, bases=self._bases(number))
+            retired = RetiredOrigins(self._storage, number)
+            self._clock.observe(retired.summary.horizon)
+            found = self._loaded[number] = Partition(
+                number,
+                self._tips(number),
+                self.totals,
+                bases=self._bases(number),
+                retired=retired,
+                on_retired=lambda origins: self.on_retired(number, origins),
+            )
         return found
 
     def close(self, number: int) -> Partition:
@@ -166,7 +253,9 @@ class Partitions:
         for origin, sequence in before.durable.items():
             self.totals.add(origin, -sequence)
         self.closed.discard(number)
-        return self.load(number)
+        found = self.load(number)
+        self.on_retired(number, [origin for origin in before.vector if origin not in found.vector])
+        return found
 
     def load_all(self) -> None:
         """Load every partition that holds anything."""

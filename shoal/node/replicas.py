@@ -208,9 +208,9 @@ class SingleNode:
             BookmarkLost: always; it is called only if this node lacks `wanted`.
         """
         raise BookmarkLost(
-            "this store has no peers and lacks operations that the bookmark names: the bookmark is from another "
-            "store, or this store is "
-            "an older copy. Nothing was written. Read with stale=True to continue from the state here."
+            "this store has no peers and does not know operations that the bookmark names: the bookmark is from another store, "
+            "this store is an older copy, or the bookmark is so old that the openings it names are retired and forgotten "
+            "(forget_after_s, retired_origins_max). Nothing was written. Read with stale=True to continue from the state here."
         )
 
     async def reachable(self, durability: Durability, /) -> None:

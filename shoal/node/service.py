@@ -136,6 +136,7 @@ class Service:
     def start(self) -> None:
         """Start its background tasks on the running loop."""
         self._spreading.start()
+        self._database.retiring.start(self._replicas, self._rights.gather)
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A new session, which continues from `bookmark`. Each consumer needs its own."""

@@ -13,6 +13,7 @@ Laws:
     V partition₂ origin₁₆                             sequence, HLC, bytes and chain hash of an origin's log
     L partition₂ origin₁₆ sequence₈                   the operation log
     B partition₂ origin₁₆                             the same of the last operation that left an origin's log
+    R partition₂ origin₁₆                             what is left of a retired origin; under zeros, a summary of all of them
     O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
@@ -29,7 +30,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import lru_cache
 
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin
+from shoal.crdt.dot import DOT_BYTES, HORIZON, Dot, Origin
 from shoal.names import MEMOIZED_MAX
 
 
@@ -58,6 +59,7 @@ META = b"M"
 VECTOR = b"V"
 LOG = b"L"
 BASE = b"B"
+RETIRED = b"R"
 OBJECT = b"O"
 KEY = b"K"
 CATALOG = b"C"
@@ -68,7 +70,7 @@ GARBAGE = b"G"
 LISTED = b"E"
 STAGED = b"S"
 
-PARTITION_TABLES = (VECTOR, BASE, LISTED, OBJECT, LOG, KEY, GARBAGE)
+PARTITION_TABLES = (VECTOR, RETIRED, BASE, LISTED, OBJECT, LOG, KEY, GARBAGE)
 """The tables of which each row belongs to one partition, whose number follows the table's byte, and is not derived.
 
 A snapshot of a partition holds its rows in these, in this order.
@@ -100,6 +102,16 @@ def log_of(partition: int, origin: Origin | None = None) -> bytes:
 def base(partition: int, origin: Origin | None = None) -> bytes:
     """The row of the last operation that left an origin's log, or with None the prefix of a partition's."""
     return BASE + partition.to_bytes(2, "big") + (origin or b"")
+
+
+def retired(partition: int, origin: Origin | None = None) -> bytes:
+    """The row of a retired origin, or with None the prefix of a partition's."""
+    return RETIRED + partition.to_bytes(2, "big") + (origin or b"")
+
+
+def retired_log(partition: int, time: int | None = None, origin: Origin = Origin(b"")) -> bytes:
+    """The row that queues the log of an origin that was retired at a time, or with None the prefix of a partition's."""
+    return retired(partition, HORIZON) + (b"" if time is None else time.to_bytes(8, "big") + origin)
 
 
 def split_log(key: bytes) -> tuple[int, Dot]:

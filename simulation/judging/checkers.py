@@ -35,6 +35,7 @@ from shoal.storage.interface import Storage
 from simulation.judging.found import DAMAGED, Found
 from simulation.judging.history import History, Invoked, Place
 from simulation.workload.random_agents import SPACE
+from simulation.world.disk import has_log, tips_on
 
 _LISTED_MAX = 5
 _DOT_HEX = 16  # Where the dot begins in an event's id: behind the hybrid logical time.
@@ -236,9 +237,8 @@ def check_vectors(history: History, storage: Storage) -> None:
     bases = {
         (int.from_bytes(key[1:3], "big"), Origin(key[3:])): Tip.unpack(tip).sequence for key, tip in _rows(storage, keys.BASE)
     }
-    recorded = {
-        (int.from_bytes(key[1:3], "big"), Origin(key[3:])): Tip.unpack(tip).sequence for key, tip in _rows(storage, keys.VECTOR)
-    }
+    bases.update((place, tip.sequence) for place, tip in tips_on(storage).items() if not has_log(storage, place))
+    recorded = {place: tip.sequence for place, tip in tips_on(storage).items()}
     wrong = [
         f"partition {place[0]}, origin {place[1].hex()[:8]}: the vector says {recorded.get(place, 0)}, "
         f"the log holds {len(sequences.get(place, []))} up to {max(sequences.get(place, []), default=0)}"

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shoal.cluster.operation import Tip
+from shoal.cluster.knowledge import is_retired
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
-from shoal.crdt.rows import successor
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.judging.ledger import Violated
+from simulation.world.disk import tips_on
 
 if TYPE_CHECKING:
     from simulation.world.host import SimulatedNode
@@ -91,6 +91,8 @@ def _counted(fallen: _Fallen) -> Iterator[str]:
             holding = other.peer.quorum.holdings(partition)[fallen.host.address]
             # A node counts a copy of its own operation later than it hears of it: once it holds the peer's deletions.
             heard = holding.vector.join(holding.whole or NOTHING_SEEN)
+            applied = other.node._database.vector_of(partition)  # What the peer has retired, it knew that all hold.
+            vector = VersionVector((o, n) for o, n in vector.items() if not is_retired(applied, o, n))
             if not heard.dominates(vector):
                 count = sum(map(len, vector.missing(heard).values()))
                 yield (
@@ -102,6 +104,6 @@ def _counted(fallen: _Fallen) -> Iterator[str]:
 def _vectors(storage: MemoryStorage) -> Vectors:
     """What a disk holds."""
     found: dict[int, dict[Origin, int]] = {}
-    for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
-        found.setdefault(int.from_bytes(key[1:3], "big"), {})[Origin(key[3:])] = Tip.unpack(packed).sequence
+    for (partition, origin), tip in tips_on(storage).items():
+        found.setdefault(partition, {})[origin] = tip.sequence
     return {partition: VersionVector(vector) for partition, vector in found.items()}

@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from shoal.cluster.operation import Tip
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.protocol.requests import Durability
@@ -38,7 +37,7 @@ from simulation.judging.sessions import check_sessions
 from simulation.judging.violation import Violation
 from simulation.workload.probing import ask
 from simulation.world.client import Client
-from simulation.world.disk import passes
+from simulation.world.disk import passes, tips_on
 
 if TYPE_CHECKING:
     from simulation.workload.agents import Agents
@@ -236,9 +235,8 @@ def _garbage(host: SimulatedNode) -> int:
 def _operations(host: SimulatedNode) -> str:
     if not host.up:
         return "nothing, for it is down"
-    tips = host.disk.copy().scan(keys.VECTOR, successor(keys.VECTOR))
     view = host.peer.quorum.view()
-    operations = sum(Tip.unpack(tip).sequence for _, tip in tips)
+    operations = sum(tip.sequence for tip in tips_on(host.disk.copy()).values())
     return f"{operations} operations, {view.early} early; {'; '.join(view.quarantined) or 'none quarantined'}"
 
 

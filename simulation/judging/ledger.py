@@ -36,6 +36,7 @@ from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+from simulation.world.disk import tips_of, tips_on
 
 _Place = tuple[int, Origin]
 _RECORD_AT = DOT_BYTES + 16  # In a checkpoint's row: behind its dot and times.
@@ -228,8 +229,8 @@ class Shelf:
             table = key[:1]
             if table == keys.LOG:
                 self._take(*keys.split_log(key), LogEntry.unpack(value))
-            elif table == keys.VECTOR and (replacing := self._replacing.get(_place(key)[0])) is not None:
-                replacing[_place(key)] = Tip.unpack(value).sequence
+            elif table in (keys.VECTOR, keys.RETIRED) and (replacing := self._replacing.get(_place(key)[0])) is not None:
+                replacing.update((place, tip.sequence) for place, tip in tips_of([(key, value)]).items())
             elif table == keys.VECTOR:
                 vectors[_place(key)] = Tip.unpack(value).sequence
             elif table == keys.OBJECT and key[3] == Kind.THREAD:
@@ -312,10 +313,10 @@ def _place(vector_key: bytes) -> _Place:
 
 def vectors_of(storage: Storage) -> dict[_Place, int]:
     """What a disk holds, once the node has started on it: switches to snapshots that were begun are finished then."""
-    found = {_place(key): Tip.unpack(tip).sequence for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
+    found = {place: tip.sequence for place, tip in tips_on(storage).items()}
     for number, pieces in switching.marked(storage).items():
         for rows in switching.all_staged(storage, number, pieces):
-            found.update({_place(key): Tip.unpack(tip).sequence for key, tip in rows if key[:1] == keys.VECTOR})
+            found.update((place, tip.sequence) for place, tip in tips_of(rows).items())
     return found
 
 

@@ -10,13 +10,18 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 from zlib import crc32
 
+from shoal.cluster.operation import Tip
+from shoal.crdt.dot import HORIZON, Origin
+from shoal.crdt.rows import successor
 from shoal.errors import StorageError, StoreCorrupt
 from shoal.node.collection.expiring import expires
+from shoal.node.retired import Retirement
+from shoal.node.transaction import Readable
 from shoal.storage import keys
 from shoal.storage.memory import MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
@@ -24,6 +29,9 @@ from simulation.world.incarnation import Incarnation
 from simulation.world.trace import Trace
 
 _CORRUPT_OF = 3  # One row of so many.
+
+
+_ROW_BYTES = len(keys.retired(0, HORIZON))
 
 
 class Watcher(Protocol):
@@ -243,3 +251,26 @@ def passes(key: bytes) -> bool:
     """Whether a row of an object is one that nodes remove at different times, and do not compare."""
     _, kind, _, _, row = keys.split_object(key)
     return expires(kind, row)
+
+
+def tips_on(storage: Readable) -> dict[tuple[int, Origin], Tip]:
+    """The last operation of each origin that a disk holds, by partition; those of retired origins too."""
+    return tips_of(row for table in (keys.RETIRED, keys.VECTOR) for row in storage.scan(table, successor(table)))
+
+
+def tips_of(rows: Iterable[tuple[bytes, bytes]]) -> dict[tuple[int, Origin], Tip]:
+    """As `tips_on`, of rows of any tables."""
+    found: dict[tuple[int, Origin], Tip] = {}
+    for key, packed in rows:
+        place = int.from_bytes(key[1:3], "big"), Origin(key[3:])
+        if key[:1] == keys.VECTOR:
+            found[place] = Tip.unpack(packed)
+        elif key[:1] == keys.RETIRED and len(key) == _ROW_BYTES and key[3:] != HORIZON:
+            found[place] = Retirement.unpack(packed).tip
+    return found
+
+
+def has_log(storage: Readable, place: tuple[int, Origin]) -> bool:
+    """Whether some of an origin's operations are, or should be, in the log of a disk."""
+    row = storage.get(keys.retired(*place))
+    return row is None or Retirement.unpack(row).is_logged

@@ -23,6 +23,7 @@ from aiohttp import ClientConnectionError, web
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
 from shoal.config import Config
+from shoal.crdt.dot import Origin
 from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.node import Node
@@ -30,7 +31,6 @@ from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
-from shoal.storage import keys
 from simulation.judging.ledger import vectors_of
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
@@ -139,9 +139,9 @@ class SimulatedNode:
         """Of all that it holds durably."""
         return self.peer.quorum.view().digest
 
-    def held(self) -> dict[bytes, int]:
+    def held(self) -> dict[tuple[int, Origin], int]:
         """How many operations its disk holds durably, by partition and origin."""
-        return {keys.vector(*place): sequence for place, sequence in vectors_of(self.disk.copy()).items()}
+        return vectors_of(self.disk.copy())
 
     # ── its lives ─────────────────────────────────────────────────────────────
 

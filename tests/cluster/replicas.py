@@ -67,6 +67,9 @@ class ToyReplica:
     def partitions(self) -> Iterable[int]:
         return [partition for partition, vector in self._durable.items() if vector]
 
+    def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
+        return VersionVector(), VersionVector()
+
     def own_origin(self) -> Origin | None:
         return self.origin
 

@@ -23,6 +23,9 @@ class Empty:
     def partitions(self) -> Iterable[int]:
         return ()
 
+    def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
+        return NOTHING_SEEN, NOTHING_SEEN
+
     def own_origin(self) -> Origin | None:
         return None
 

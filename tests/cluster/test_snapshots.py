@@ -31,6 +31,9 @@ class Holding:
     def partitions(self) -> Iterable[int]:
         return self.held
 
+    def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
+        return NOTHING_SEEN, NOTHING_SEEN
+
     def own_origin(self) -> Origin | None:
         return None
 

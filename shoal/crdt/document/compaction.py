@@ -92,7 +92,7 @@ def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
     ends = VersionVector.unpack(compact.ends)
     if not ends:
         raise ValueError("it names no operations")
-    if not applied.dominates(ends):
+    if not applied.accepts(ends):
         raise ValueError("it covers operations that its origin had not applied")
     if compact.digest not in _VETTED:
         readiness.advance(yjs.parse(merged), {})

@@ -54,6 +54,11 @@ class Issue(NamedTuple):
         return dot_of(self.place)
 
 
+def hlc_of(position: bytes) -> int:
+    """When the operation at a position or place was issued."""
+    return int.from_bytes(position[:HLC_BYTES], "big")
+
+
 def dot_of(position: bytes) -> Dot:
     """The operation in a position, or in a place."""
     return Dot.unpack(position[HLC_BYTES:PLACE_BYTES])

@@ -29,7 +29,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, events, trimming
 from shoal.crdt.thread.claims import Claim
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of
+from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
 from shoal.errors import InvalidValue, StoreCorrupt
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
@@ -179,7 +179,7 @@ def read(
     found: list[Event] = []
     position, greatest, size = b"", cursor.greatest, 0
     for scanned, (row, stored) in enumerate(rows.scan(EVENT, after=_start(cursor, floor_hlc))):
-        due = _is_due(row, target, cursor.vector)
+        due = _is_due(row, target, cursor.vector, vector)
         if scanned == scan_rows_max or (due and (len(found) == limit or size >= bytes_max)):
             return Page(found, Cursor(cursor.vector, greatest, Sweep(target, position)), True, cursor, target)
         position = row[1:]
@@ -187,7 +187,7 @@ def read(
             found.append(events.unpack(position, stored, late=position < cursor.greatest))
             size += len(stored)
             greatest = max(greatest, position)
-    seen = cursor.vector.join(target)
+    seen = target.join(cursor.vector)  # In this order: what a replica has retired is no entry of its vector.
     return Page(found, Cursor(seen, greatest), not seen.dominates(vector), cursor, target)
 
 
@@ -204,25 +204,28 @@ def behind(
         if scanned == scan_rows_max:
             return found, scanned, False
         scanned += 1
-        if _is_due(row, vector, cursor.vector):
-            found += row[1:] > after or not _is_due(row, target, cursor.vector)
+        if _is_due(row, vector, cursor.vector, vector):
+            found += row[1:] > after or not _is_due(row, target, cursor.vector, vector)
     return found, scanned, True
 
 
-def missed(rows: Rows, cursor: Cursor) -> int | None:
-    """The greatest HLC of an operation whose events were trimmed before this reader got them; None if there is none."""
+def missed(rows: Rows, cursor: Cursor, here: VersionVector) -> int | None:
+    """The greatest HLC of an operation whose events were trimmed before this reader got them; None if there is none.
+
+    `here` is the replica's vector.
+    """
     if cursor == Cursor():
         return None  # A new reader starts with the oldest event that there is.
-    late = [int.from_bytes(end[:HLC_BYTES], "big") for end in trimming.ends(rows) if not got(cursor, end)]
+    late = [hlc_of(end) for end in trimming.ends(rows) if not got(cursor, end, here)]
     return max(late, default=None)
 
 
-def got(cursor: Cursor, place: bytes) -> bool:
-    """Whether a reader has got the events of the operation at `place`: HLC and dot."""
-    dot, sweep = dot_of(place), cursor.sweep
-    if cursor.vector.covers(dot):
+def got(cursor: Cursor, place: bytes, here: VersionVector) -> bool:
+    """Whether a reader has got the events of the operation at `place`: HLC and dot. `here` is the replica's vector."""
+    dot, hlc, sweep = dot_of(place), hlc_of(place), cursor.sweep
+    if cursor.vector.reaches(dot, hlc, here):
         return True
-    return sweep is not None and sweep.target.covers(dot) and place <= sweep.after[:PLACE_BYTES]
+    return sweep is not None and sweep.target.reaches(dot, hlc, here) and place <= sweep.after[:PLACE_BYTES]
 
 
 def from_position(position: bytes, vector: VersionVector) -> Cursor:
@@ -256,11 +259,11 @@ def _start(cursor: Cursor, floor_hlc: int | None) -> bytes | None:
     return EVENT + max(after, floor) if after or floor else None
 
 
-def _is_due(row: bytes, target: VersionVector, seen: VersionVector) -> bool:
-    dot = dot_of(row[1:])
-    return target.covers(dot) and not seen.covers(dot)
+def _is_due(row: bytes, target: VersionVector, seen: VersionVector, here: VersionVector) -> bool:
+    dot, hlc = dot_of(row[1:]), hlc_of(row[1:])
+    return (target is here or target.reaches(dot, hlc, here)) and not seen.reaches(dot, hlc, here)
 
 
 def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
     """What both cover: a sweep that continues at another replica can end only with operations that this replica holds."""
-    return VersionVector((origin, min(sequence, vector[origin])) for origin, sequence in target.items())
+    return VersionVector((origin, min(sequence, vector.bound(origin))) for origin, sequence in target.items())

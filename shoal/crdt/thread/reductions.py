@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, trimming
-from shoal.crdt.thread.events import EVENT, PLACE_BYTES
+from shoal.crdt.thread.events import EVENT, PLACE_BYTES, dot_of, hlc_of
 
 REDUCTION = b"K\x01"
 SNAPSHOTS_KEPT = 8
@@ -69,17 +69,21 @@ def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
         rows.delete(row)
 
 
-def usable(rows: Rows, reducer: str, version: int, *, until: bytes | None = None) -> Iterator[Snapshot]:
-    """The snapshots up to position `until` in which no event has changed its place since, the latest first."""
+def usable(rows: Rows, reducer: str, version: int, here: VersionVector, *, until: bytes | None = None) -> Iterator[Snapshot]:
+    """The snapshots up to position `until` in which no event has changed its place since, the latest first.
+
+    `here` is the replica's vector.
+    """
     prefix = _prefix(reducer) + version.to_bytes(8, "big")
     contested, ends = claims.contested(rows), trimming.ends(rows)
-    trimmed, last = trimming.covered(ends), max(ends, default=b"")
+    last = max(ends, default=b"")
     for row, stored in rows.scan(prefix, reverse=True):
         position = row[len(prefix) :]
         if until is None or position <= until:
             packed, _, value = _decode(stored)
             vector = VersionVector.unpack(packed)
-            if vector.dominates(contested) and vector.dominates(trimmed) and last <= position[:PLACE_BYTES]:
+            moved = all(vector.reaches(Dot(*entry), None, here) for entry in contested.items())
+            if moved and last <= position[:PLACE_BYTES] and all(vector.reaches(dot_of(e), hlc_of(e), here) for e in ends):
                 yield Snapshot(position, vector, value)
 
 
@@ -93,8 +97,8 @@ def holds(rows: Rows, snapshot: Snapshot, vector: VersionVector, *, floor_hlc: i
     for scanned, (row, _) in enumerate(rows.scan(EVENT, after=start)):
         if row[1:] > snapshot.position:
             return True
-        dot = Dot.unpack(row[9 : 9 + DOT_BYTES])
-        if scanned == scan_rows_max or (vector.covers(dot) and not snapshot.vector.covers(dot)):
+        dot, hlc = dot_of(row[1:]), hlc_of(row[1:])
+        if scanned == scan_rows_max or (vector.reaches(dot, hlc, vector) and not snapshot.vector.reaches(dot, hlc, vector)):
             return False
     return True
 

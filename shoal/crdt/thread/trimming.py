@@ -94,7 +94,7 @@ def cut(
     count = size = 0
     more = False
     for issue in events.issues(rows, after=after + _NTH_MAX if after else None):
-        if not context.covers(issue.dot) or not goes(issue, count, size):
+        if context.bound(issue.dot.origin) < issue.dot.sequence or not goes(issue, count, size):
             break
         if among(issue.place):
             if more := count >= events_max:
@@ -160,5 +160,5 @@ def check(trim: Trim, applied: VersionVector) -> None:
         raise ValueError("it names no operations")
     if len({end[HLC_BYTES : HLC_BYTES + ORIGIN_BYTES] for end in trim.ends}) != len(trim.ends):
         raise ValueError("it names an origin twice")
-    if not all(applied.covers(dot_of(end)) for end in trim.ends):
+    if not applied.accepts(covered(trim.ends)):
         raise ValueError("it trims events that its origin had not applied")

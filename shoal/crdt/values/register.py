@@ -98,7 +98,7 @@ def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
 
 
 def _replaces(stamp: Stamp, seen: VersionVector, dot: Dot) -> bool:
-    return dot == stamp.dot or (seen.covers(dot) and stamp.context.covers(dot))
+    return dot == stamp.dot or (seen.covers(dot) and stamp.context.bound(dot.origin) >= dot.sequence)
 
 
 def entries(rows: Rows) -> list[AssignedValue]:
@@ -152,11 +152,12 @@ def context_in(live: Iterable[AssignedValue]) -> VersionVector:
     return VersionVector(greatest)
 
 
-def clipped(context: VersionVector, applied: VersionVector) -> VersionVector:
-    """The part of a context that a replica at `applied` may issue."""
+def clipped(context: VersionVector, applied: VersionVector, live: Iterable[AssignedValue]) -> VersionVector:
+    """The part of a context that a replica at `applied` may issue. It had applied the `live` siblings, whoever issued them."""
     if applied.dominates(context):
         return context
-    return VersionVector((origin, min(sequence, applied[origin])) for origin, sequence in context.items())
+    held = context_in(live)
+    return VersionVector((o, min(sequence, max(applied[o], held[o]))) for o, sequence in context.items())
 
 
 def context_entries(context: VersionVector) -> Entries:

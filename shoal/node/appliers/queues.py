@@ -27,7 +27,7 @@ def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
 def _check_purge(stamp: Stamp, change: queue.Purge) -> None:
     _check(change.queue, ids=change.ids)
     # Only then does every replica hold all that it covers before it.
-    if not stamp.context.dominates(VersionVector(change.context)):
+    if not stamp.context.accepts(VersionVector(change.context)):
         raise BadOperation("it forgets entries that its origin had not applied", reason="content")
 
 

@@ -231,11 +231,18 @@ class Collector:
 
     async def _stable(self, entry: GarbageEntry, waits: dict[str, None]) -> bool:
         assert self._replicas is not None
-        vector = self._partitions.load(entry.partition).vector
+        partition = self._partitions.load(entry.partition)
+        vector, dot = partition.vector, entry.dot
         await self._commit.wait_durable(self._partitions.written(entry.partition))
         others = self._replicas.holdings(entry.partition)
         holdings = [Holding(vector, vector), *others.values()]
-        waiting = stability.advanced(self._waiting.get(entry.key) or Waiting(entry.dot), holdings)
+        floor = partition.retired.summary.floor
+        if dot.origin not in vector and floor:  # It was retired: who has applied all retirements holds it.
+            if any(holding.whole is None or not holding.whole.dominates(floor) for holding in holdings):
+                waits.update(dict.fromkeys(name for name, holding in others.items() if not holding.vector.dominates(floor)))
+                return False
+            dot = Dot(*floor.entries()[0])
+        waiting = stability.advanced(self._waiting.get(entry.key, Waiting(dot))._replace(dot=dot), holdings)
         if stability.is_stable(waiting, holdings):
             self._waiting.pop(entry.key, None)
             return True

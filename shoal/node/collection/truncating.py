@@ -23,7 +23,7 @@ from shoal.cluster.stability import Holding
 from shoal.cluster.truncation import Terms
 from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, ShoalError
 from shoal.node.collection import answers
@@ -74,6 +74,7 @@ class Truncator:
         self._keep_ms = int(config.log_keep_s * 1000)
         self._forget_ms = int(config.forget_after_s * 1000)
         self._bytes_max = config.log_bytes_max
+        self._retired_max = config.retired_origins_max
         self._look_s = min(_LOOK_S_MAX, max(config.tick_s, config.log_keep_s / 4))
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
@@ -165,6 +166,7 @@ class Truncator:
         others = self._replicas.holdings(number).values()
         owners = [Holding(vector, vector), *others]
         more = self._truncate(partition, owners)
+        self._truncate_retired(partition)
         expired = self._expiry.expired(number, owners, self._now_ms())
         if expired.rows:
             self._commit.write(expired.rows)
@@ -184,6 +186,30 @@ class Truncator:
             self._unreclaimed += before - partition.log_bytes
         self._sizes[partition.number] = partition.log_bytes
         return more
+
+    def _truncate_retired(self, partition: Partition) -> None:
+        """Truncate the logs of the origins that were retired first. All owners hold these."""
+        now_ms, number = self._now_ms(), partition.number
+        is_over = self._is_over or partition.retired.summary.remembered > self._retired_max
+        terms = Terms(self._keep_ms, self._forget_ms, is_over)
+        prefix = keys.retired_log(number)
+        for key, _ in list(self._storage.scan(prefix + b"\x00", successor(prefix), limit=_YOUNG_MAX)):
+            origin = Origin(key[-ORIGIN_BYTES:])
+            found = partition.retired.find(origin)
+            if found is None or (wall_ms_of(found.tip.hlc) + self._keep_ms > now_ms and not terms.is_over):
+                return
+            held = truncation.Reach(found.sequence, found.sequence, found.sequence)
+            run = self._run_of(partition, origin, held, terms, now_ms=now_ms, room=_ROWS_MAX, size=_BYTES_MAX)
+            if run is None:
+                return
+            rows: dict[bytes, bytes | None] = {}
+            ranges: list[tuple[bytes, bytes]] = []
+            self._delete(partition, origin, run, rows, ranges)
+            if run.base.sequence == found.sequence:
+                rows[keys.base(number, origin)] = rows[key] = None
+                rows[keys.retired(number, origin)] = found._replace(is_logged=False).pack()
+            self._commit.write(rows, ranges)
+            self.truncated += len(run.operations)
 
     def _delete(
         self,

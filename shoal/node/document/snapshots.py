@@ -11,12 +11,14 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import LiveDocument
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, TooLarge
 from shoal.node.document.compacting import check_whole
 from shoal.node.document.generations import DocumentGenerations
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
+
+_HLC_BYTES = 8  # At the beginning of a position.
 
 
 class Snapshots:
@@ -50,30 +52,35 @@ class Snapshots:
             raise InvalidValue(
                 f"this is not a moment of a document ({error}). Use the value that `snapshot` returned."
             ) from None
-        if not view.vector.dominates(then):
+        if not view.vector.accepts(then):
             raise SessionBehind(
                 "this node does not yet have everything that existed at that moment. Try again soon, or on another node."
             )
         check_whole(view.rows, view.target)
         covered = compaction.covered(view.rows)
-        if not then.dominates(covered):
+        if not all(then.reaches(Dot(*entry), None, view.vector) for entry in covered.items()):
             raise HistoryCompacted(
                 f"the past of document {view.target.name!r} was compacted, and that moment is before the compaction. "
                 "Nothing was written. Read the current document, or take snapshots more often."
             )
+
+        def known(position: bytes) -> bool:
+            return then.reaches(document.dot_of(position), int.from_bytes(position[:_HLC_BYTES], "big"), view.vector)
+
         updates = [each.merged for each in compaction.standing(view.rows)]
         for position, update in compaction.uncovered(view.rows, covered):
-            if then.covers(document.dot_of(position)):
+            if known(position):
                 updates.append(update)
             if len(updates) > self._config.document_history_updates_max:
                 raise TooLarge(
                     f"more than {self._config.document_history_updates_max} updates lie before that moment "
                     "(document_history_updates_max), too many to build the document from. Read the current document."
                 )
-        updates.append(document.withdrawn(view.rows, known=lambda position: then.covers(document.dot_of(position))))
+        updates.append(document.withdrawn(view.rows, known=known))
         roots = document.roots(view.rows)
         live = LiveDocument(
             bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max, updates=updates, roots=roots
         )
-        known = {name for name in roots if any(then.covers(dot) for dot in document.declared_by(view.rows, name))}
-        return requests.DocumentJson(msgspec.json.encode({k: v for k, v in live.to_json().items() if k in known}))
+        declared = {name: document.declared_by(view.rows, name) for name in roots}
+        shown = {name for name, dots in declared.items() if any(then.reaches(dot, None, view.vector) for dot in dots)}
+        return requests.DocumentJson(msgspec.json.encode({k: v for k, v in live.to_json().items() if k in shown}))

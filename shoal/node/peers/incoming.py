@@ -27,7 +27,7 @@ from shoal.crdt.values import ormap
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node import blobs
-from shoal.node.appliers import mutation
+from shoal.node.appliers import mutation, retirement
 from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
@@ -188,15 +188,22 @@ class Incoming:
             return
         batch.take_over()
         place.latest = max(place.latest, tip.hlc)
-        place.take(arrival.dot, tip, arrival.body.knowing())
+        body = arrival.body
+        place.take(arrival.dot, tip, body.knowing())
+        if body.retires:
+            retirement.apply(batch.transaction, place, arrival.dot, hlc=body.hlc, wall_ms=body.wall_ms, retires=body.retires)
         batch.received.applied.append(arrival)
 
     def _apply(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip:
         shipment, body, dot = arrival
         own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
+        if not before.sequence:
+            _check_retired(arrival, place)
         if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
             raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
+        if body.retires:
+            retirement.check(place, dot, body.retires, own=self._incarnation.current)
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         try:
@@ -211,7 +218,7 @@ class Incoming:
         if body.key is not None:
             self.on_keyed(number)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
-            stamp = Stamp(dot, body.hlc, body.wall_ms, place.vector, nth)
+            stamp = Stamp(dot, body.hlc, body.wall_ms, place.shown, nth)
             self._change(batch, number, stamp, change, beside, fresh)
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
         return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
@@ -340,6 +347,24 @@ def _check_body(arrival: Arrival, before: Tip) -> None:
         raise _bad(arrival, "its wall time is beyond all clocks", "content")
     if body.key is not None:
         check_key("idempotency key", body.key)
+
+
+def _check_retired(arrival: Arrival, place: Ahead) -> None:
+    """Check an operation of an origin that has no tip here.
+
+    Raises:
+        BadOperation: the origin was retired, or may have been and is forgotten.
+    """
+    found = place.retired.find(arrival.dot.origin)
+    if found is not None:
+        raise _bad(
+            arrival,
+            f"its origin was retired after operation {found.sequence}: a copy of the directory still writes under it, or an "
+            "old directory was put back",
+            "retired",
+        )
+    if arrival.body.hlc <= place.retired.summary.forgotten_hlc:
+        raise _bad(arrival, "its origin was retired, so long ago that this node has forgotten it", "retired")
 
 
 def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:

@@ -119,12 +119,12 @@ class Outgoing:
 
     def truncated(self, ranges: Iterable[Range]) -> list[tuple[int, VersionVector]]:
         """The partitions, with their bases, of which a range begins with operations that have left the log."""
-        found: dict[int, VersionVector] = {}
+        found: dict[int, dict[Origin, int]] = {}
         for number, origin, first, _ in ranges:
             base = self._partitions.load(number).base
             if base[Origin(origin)] >= first:
-                found[number] = base
-        return list(found.items())
+                found.setdefault(number, dict(base))[Origin(origin)] = base[Origin(origin)]  # It may be a retired one.
+        return [(number, VersionVector(base)) for number, base in found.items()]
 
     def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
         """The time at which the oldest of these operations was issued, by its issuer's clock; None if it is not known.

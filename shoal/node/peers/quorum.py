@@ -110,9 +110,10 @@ class Quorum:
             return
         if self._is_lost(partition, wanted, question):
             raise BookmarkLost(
-                "all nodes of the cluster are reachable, but none holds the operations that the bookmark names: the "
-                "nodes that acknowledged them have lost "
-                "them. Nothing was written. Read with stale=True to continue from the existing state."
+                "all nodes of the cluster are reachable, but none knows the operations that the bookmark names: the nodes that "
+                "acknowledged them have lost them, or the bookmark is so old that the openings it names are retired and "
+                "forgotten (forget_after_s, retired_origins_max). Nothing was written. Read with stale=True to continue from "
+                "the existing state."
             )
         unreachable = [member.address for member in self.members.all if member.outlet is None]
         raise SessionBehind(

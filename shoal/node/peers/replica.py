@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shoal.cluster.limits import Limits, SnapshotLimits
 from shoal.config import Config
-from shoal.crdt.dot import Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
 
@@ -33,6 +33,14 @@ class NodeReplica:
     def partitions(self) -> Iterable[int]:
         """See `Replica.partitions`."""
         return self._partitions.holding()
+
+    def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
+        """See `Replica.retirements`."""
+        retired = self._partitions.load(partition).retired
+        if known.dominates(retired.summary.floor):
+            return NOTHING_SEEN, NOTHING_SEEN
+        rows = list(retired.all())
+        return VersionVector((o, row.sequence) for o, row in rows), VersionVector((o, row.time) for o, row in rows)
 
     def own_origin(self) -> Origin | None:
         """See `Replica.own_origin`."""

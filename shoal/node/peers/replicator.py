@@ -144,6 +144,7 @@ class Replicator:
             owed=incarnation.owed,
             marks=self._marking.load(),
         )
+        database.partitions.on_retired = self._protocol.retired
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
         self._mender = ReadRepairer(
             database,

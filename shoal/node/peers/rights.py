@@ -60,6 +60,16 @@ class Rights:
                     async with self._lock(target):
                         await self._provide(target, amount)
 
+    async def gather(self, target: Target) -> None:
+        """Draw all rights of past openings of this directory.
+
+        Raises:
+            ShoalError: that is not possible now; a draw that was written does not count.
+        """
+        async with self._lock(target):
+            if self._database.budgets.over(self._database.document(target).rows):
+                await self._draw(target, requests.DrawRights(target.space, target.name, 0))
+
     async def spread(self, target: Target) -> bool:
         """Get this node its share ahead of need; False if that must wait until every owner is linked.
 

@@ -18,10 +18,11 @@ from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.clock import is_plausible
-from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin
 from shoal.errors import BadOperation, InvalidName
 from shoal.names import check_name
 from shoal.node.collection import garbage
+from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
@@ -34,9 +35,10 @@ _HEAD_BYTES = 3  # Of each key: the table and the partition.
 class Content(NamedTuple):
     """What a checked snapshot holds."""
 
-    tips: dict[Origin, Tip]
+    tips: dict[Origin, Tip]  # Those of retired origins too.
     bases: dict[Origin, Tip]
     starts: list[bytes]  # The first key of each piece, after the number of its table.
+    summary: Summary  # Of what is retired there.
 
 
 class Checker:
@@ -49,7 +51,7 @@ class Checker:
         self._last = b""  # The last key, after the number of its table.
         self._object = b"\xff"  # The prefix of the last object's rows, or the key of the last one that was listed.
         self._ends: dict[Origin, Tip] = {}  # The last operation of each log so far, or its base.
-        self._content = Content({}, {}, [])
+        self._content = Content({}, {}, [], Summary())
 
     def take(self, packed: bytes) -> list[Row]:
         """Check the next piece, and return its rows.
@@ -100,6 +102,8 @@ class Checker:
             self._log(key, value)
         elif table in (keys.VECTOR, keys.BASE):
             self._tip(key, value)
+        elif table == keys.RETIRED:
+            self._retired(key, value)
         elif table == keys.LISTED:
             self._place(key)
         elif table == keys.GARBAGE:
@@ -126,6 +130,20 @@ class Checker:
             raise self._bad(f"the base of {origin.hex()} is above its vector")
         self._content.bases[origin] = self._ends[origin] = tip
 
+    def _retired(self, key: bytes, value: bytes) -> None:
+        origin = Origin(key[_HEAD_BYTES:])
+        if origin == HORIZON:
+            self._content = self._content._replace(summary=Summary.unpack(value))
+        elif len(origin) == ORIGIN_BYTES:
+            found = Retirement.unpack(value)
+            if origin in self._content.tips or not is_plausible(max(found.tip.hlc, found.time), seen=self._clock):
+                raise self._bad(f"it cannot have retired {origin.hex()}")
+            self._content.tips[origin] = found.tip
+            if not found.is_logged:
+                self._ends[origin] = found.tip
+        elif not key[_HEAD_BYTES:].startswith(HORIZON):
+            raise self._bad(f"the row {key[:40].hex()} is of no retired origin")
+
     def _log(self, key: bytes, value: bytes) -> None:
         if len(key) != _HEAD_BYTES + DOT_BYTES or len(value) <= CHAIN_BYTES:
             raise self._bad(f"the row {key[:40].hex()} is no operation")
@@ -142,8 +160,13 @@ class Checker:
 
 
 def lacking(content: Content, ours: Mapping[Origin, Tip]) -> Dot | None:
-    """An operation that is held here, whose tips are `ours`, and is not in the snapshot; None if it dominates."""
+    """An operation that is held here, whose tips are `ours`, and is not in the snapshot; None if it dominates.
+
+    What the snapshot's node has retired and forgotten counts as held: it refuses operations that are not later.
+    """
     for origin, tip in ours.items():
+        if origin not in content.tips and tip.hlc <= content.summary.forgotten_hlc:
+            continue
         if content.tips.get(origin, NO_TIP).sequence < tip.sequence:
             return Dot(origin, tip.sequence)
     return None
@@ -166,7 +189,7 @@ def differing(
 
 def _chain(storage: Storage, number: int, content: Content, dot: Dot, only: list[Row] | None) -> bytes | None:
     """The chain hash after an operation that the snapshot covers; None if it left the log there."""
-    for tip in (content.tips[dot.origin], content.bases.get(dot.origin, NO_TIP)):
+    for tip in (content.tips.get(dot.origin, NO_TIP), content.bases.get(dot.origin, NO_TIP)):
         if tip.sequence == dot.sequence:
             return tip.chain
     key = keys.log(number, dot)

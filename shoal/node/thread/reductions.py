@@ -53,7 +53,7 @@ class Reductions:
         cursor = Cursor.unpack(request.cursor)
         assert cursor.sweep is not None  # As checked.
         position, vector = cursor.sweep.after, cursor.vector.join(cursor.sweep.target)
-        if not stamp.context.dominates(vector):
+        if not stamp.context.accepts(vector):
             raise NotReady("this replica lacks some of the events in the snapshot. Nothing was written. Try again.")
         if rows.get(EVENT + position) is None:
             raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
@@ -75,7 +75,7 @@ class Reductions:
         """
         _check_reducer(request.reducer, request.version)
         until = None if request.until is None else position_of(request.until)
-        for found in reductions.usable(view.rows, request.reducer, request.version, until=until):
+        for found in reductions.usable(view.rows, request.reducer, request.version, view.vector, until=until):
             # The HLC of an event is at or above its wall time, and so is that of its snapshot.
             if request.until_ms is not None and wall_ms_of(int.from_bytes(found.position[:8], "big")) > request.until_ms:
                 continue

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import events, journal, retention, trimming
 from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
@@ -21,6 +22,7 @@ from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.names import check_name
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import position_of
+from shoal.node.target import target_of
 from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents, TrimReport
 
 _SLICE = 512
@@ -39,10 +41,14 @@ Planning = Generator[None, None, Plan]
 
 
 class Retentions:
-    """The handler of trims and retention. A `Trim` is carried out as a plan and many `TrimEvents`."""
+    """The handler of trims and retention. A `Trim` is carried out as a plan and many `TrimEvents`.
 
-    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
+    `shown` returns the vector of a partition for clients.
+    """
+
+    def __init__(self, config: Config, now_ms: Callable[[], int], *, shown: Callable[[int], VersionVector]) -> None:
         self._config = config
+        self._shown = shown
         self._now_ms = now_ms
         self.checks: Checks = {Trim: self._check, TrimEvents: self._check_piece, SetRetention: self._check_rule}
         self.writers: Writers = {TrimEvents: self._trim, SetRetention: self._set}
@@ -73,7 +79,7 @@ class Retentions:
 
     def _trim_all(self, rows: Callable[[], Rows], request: Trim) -> Upkeep:
         """Plan step by step, then trim piece by piece. Each piece takes the events that are there by then."""
-        plan = yield from planned(rows, request, self._now_ms())
+        plan = yield from planned(rows, lambda: self._shown(target_of(request).partition), request, self._now_ms())
         if request.dry_run or not plan.events:
             return TrimReport(plan.events, plan.bytes, request.dry_run)
         events = size = 0
@@ -91,7 +97,7 @@ class Retentions:
             return issue.place < request.before
 
         def among(place: bytes) -> bool:
-            return cursor is None or journal.got(cursor, place)
+            return cursor is None or journal.got(cursor, place, context.stamp.context)
 
         events_max = self._config.trim_events_max
         cut = trimming.cut(context.rows, context.stamp.context, goes, events_max=events_max, among=among, after=request.after)
@@ -123,7 +129,7 @@ def check_reach(view: View, cursor: Cursor, thread: str) -> None:
     Raises:
         JournalTrimmed: events that it had not read were trimmed.
     """
-    hlc = journal.missed(view.rows, cursor)
+    hlc = journal.missed(view.rows, cursor, view.vector)
     if hlc is not None:
         raise JournalTrimmed(
             f"the journal of {thread!r} was trimmed, and this reader had not read all of the removed events. "
@@ -132,8 +138,8 @@ def check_reach(view: View, cursor: Cursor, thread: str) -> None:
         )
 
 
-def planned(rows: Callable[[], Rows], request: Trim, now_ms: int) -> Planning:
-    """Plan a trim; each step takes a bounded time. `rows` gives the thread's rows as they are now."""
+def planned(rows: Callable[[], Rows], here: Callable[[], VersionVector], request: Trim, now_ms: int) -> Planning:
+    """Plan a trim; each step takes a bounded time. `rows` and `here` give the thread's rows and the replica's vector."""
     before = b"\xff" * PLACE_BYTES
     if request.before is not None:
         before = min(before, position_of(request.before)[:PLACE_BYTES])
@@ -150,7 +156,7 @@ def planned(rows: Callable[[], Rows], request: Trim, now_ms: int) -> Planning:
             place = row[1 : 1 + PLACE_BYTES]
             if place >= before:
                 return Plan(before, count, size)
-            if cursor is None or journal.got(cursor, place):
+            if cursor is None or journal.got(cursor, place, here()):
                 count, size = count + 1, size + len(stored)
         if len(some) < _SLICE:
             return Plan(before, count, size)

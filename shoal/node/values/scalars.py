@@ -82,7 +82,7 @@ class Registers:
             check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
         # The context always travels in the change, so that applying it needs nothing else.
         seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
-        seen = register.clipped(seen, stamp.context)
+        seen = register.clipped(seen, stamp.context, register.entries(rows))
         change = register.Assign(request.value, register.context_entries(seen), context.implied_key)
         context.apply(change)
         live = register.entries(rows)

@@ -30,9 +30,11 @@ from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.garbage import Collector, What
 from shoal.node.collection.generations import Generations, split
 from shoal.node.partitions import Partitions
+from shoal.node.retired import RetiredOrigins
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.integrity import unreadable
+from shoal.node.verification.remains import is_whole
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold
 from shoal.node.verification.report import Logged, Object, ObjectPlace
 from shoal.storage import keys
@@ -110,7 +112,7 @@ class Rebuilder:
                 if await self._is_too_large(place):
                     return Outcome.TOO_LARGE
                 partition = self._partitions.load(place.partition)
-                if partition.base:
+                if not is_whole(self._storage, place.partition):
                     return self._looked_at(place)
                 vector = partition.vector
                 entries = [entry async for entry in self._entries(place, vector)]
@@ -157,7 +159,8 @@ class Rebuilder:
 
     async def _entries(self, place: ObjectPlace, vector: VersionVector) -> AsyncIterator[_Changes]:
         """The operations that changed the object."""
-        for origin, last in sorted(vector.items()):
+        retired = RetiredOrigins(self._storage, place.partition).all()
+        for origin, last in sorted({**vector, **{origin: found.sequence for origin, found in retired}}.items()):
             first = 1
             while first <= last:
                 stop = min(first + _SLICE - 1, last)

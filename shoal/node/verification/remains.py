@@ -23,6 +23,7 @@ from shoal.errors import StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.generations import split
+from shoal.node.retired import RetiredOrigins
 from shoal.node.verification.replay import Folded
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
 from shoal.storage import keys
@@ -31,9 +32,16 @@ from shoal.storage.keys import Kind
 
 
 def bases(storage: Storage, partition: int) -> dict[Origin, Tip]:
-    """The last operation of each origin that has left the log."""
+    """The last operation of each origin that has left the log; without origins that are retired and forgotten."""
     prefix = keys.base(partition)
-    return {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    found = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    retired = RetiredOrigins(storage, partition)
+    return {**found, **{origin: row.tip for origin, row in retired.all() if not row.is_logged}}
+
+
+def is_whole(storage: Storage, partition: int) -> bool:
+    """Whether the log holds everything that was ever applied."""
+    return not bases(storage, partition) and not RetiredOrigins(storage, partition).forgotten
 
 
 def standing(stored: Mapping[ObjectPlace, Mapping[bytes, bytes]], logged: list[Logged], report: Report) -> Folded:

@@ -31,6 +31,7 @@ from shoal.node.appliers import mutation
 from shoal.node.catalog import status_flaws
 from shoal.node.collection.generations import split
 from shoal.node.items import indexes
+from shoal.node.retired import RetiredOrigins
 from shoal.node.verification import remains
 from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
@@ -59,7 +60,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
         stored = _objects(storage, partition, report)
         report.partitions += bool(logged or stored)
         report.objects += len(stored)
-        if based:
+        if not remains.is_whole(storage, partition):
             folded = remains.standing(stored, logged, report)
             remains.check_keys(storage, partition, logged, based, report)
             truncated.add(partition)
@@ -74,7 +75,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
             if place in folded.alive:
                 found = Object(storage, place, folded.current(place))
                 check_object(found, rows, report, config)
-                if based:
+                if partition in truncated:
                     remains.check_rows(found, report)
                 if place.kind is Kind.THREAD and (of := _status(found)) is not None:
                     statuses[place.space, place.name] = of
@@ -110,6 +111,7 @@ def _log(storage: Storage, partition: int, based: Mapping[Origin, Tip], report: 
             yield Logged(partition, hlc, dot, body)
     prefix = keys.vector(partition)
     recorded = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    recorded.update((origin, row.tip) for origin, row in RetiredOrigins(storage, partition).all())
     for origin in sorted(recorded.keys() | ends.keys()):
         tip, end = recorded.get(origin, NO_TIP), ends.get(origin, NO_TIP)
         if (tip.sequence, tip.hlc, tip.chain, tip.logged) != (end.sequence, end.hlc, end.chain, end.logged):

@@ -61,6 +61,18 @@ class Changelog:
             self._all_loaded = True
         return self._partitions.vectors()
 
+    def shown(self, number: int) -> VersionVector:
+        """The operations applied in a partition, as a position covers them."""
+        return self._partitions.load(number).shown
+
+    def target(self, number: int, seen: VersionVector) -> VersionVector | None:
+        """The operations applied in a partition, with those of retired origins that `seen` lacks; None if these are gone."""
+        partition = self._partitions.load(number)
+        lacking = partition.retired.lacking(seen)
+        if lacking is None or any(partition.base[origin] > seen[origin] for origin, _ in lacking):
+            return None
+        return VersionVector({**partition.vector, **{origin: found.sequence for origin, found in lacking}})
+
     def scope(self, watch: requests.Watch) -> set[int] | None:
         """The partitions that hold objects of a watch; None if it has more than `SCOPE_NAMES_MAX` objects."""
         found: set[int] = set()

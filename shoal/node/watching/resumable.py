@@ -64,6 +64,7 @@ class ResumableWatch(Subscriber):
         self._changelog = changelog
         self._begun = Position.unpack(watch.after) if watch.after else None
         self._here = changelog.vectors()  # The operations that were applied before; later ones come by `tell`.
+        self._shown = {number: changelog.shown(number) for number in self._here}
         self._at = Position() if self._begun is None else self._begun.copy()  # The position after all taken pushes.
         self._plan: deque[int] = deque()  # Partitions whose log must still be read.
         self._reading: dict[int, VersionVector] = {}  # How far each was read.
@@ -74,11 +75,19 @@ class ResumableWatch(Subscriber):
         numbers = sorted(self._here if scope is None else scope & self._here.keys())
         if self._begun is None:
             for number in numbers:
-                self._at.join(number, self._here[number])
+                self._at.join(number, self._shown[number])
             self._lead.append(Watching(self._at.pack()))
             return
         self._plan.extend(sorted({*numbers, *(self._here.keys() & set(self._begun.partitions))}))
-        missing = sum(sum(map(len, self._here[number].missing(self._at.vector(number)).values())) for number in self._plan)
+        self._targets: dict[int, VersionVector] = {}
+        missing = 0
+        for number in self._plan:
+            target = changelog.target(number, self._at.vector(number))
+            if target is None:
+                self._reset("the log no longer holds all changes that this watch has not seen")
+                return
+            self._targets[number] = target
+            missing += sum(map(len, target.missing(self._at.vector(number)).values()))
         if missing > config.watch_replay_operations_max:
             self._reset(f"the watch is {missing} operations behind, more than {config.watch_replay_operations_max}")
 
@@ -138,7 +147,7 @@ class ResumableWatch(Subscriber):
     def _read_on(self) -> None:
         """Read a slice of the log."""
         number = self._plan[0]
-        target = self._here[number]
+        target = self._targets[number]
         seen = self._reading.get(number, self._at.vector(number))
         found = self._changelog.since(number, seen, target, limit=_SLICE)
         if found is None:
@@ -171,7 +180,7 @@ class ResumableWatch(Subscriber):
     def _reset(self, reason: str) -> None:
         """Drop all waiting changes, and queue one Reset instead."""
         for number in self._plan:
-            self._at.join(number, self._here[number])
+            self._at.join(number, self._shown[number])
         for told in (*self._read, *self._live):
             self._at.join(told.change.partition, told.seen)
         self._plan.clear()

@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -21,12 +21,12 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock
 from shoal.crdt.document import document
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unsupported
 from shoal.names import check_name
 from shoal.node import blobs
-from shoal.node.appliers import mutation
+from shoal.node.appliers import mutation, retirement
 from shoal.node.appliers.mutation import FencedMutation, Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
@@ -34,7 +34,7 @@ from shoal.node.collection.generations import Generations
 from shoal.node.environment import Environment
 from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.target import Target, target_of
 from shoal.node.thread.fencing import DRIVING
 from shoal.node.transaction import Transaction
@@ -200,6 +200,31 @@ class Issuer:
             return number
         return self._commit.written
 
+    def retire(self, number: int, origins: Iterable[Origin]) -> None:
+        """Retire these origins in a partition, by an operation that changes nothing else. The caller has checked that it may.
+
+        Raises:
+            ShoalError: the operation cannot be written now; nothing was.
+        """
+        partition, transaction = self._partitions.load(number), Transaction(self._storage)
+        stamp = self._stamp(transaction, partition)
+        dot, before = stamp.dot, partition.tip(stamp.dot.origin)
+        retires: list[tuple[bytes, int]] = [(origin, partition.tip(origin).sequence) for origin in sorted(origins)]
+        context = partition.vector.context_of(dot.origin)
+        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, None, mutation.encode([]), retires=retires))
+        chain = operation.chain(before.chain, number, dot, body)
+        transaction.put(keys.log(number, dot), operation.LogEntry(chain, body).pack())
+        ahead = Ahead(partition)
+        ahead.take(dot, before.after(dot.sequence, stamp.hlc, chain, body), partition.vector)
+        retirement.apply(transaction, ahead, dot, hlc=stamp.hlc, wall_ms=stamp.wall_ms, retires=retires)
+        for origin, moved in ahead.tips.items():
+            transaction.put(keys.vector(number, origin), moved.pack())
+        ahead.written(self._commit.write(transaction.rows))
+        self.operations += 1
+        transaction.written()
+        if self.on_logged is not None:
+            self.on_logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
+
     def _issue(self, writing: _Writing) -> Issued:
         located, transaction, partition = writing.located, writing.transaction, writing.partition
         stamp, endings = self._stamp(transaction, partition), partition.endings
@@ -242,13 +267,13 @@ class Issuer:
         origin = self._incarnation.origin(transaction)
         wall_ms = max(0, min(now_ms, END_MS - 1))  # Peers reject times outside this range.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
-        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.vector)
+        return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.shown)
 
     def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.LogEntry:
         """Write the operation with everything that it changed; only then update memory."""
         transaction, partition, key = writing.transaction, writing.partition, writing.key
         dot = stamp.dot
-        context = stamp.context.context_of(dot.origin)
+        context = partition.vector.context_of(dot.origin)
         receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
         before = partition.tip(dot.origin)

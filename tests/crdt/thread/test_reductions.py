@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events, journal, reductions
 from shoal.crdt.thread.events import EVENT
@@ -49,7 +50,7 @@ def deciding(choose: Choose) -> Decide:
 def check(choose: Choose) -> None:
     for replica in check_converges(choose, apply, deciding(choose)):
         for version in range(2):
-            for found in reductions.usable(replica.rows, "sum", version):
+            for found in reductions.usable(replica.rows, "sum", version, replica.vector):
                 unseen = [made.stamp.hlc for made in replica.applied if not found.vector.covers(made.stamp.dot)]
                 floor = min(unseen, default=None)
                 if reductions.holds(replica.rows, found, replica.vector, floor_hlc=floor, scan_rows_max=10**6):
@@ -93,10 +94,12 @@ def test_only_the_last_few_positions_of_the_greatest_version_are_kept() -> None:
     for position in positions:
         replica.issue([Reduce("sum", 3, position, replica.vector.pack(), b"")], wall_ms=20)
     replica.issue([Reduce("sum", 2, positions[0], replica.vector.pack(), b"")], wall_ms=20)
-    kept = [found.position for found in reductions.usable(replica.rows, "sum", 3)]
+    kept = [found.position for found in reductions.usable(replica.rows, "sum", 3, replica.vector)]
     assert kept == positions[::-1][: reductions.SNAPSHOTS_KEPT]
-    assert list(reductions.usable(replica.rows, "sum", 2)) == []
-    assert [found.position for found in reductions.usable(replica.rows, "sum", 3, until=positions[-2])] == kept[1:]
+    assert list(reductions.usable(replica.rows, "sum", 2, replica.vector)) == []
+    assert [found.position for found in reductions.usable(replica.rows, "sum", 3, replica.vector, until=positions[-2])] == kept[
+        1:
+    ]
     assert reductions.reducers(replica.rows) == {"sum"}
 
 
@@ -118,5 +121,5 @@ def test_reducers_with_names_that_begin_alike_keep_their_own() -> None:
     stamp = replica.applied[0].stamp
     for number, name in enumerate(["a", "ab"]):
         reductions.apply(rows, stamp, Reduce(name, number, position, b"", name.encode()))
-    assert [found.value for found in reductions.usable(rows, "a", 0)] == [b"a"]
-    assert [found.value for found in reductions.usable(rows, "ab", 1)] == [b"ab"]
+    assert [found.value for found in reductions.usable(rows, "a", 0, VersionVector())] == [b"a"]
+    assert [found.value for found in reductions.usable(rows, "ab", 1, VersionVector())] == [b"ab"]

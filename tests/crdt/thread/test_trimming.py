@@ -162,13 +162,13 @@ def test_a_reader_is_told_if_something_went_that_it_had_not_got(read: int, misse
     replica = filled(5)
     cursor = page(replica, Cursor(), read).cursor
     trim(replica, 3)
-    assert (journal.missed(replica.rows, cursor) is not None) == missed
+    assert (journal.missed(replica.rows, cursor, replica.vector) is not None) == missed
 
 
 def test_a_reader_that_begins_is_told_nothing() -> None:
     replica = filled(5)
     trim(replica, 3)
-    assert journal.missed(replica.rows, Cursor()) is None
+    assert journal.missed(replica.rows, Cursor(), replica.vector) is None
     assert [event.payload for event in page(replica, Cursor(), 9).events] == [b"\x03", b"\x04"]
 
 

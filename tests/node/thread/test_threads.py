@@ -80,9 +80,9 @@ class CountingStorage(MemoryStorage):
         return super().get(key)
 
 
-@pytest.mark.parametrize(("saves", "gets"), [(1, 4), (10, 13), (33, 36), (60, 36), (100, 36)])
+@pytest.mark.parametrize(("saves", "gets"), [(1, 5), (10, 14), (33, 37), (60, 37), (100, 37)])
 async def test_a_cold_load_reads_few_rows_whatever_the_history(open_bench: Opener, saves: int, gets: int) -> None:
-    """The thread's generation, the branch, whether the checkpoint was pruned, and at most 33 records."""
+    """The retired origins, the generation, the branch, whether the checkpoint was pruned, and at most 33 records."""
     first = open_bench()
     for number in range(saves):
         await first.space.thread("a").update({"n": number}, append={"messages": [f"message {number} " * 10]})

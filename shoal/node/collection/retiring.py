@@ -1,0 +1,199 @@
+"""Retires the origins of this directory's past openings.
+
+Laws:
+- Only origins of this directory are retired, and only when there are `retire_origins_min` of them, so that a program that
+  opens a store, writes once and closes it pays for an operation now and then. An opening that writes nothing retires nothing.
+- All owners must be linked, and hold what `shoal.cluster.retirement` says. A learner retires nothing. A directory that
+  was a member of a cluster and is opened without peers retires nothing either.
+- Once no partition has anything of an origin, nor a budget rights of it, the directory forgets that it had it.
+- What is left of a retired origin is forgotten after `forget_after_s`, or if a partition has more than `retired_origins_max`.
+- While there is nothing to retire there is no task and no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from shoal.cluster import retirement
+from shoal.cluster.retirement import Step
+from shoal.cluster.stability import Holding
+from shoal.config import Config
+from shoal.crdt.dot import HORIZON, Dot, Origin
+from shoal.crdt.rows import successor
+from shoal.crdt.values.budget import Account
+from shoal.errors import ShoalError
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partition, Partitions
+from shoal.node.replicas import Replicas
+from shoal.node.target import Target
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.keys import Kind
+
+_AT_ONCE = 256  # Origins that one operation retires.
+
+
+class Retiring:
+    """`retire` issues the operation. `left` returns the accounts of past openings that still have rights to a budget."""
+
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        incarnation: Incarnation,
+        retire: Callable[[int, list[Origin]], None],
+        left: Callable[[Target], Iterable[Account]],
+        config: Config,
+        environment: Environment,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._incarnation = incarnation
+        self._retire = retire
+        self._left = left
+        self._config = config
+        self._pause = environment.pause
+        self._now_ms = environment.now_ms
+        self._replicas: Replicas | None = None
+        self._gather: Callable[[Target], Awaitable[object]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._steps: dict[int, Step] = {}  # By partition.
+        self._stopped = False
+        self.retired = 0
+        """Origins, each counted in every partition, in this incarnation."""
+
+    def start(self, replicas: Replicas, gather: Callable[[Target], Awaitable[object]]) -> None:
+        """Begin to retire once this opening has written. `replicas` knows what the other owners hold.
+
+        `gather` moves the rights that past openings have to a budget to this one.
+        """
+        self._replicas, self._gather = replicas, gather
+        self._incarnation.when_begun(self._stir)
+
+    async def stop(self) -> None:
+        """Cancel the work; the next opening continues it. Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _stir(self) -> None:
+        assert self._replicas is not None
+        if self._task is None and not self._stopped and not (self._replicas.size == 1 and self._incarnation.was_member):
+            past = self._incarnation.past_origins()
+            if len(past) >= self._config.retire_origins_min:
+                self._task = asyncio.get_running_loop().create_task(self._run(set(past)))
+
+    async def _run(self, past: set[Origin]) -> None:
+        try:
+            while past and not self._stopped:
+                kept = await self._look(past) if self._may_retire() else past
+                if gone := past - kept:
+                    self._commit.write(self._incarnation.without(gone))
+                past = kept
+                if past:
+                    await asyncio.sleep(self._config.sync_interval_s)
+        except ShoalError:
+            return  # Storage rejects writes or cannot be read. The next opening tries again.
+        finally:
+            self._task = None
+
+    def _may_retire(self) -> bool:
+        replicas = self._replicas
+        assert replicas is not None
+        return replicas.size == 1 or (not self._incarnation.learner and len(replicas.linked) + 1 >= replicas.size)
+
+    async def _look(self, past: set[Origin]) -> set[Origin]:
+        """Retire those of these origins that may be, in all partitions. Returns the others."""
+        kept: set[Origin] = set()
+        for number in self._numbers():
+            found = self._named(number) & past
+            if found:
+                kept |= found - await self._retired_in(self._partitions.load(number), found)
+            kept |= await self._with_rights(number, past)
+            await self._pause()
+        return kept
+
+    def _numbers(self) -> Iterator[int]:
+        """The partitions that hold anything."""
+        start: bytes | None = keys.VECTOR
+        while start is not None:
+            row = next(iter(self._storage.scan(start, successor(keys.VECTOR), limit=1)), None)
+            if row is None:
+                return
+            number = int.from_bytes(row[0][1:3], "big")
+            yield number
+            start = successor(keys.vector(number))
+
+    def _named(self, number: int) -> set[Origin]:
+        prefix = keys.vector(number)
+        return {Origin(key[len(prefix) :]) for key, _ in self._storage.scan(prefix, successor(prefix))}
+
+    async def _retired_in(self, partition: Partition, found: set[Origin]) -> set[Origin]:
+        assert self._replicas is not None
+        await self._commit.wait_durable(partition.written)
+        short = [origin for origin in found if self._is_short(partition, origin)]
+        ends = [Dot(origin, partition.tip(origin).sequence) for origin in sorted(short)]
+        own = Holding(partition.vector, partition.vector)
+        owners = [own, *self._replicas.holdings(partition.number).values()]
+        step = retirement.advanced(self._steps.get(partition.number, Step()), ends, owners)
+        self._steps[partition.number] = step
+        if not retirement.may_retire(step, owners):
+            return set()
+        origins = sorted(end.origin for end in step.ends)[:_AT_ONCE]
+        self._retire(partition.number, origins)
+        del self._steps[partition.number]
+        self.retired += len(origins)
+        self._forget(partition, owners)
+        return set(origins)
+
+    def _forget(self, partition: Partition, owners: list[Holding]) -> None:
+        """Forget the oldest retired origins of a partition, if every owner has retired them."""
+        retired, oldest_ms = partition.retired, self._now_ms() - int(self._config.forget_after_s * 1000)
+        surplus = retired.summary.remembered - self._config.retired_origins_max
+        if surplus <= 0 and retired.summary.oldest_ms >= oldest_ms:
+            return
+        if not all(owner.vector.dominates(retired.summary.floor) for owner in owners[1:]):
+            return
+        rows = sorted(retired.all(), key=lambda row: row[1].time)
+        old = [row for at, row in enumerate(rows) if at < surplus or row[1].wall_ms < oldest_ms]
+        gone = {origin: row for origin, row in old if not row.is_logged}
+        if gone:
+            rest = [row.wall_ms for origin, row in rows if origin not in gone]
+            summary = retired.summary.forgetting(list(gone.values()), min(rest, default=0))
+            written: dict[bytes, bytes | None] = {keys.retired(partition.number, origin): None for origin in gone}
+            self._commit.write({**written, keys.retired(partition.number, HORIZON): summary.pack()})
+            partition.forget(retired.after(summary, {}).written())
+
+    def _is_short(self, partition: Partition, origin: Origin) -> bool:
+        """Whether so little of an origin is still in the log that it need not count against `log_bytes_max`."""
+        base = partition.bases.get(origin)
+        return partition.tip(origin).logged - (0 if base is None else base.logged) <= self._config.retire_log_bytes_max
+
+    async def _with_rights(self, number: int, past: set[Origin]) -> set[Origin]:
+        """Move the rights of these origins to this opening. Returns those that still have some."""
+        assert self._gather is not None
+        kept: set[Origin] = set()
+        for target in self._budgets(number):
+            if any(account.origin in past for account in self._left(target)):
+                await self._gather(target)
+            kept.update(account.origin for account in self._left(target))
+            await self._pause()
+        return kept & past
+
+    def _budgets(self, number: int) -> Iterator[Target]:
+        """The budgets of a partition."""
+        start: bytes | None = keys.OBJECT + number.to_bytes(2, "big") + bytes([Kind.BUDGET])
+        stop = successor(start or b"")
+        while start is not None:
+            row = next(iter(self._storage.scan(start, stop, limit=1)), None)
+            if row is None:
+                return
+            _, _, space, name, _ = keys.split_object(row[0])
+            yield Target(Kind.BUDGET, space, name)
+            start = successor(keys.object_rows(number, Kind.BUDGET, space, name))

@@ -1,0 +1,41 @@
+"""Directories that are opened again and again, so that they retire the origins of their past openings."""
+
+from __future__ import annotations
+
+from simulation.composites.stage import FAMILIES, Composed, Stage
+from simulation.plan import Act, Crash, Cut, Fault, Stop
+
+
+def reopened(stage: Stage) -> Composed:
+    """Some nodes are restarted many times and write in between, so that they retire origins; others are cut off meanwhile.
+
+    Owed: everything.
+    """
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    families = stage.families(list(FAMILIES))
+    names = stage.random.sample(stage.nodes, stage.random.randint(1, len(stage.nodes)))
+    at = stage.at
+    for _ in range(stage.random.randint(4, 9)):
+        name = stage.random.choice(names)
+        down_s = stage.between(0.05, 0.2)
+        faults.append(
+            Stop(at=at, node=name, down_s=down_s) if stage.random.random() < 0.5 else Crash(at=at, node=name, down_s=down_s)
+        )
+        # The first acts give each opening an origin; so do those of the nodes that are not restarted.
+        for family in families:
+            acts += stage.acts(FAMILIES[family], [name], (at + down_s + 0.05, at + down_s + 0.4), most=2)
+        acts += stage.acts(("append", "read-journal"), stage.nodes, (at, at + 1.0), most=2)
+        at = round(at + stage.between(0.4, 1.5), 3)
+    if stage.random.random() < 0.5:
+        away = stage.random.choice(stage.nodes)
+        others = [name for name in stage.nodes if name != away]
+        cut_at, for_s = stage.between(stage.at, at), stage.between(0.5, 4.0)
+        faults.append(Cut(at=cut_at, sources=[away], targets=others, for_s=for_s, both=stage.random.random() < 0.7))
+    for family in families:
+        acts += stage.acts(FAMILIES[family], stage.nodes, (at, at + 2.0), most=4)
+    settings: dict[str, int | float | str] = {
+        "retire_origins_min": stage.random.choice((1, 1, 2, 3)),
+        "sync_interval_s": stage.random.choice((0.1, 0.3)),
+    }
+    return Composed(faults, acts, settings, at)

@@ -1,0 +1,235 @@
+"""The origins of past openings are retired, and nothing that a client can see changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shoal.client.store import Store
+from shoal.cluster.partition import partition_of
+from shoal.crdt.dot import HORIZON, Origin
+from shoal.crdt.rows import successor
+from shoal.errors import BookmarkLost
+from shoal.node.verification.verify import verify
+from shoal.protocol.position import Position
+from shoal.protocol.requests import Change, Reset, Watch
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from tests.node.conftest import Bench, Opener
+
+Write = Callable[[Store], Any]
+MIN = 4
+
+
+def rows(storage: MemoryStorage, prefix: bytes) -> list[bytes]:
+    return [key for key, _ in storage.scan(prefix, successor(prefix))]
+
+
+def same(storage: MemoryStorage) -> MemoryStorage:
+    """The same directory, which was stopped."""
+    return storage.crash(None)
+
+
+def named(storage: MemoryStorage) -> int:
+    """The origins that vectors name."""
+    return len(rows(storage, keys.VECTOR))
+
+
+def retired(storage: MemoryStorage) -> list[Origin]:
+    return [Origin(key[3:]) for key in rows(storage, keys.RETIRED) if key[3:19] != HORIZON]
+
+
+async def settle(bench: Bench) -> None:
+    """Wait until the retiring of this opening is done."""
+    task = bench.node._database.retiring._task
+    if task is not None:
+        await asyncio.wait_for(asyncio.shield(task), 30)
+
+
+async def reopened(storage: MemoryStorage, open_bench: Opener, seed: int, **settings: Any) -> Bench:
+    return open_bench(same(storage), seed=seed, **{"retire_origins_min": MIN, **settings})
+
+
+async def opened(open_bench: Opener, times: int, write: Callable[[Bench, int], Any], **settings: Any) -> Bench:
+    """A store after so many openings with one write each."""
+    storage = MemoryStorage()
+    for number in range(times):
+        bench = await reopened(storage, open_bench, number + 1, **settings)
+        await write(bench, number)
+        await settle(bench)
+        await bench.node.stop()
+        storage = bench.storage = same(bench.storage)
+    return bench
+
+
+async def append(bench: Bench, number: int) -> None:
+    await bench.space.thread("t").journal.append({"n": number})
+
+
+async def test_rows_do_not_grow_with_openings(open_bench: Opener) -> None:
+    few = await opened(open_bench, 10, append)
+    many = await opened(open_bench, 60, append)
+    for table in (keys.VECTOR, keys.meta("over/")):
+        assert len(rows(many.storage, table)) <= len(rows(few.storage, table)) + MIN
+    assert named(many.storage) <= MIN + 1
+    assert len(retired(many.storage)) >= 60 - MIN - 1
+
+
+async def test_a_store_with_retired_origins_is_sound(open_bench: Opener) -> None:
+    bench = await opened(open_bench, 30, append)
+    assert verify(bench.storage, config=bench.config).problems == []
+
+
+async def test_a_bookmark_of_a_retired_origin_is_held(open_bench: Opener) -> None:
+    bookmarks: list[str] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await append(bench, number)
+        bookmarks.append(bench.store.bookmark)
+
+    bench = await opened(open_bench, 20, write)
+    again = await reopened(bench.storage, open_bench, 99)
+    assert len(retired(again.storage)) > 10
+    for bookmark in bookmarks:
+        again.store.observe(bookmark)
+        assert len([event async for event in again.space.thread("t").journal.read()]) == 20
+
+
+async def test_a_bookmark_of_a_forgotten_origin_is_lost_and_the_error_says_so(open_bench: Opener) -> None:
+    bookmarks: list[str] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await append(bench, number)
+        bookmarks.append(bench.store.bookmark)
+
+    bench = await opened(open_bench, 20, write, retired_origins_max=4)
+    assert len(retired(bench.storage)) <= 4 + MIN
+    again = await reopened(bench.storage, open_bench, 99)
+    again.store.observe(bookmarks[0])
+    with pytest.raises(BookmarkLost, match="retired"):
+        await again.space.thread("t").load()
+
+
+@pytest.mark.parametrize("kept", [4096, 3])
+async def test_a_journal_cursor_of_any_opening_continues_where_it_was(open_bench: Opener, kept: int) -> None:
+    cursors: list[bytes] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await append(bench, number)
+        events = [event async for event in bench.space.thread("t").journal.read()]
+        assert [event.event["n"] for event in events] == list(range(number + 1))
+        cursors.append(events[-1].cursor)
+
+    bench = await opened(open_bench, 30, write, retired_origins_max=kept)
+    again = await reopened(bench.storage, open_bench, 99, retired_origins_max=kept)
+    for number, cursor in enumerate(cursors):
+        rest = [event.event["n"] async for event in again.space.thread("t").journal.read(after=cursor)]
+        assert rest == list(range(number + 1, 30)), number
+
+
+@pytest.mark.parametrize("kept", [4096, 3])
+async def test_a_reader_that_goes_on_in_each_opening_gets_each_event_once(open_bench: Opener, kept: int) -> None:
+    got: list[int] = []
+    cursor = b""
+
+    async def write(bench: Bench, number: int) -> None:
+        nonlocal cursor
+        await append(bench, number)
+        async for event in bench.space.thread("t").journal.read(after=cursor):
+            got.append(event.event["n"])
+            cursor = event.cursor
+
+    await opened(open_bench, 40, write, retired_origins_max=kept)
+    assert got == list(range(40))
+    assert len(cursor) < 2000
+
+
+@pytest.mark.parametrize("kept", [4096, 3])
+async def test_a_value_of_a_retired_origin_is_replaced(open_bench: Opener, kept: int) -> None:
+    async def write(bench: Bench, number: int) -> None:
+        if number == 0:
+            await bench.space.register("r").set("first")
+        await append_to_r(bench, number)
+
+    async def append_to_r(bench: Bench, number: int) -> None:
+        await bench.space.thread("{r}t").journal.append({"n": number})
+        await bench.space.register("{r}r").set(number) if number in (0, 25) else None
+
+    bench = await opened(open_bench, 26, write, retired_origins_max=kept)
+    again = await reopened(bench.storage, open_bench, 99)
+    assert await again.space.register("{r}r").get() == 25
+
+
+async def test_a_watch_that_is_resumed_misses_no_change_of_a_retired_origin(open_bench: Opener) -> None:
+    """It gets each change, or is told to start again from the present state."""
+    positions: list[Position] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        position = Position() if not positions else positions[-1].copy()
+        async with bench.node.session().subscribe(Watch("crew", after=position.pack())) as pushes:
+            await append(bench, number)
+            told = await asyncio.wait_for(anext(pushes), 30)
+            if isinstance(told, Reset):
+                position = Position.unpack(told.position)
+            else:
+                assert isinstance(told, Change)
+                position.note(told)
+        positions.append(position)
+
+    bench = await opened(open_bench, 20, write)
+    again = await reopened(bench.storage, open_bench, 99)
+    table = again.node._database.partitions
+    for number, position in enumerate(positions):
+        lacking = 19 - number
+        async with again.node.session().subscribe(Watch("crew", after=position.pack())) as pushes:
+            told = [await asyncio.wait_for(anext(pushes), 30)] if lacking else []
+            if told and isinstance(told[0], Reset):
+                continue
+            told += [await asyncio.wait_for(anext(pushes), 30) for _ in range(lacking - len(told))]
+            assert len([push for push in told if isinstance(push, Change)]) == lacking, number
+    assert table.load(partition_of("crew", "t")).retired.horizon
+
+
+async def test_a_copy_retires_nothing_of_its_original(open_bench: Opener) -> None:
+    """The original may still run. What the copy itself opens later is retired."""
+    bench = await opened(open_bench, MIN - 1, append)
+    copy = bench.storage.left_by_crash(None)
+    for number in range(MIN + 2):
+        again = await reopened(copy, open_bench, 100 + number) if number else open_bench(copy, seed=99, retire_origins_min=MIN)
+        await append(again, number)
+        await settle(again)
+        await again.node.stop()
+        copy = same(again.storage)
+    originals = {Origin(key[3:]) for key in rows(bench.storage, keys.VECTOR)}
+    assert retired(copy)
+    assert not originals & set(retired(copy))
+
+
+async def test_a_member_that_is_opened_alone_retires_nothing(open_bench: Opener) -> None:
+    """Its peers may lack what it holds."""
+    storage = (await opened(open_bench, 1, append)).storage
+    storage.write({keys.meta("member"): b"\x01"})
+    for number in range(MIN + 2):
+        again = await reopened(storage, open_bench, 100 + number)
+        await append(again, number)
+        await settle(again)
+        await again.node.stop()
+        storage = same(again.storage)
+    assert retired(storage) == []
+    assert named(storage) == MIN + 3
+
+
+async def test_rights_of_past_openings_move_to_the_live_one(open_bench: Opener) -> None:
+    async def write(bench: Bench, number: int) -> None:
+        budget = bench.space.budget("b")
+        if number == 0:
+            await budget.grant(100)
+        await budget.spend(1)
+
+    bench = await opened(open_bench, 12, write)
+    assert len(rows(bench.storage, keys.meta("over/"))) <= MIN
+    again = await reopened(bench.storage, open_bench, 99)
+    await again.space.budget("b").spend(88)
