@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
+from shoal.node.retired import Retirement
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.judging.ledger import Ledger, Violated
+from simulation.world.disk import tips_of
 
 if TYPE_CHECKING:
     from simulation.world.host import SimulatedNode
@@ -39,8 +41,8 @@ class TruncationWatch:
 
     def mounted(self, storage: MemoryStorage, /) -> None:
         self._bases.clear()
-        for key, packed in storage.scan(keys.BASE, successor(keys.BASE)):
-            self._bases[_place(key)] = Tip.unpack(packed).sequence
+        for table in (keys.BASE, keys.RETIRED):
+            self._bases.update(base for row in storage.scan(table, successor(table)) if (base := _base(*row)) is not None)
 
     def replaced(self) -> None:
         """The next life begins with what is there."""
@@ -53,8 +55,8 @@ class TruncationWatch:
         for place in [place for place in self._bases if place[0].to_bytes(2, "big") in replaced]:
             del self._bases[place]
         for key, value in rows.items():
-            if value is not None and key[:1] == keys.BASE:
-                self._raised(_place(key), Tip.unpack(value).sequence)
+            if value is not None and (base := _base(key, value)) is not None:
+                self._raised(*base)
         for key, value in rows.items():
             if value is not None or key[1:3] in replaced:
                 continue
@@ -87,5 +89,12 @@ class TruncationWatch:
         self._violated("22", f"{self._name}, partition {partition}: {what}")
 
 
-def _place(key: bytes) -> tuple[int, Origin]:
-    return int.from_bytes(key[1:3], "big"), Origin(key[3:])
+def _base(key: bytes, value: bytes) -> tuple[tuple[int, Origin], int] | None:
+    """The last operation of an origin that has left the log, if this row says it: one of a base, or of a retired origin."""
+    place = int.from_bytes(key[1:3], "big"), Origin(key[3:])
+    if key[:1] == keys.BASE:
+        return place, Tip.unpack(value).sequence
+    if place in tips_of([(key, value)]) and key[:1] == keys.RETIRED:
+        found = Retirement.unpack(value)
+        return None if found.is_logged else (place, found.sequence)
+    return None

@@ -31,7 +31,7 @@ from simulation.plan import (
     Wipe,
 )
 
-SEEDS = range(600)
+SEEDS = range(800)
 
 
 @pytest.fixture(scope="module")

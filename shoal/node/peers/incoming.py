@@ -363,7 +363,7 @@ def _check_retired(arrival: Arrival, place: Ahead) -> None:
             "old directory was put back",
             "retired",
         )
-    if arrival.body.hlc <= place.retired.summary.forgotten_hlc:
+    if 0 < arrival.body.hlc <= place.retired.summary.forgotten_hlc:
         raise _bad(arrival, "its origin was retired, so long ago that this node has forgotten it", "retired")
 
 

@@ -286,12 +286,17 @@ class Quorum:
                 del self._asking[partition]
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner."""
+        """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner.
+
+        If two addresses led to one node, nothing is known of the owner that belongs at the second one.
+        """
         found: dict[str, Holding] = {}
+        nodes: set[bytes] = set()
         for member in self.members.all:
             linked = member.outlet is not None
             found[member.address] = Holding(VersionVector(), None, linked)
-            if not self.is_learner and self._protocol.is_member(member.node):
+            if not self.is_learner and member.node not in nodes and self._protocol.is_member(member.node):
+                nodes.add(member.node)
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
         return found

@@ -104,3 +104,15 @@ def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None
         members.compare(Identity(number.to_bytes(16, "big"), f"n{number}:1", "test", ("x:1",)), own=own)
     assert len(members.disagreements) == 64
     assert "n499:1" in members.disagreements[-1]
+
+
+async def test_a_node_to_which_two_addresses_led_holds_nothing_for_the_second() -> None:
+    """Else an operation would leave every log, or be erased, although one owner lacks it."""
+    async with Fleet() as fleet:
+        await fleet["a"].store().space("crew").counter("n").add(1)
+        await fleet.converged(30)
+        quorum, [partition] = fleet["a"].replicator.quorum, fleet["a"].node._database.partitions.holding()
+        assert all(holding.vector for holding in quorum.holdings(partition).values())
+        first, second = quorum.members.all
+        second.node = first.node
+        assert sorted(bool(holding.vector) for holding in quorum.holdings(partition).values()) == [False, True]
