@@ -296,11 +296,13 @@ class Truncator:
                 bodies.append((dot, body))
                 chains.append(entry.chain)
                 logged.append(logged[-1] + operation.LOG_ROW_BYTES + len(entry.packed))
-                yield dot.sequence, now_ms - body.wall_ms
+                yield dot.sequence, now_ms - wall_ms_of(body.hlc)
 
         leaves = truncation.last_leaving(read(), held, terms) - partition.base[origin]
-        if leaves < len(bodies) and (body := bodies[max(leaves, 0)][1]) is not None and body.wall_ms + self._keep_ms > now_ms:
-            self._young[number, origin] = body.wall_ms + self._keep_ms
+        if leaves < len(bodies) and (body := bodies[max(leaves, 0)][1]) is not None:
+            old_ms = wall_ms_of(body.hlc) + self._keep_ms
+            if old_ms > now_ms:
+                self._young[number, origin] = old_ms
         if leaves <= 0:
             return None
         body = bodies[leaves - 1][1]

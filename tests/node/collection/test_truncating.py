@@ -77,6 +77,15 @@ async def test_young_operations_stay_behind_the_base(bench: Bench) -> None:
     assert verify(bench.storage, config=Config()).sound
 
 
+async def test_an_operation_is_not_old_because_the_clock_was_behind_when_it_was_issued(bench: Bench) -> None:
+    """Its hybrid time says that it is young: it follows one that is. Owners that lack it would be left behind."""
+    await bench.space.counter("another").add(1)
+    bench.simulated.now_ms -= 30 * DAY_MS
+    await bench.space.counter("n").add(1)
+    await look(bench, after_ms=30 * DAY_MS)
+    assert logged(bench.storage) == 2
+
+
 async def test_a_log_that_is_too_large_gives_up_young_operations(open_bench: Opener) -> None:
     bench = open_bench(log_bytes_max=1000)
     for _ in range(5):
