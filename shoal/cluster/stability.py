@@ -1,4 +1,4 @@
-"""When erased data may be removed for good.
+"""When erased data may be removed for good, and when the origins of past openings may be retired.
 
 An *eraser* is an operation that erases: a deletion, a prune, a trim, a compaction.
 
@@ -8,6 +8,9 @@ Laws:
   without knowledge of the eraser can still arrive, and no owner can still request the
   data that such an operation names.
 - If an owner's holdings are not known, nothing becomes stable. Nothing here looks at a clock.
+- An origin may be retired in a partition once every owner is known to hold all of it, and everything that any owner
+  held by then. So no operation that was issued without knowledge of its last one can still arrive, and every owner that
+  has applied the retirement has applied all of these too. If an owner holds more of it, it is not retired.
 
 There are two steps. First, if an owner's whole vector covers the eraser, it covers all that this
 owner issued without knowledge of it; the join of all owners' vectors is the `bound`. Single
@@ -18,7 +21,7 @@ Second, every owner must hold the bound. (Causal stability: Baquero, Almeida, Sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
@@ -95,3 +98,37 @@ def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
     if all(owner.vector.dominates(cut.bound) for owner in owners):
         return Cut(cut.next)
     return cut
+
+
+class Step(NamedTuple):
+    """The origins that wait for the second step before they are retired."""
+
+    ends: frozenset[Dot] = frozenset()  # The last operation of each.
+    bound: VersionVector = NOTHING_SEEN  # What every owner must hold.
+
+
+def ripe(ends: Collection[Dot], owners: Sequence[Holding]) -> frozenset[Dot]:
+    """Those of the origins, by their last operations, that all owners (this node among them) hold to that end exactly."""
+    return frozenset(
+        end
+        for end in ends
+        if all(
+            owner.whole is not None and owner.whole[end.origin] == end.sequence == owner.vector[end.origin] for owner in owners
+        )
+    )
+
+
+def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
+    """The step for these origins; a new one if other origins are ripe than before, or the bound was lost with a disk."""
+    found = ripe(ends, owners)
+    bound = NOTHING_SEEN
+    for owner in owners:
+        bound = bound.join(owner.whole or NOTHING_SEEN)
+    if step.ends and step.ends <= found and bound.dominates(step.bound):
+        return step
+    return Step(found, bound)
+
+
+def may_retire(step: Step, owners: Sequence[Holding]) -> bool:
+    """Whether the origins of this step may be retired now."""
+    return bool(step.ends) and all(owner.vector.dominates(step.bound) for owner in owners)

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 
-from shoal.cluster import knowledge, retirement
+from shoal.cluster import knowledge, stability
 from shoal.cluster.knowledge import Parts
-from shoal.cluster.retirement import Step
-from shoal.cluster.stability import Holding
+from shoal.cluster.stability import Holding, Step
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.node.appliers import retirement as applier
 from shoal.node.collection.retiring import Retiring
@@ -25,10 +24,10 @@ REOPENED = frozenset({"reopened"})
 
 
 def retires_what_an_owner_lacks(patch: pytest.MonkeyPatch) -> None:
-    def advanced(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
+    def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
         return Step(frozenset(ends))
 
-    patch.setattr(retirement, "advanced", advanced)
+    patch.setattr(stability, "advanced_step", advanced_step)
     patch.setattr(Retiring, "_may_retire", lambda self: True)
 
 

@@ -3,7 +3,7 @@
 Laws:
 - Only origins of this directory are retired, and only when there are `retire_origins_min` of them, so that a program that
   opens a store, writes once and closes it pays for an operation now and then. An opening that writes nothing retires nothing.
-- All owners must be linked, and hold what `shoal.cluster.retirement` says. A learner retires nothing. A directory that
+- All owners must be linked, and hold what `shoal.cluster.stability` says. A learner retires nothing. A directory that
   was a member of a cluster and is opened without peers retires nothing either.
 - Once no partition has anything of an origin, nor a budget rights of it, the directory forgets that it had it.
 - What is left of a retired origin is forgotten after `forget_after_s`, or if a partition has more than `retired_origins_max`.
@@ -15,9 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-from shoal.cluster import retirement
-from shoal.cluster.retirement import Step
-from shoal.cluster.stability import Holding
+from shoal.cluster import stability
+from shoal.cluster.stability import Holding, Step
 from shoal.config import Config
 from shoal.crdt.dot import HORIZON, Dot, Origin
 from shoal.crdt.rows import successor
@@ -141,9 +140,9 @@ class Retiring:
         ends = [Dot(origin, partition.tip(origin).sequence) for origin in sorted(short)]
         own = Holding(partition.vector, partition.vector)
         owners = [own, *self._replicas.holdings(partition.number).values()]
-        step = retirement.advanced(self._steps.get(partition.number, Step()), ends, owners)
+        step = stability.advanced_step(self._steps.get(partition.number, Step()), ends, owners)
         self._steps[partition.number] = step
-        if not retirement.may_retire(step, owners):
+        if not stability.may_retire(step, owners):
             return set()
         origins = sorted(end.origin for end in step.ends)[:_AT_ONCE]
         self._retire(partition.number, origins)
