@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -17,84 +18,104 @@ from shoal.crdt.rows import successor
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 
-OPENINGS = 10_000
-OPENINGS_QUICK = 500
-EARLY = 100  # The costs after so many openings are those to compare with.
-_SAMPLES = 50
-_KEEP_S = 1.0  # As if an hour passed in a second: `log_keep_s` is 3,600 times shorter.
+STAGES = (100, 1_000, 10_000)  # The costs after so many openings are compared.
+STAGES_QUICK = (100, 500)
+_SAMPLES = 64  # Openings at each stage: four of them retire the origins of sixteen.
+_KEEP_S = 1.0  # As if an hour passed in a second: `log_keep_s` is 3,600 times shorter,
+_FORGET_S = 168.0  # and `forget_after_s` as well.
 _GROWTH_MAX = 1.2
 
 
 class _Cost(NamedTuple):
-    """Of one opening, in milliseconds of this thread's CPU."""
+    """Of one opening, in milliseconds of this thread's CPU; and the size of its bookmark."""
 
     open_ms: float
     append_ms: float
     close_ms: float
+    bookmark_bytes: int
+
+    @property
+    def all_ms(self) -> float:
+        """Of the program's whole run."""
+        return self.open_ms + self.append_ms + self.close_ms
 
 
-class _Size(NamedTuple):
-    """Of the store, once it is closed."""
+class _Stage(NamedTuple):
+    """The store after so many openings, closed, and what the next ones cost."""
 
+    openings: int
+    costs: list[_Cost]
     bytes: int
-    logged: int  # Operations.
-    keys: int  # Of requests.
+    rows: dict[str, int]
+
+    def cost(self, of: Callable[[_Cost], float]) -> float:
+        """The median."""
+        return median(map(of, self.costs))
+
+    @property
+    def bytes_per_append(self) -> float:
+        """On disk."""
+        return self.bytes / (self.openings + _SAMPLES)
 
 
 def run(effort: Effort) -> Section:
-    openings = OPENINGS if effort.repeats > 2 else OPENINGS_QUICK
     with tempfile.TemporaryDirectory() as parent:
         directory = Path(parent) / "store"
-        costs = [uvloop.run(_opened(directory, number)) for number in range(EARLY + _SAMPLES)]
-        early, before = costs[EARLY:], _size(directory)
-        costs = [uvloop.run(_opened(directory, number)) for number in range(EARLY + _SAMPLES, openings)]
-        late, after = costs[-_SAMPLES:], _size(directory)
-    figures = [
-        Figure(
-            f"CPU of an append after {openings:,} openings ÷ after {EARLY}",
-            "",
-            (median(cost.append_ms for cost in late) / median(cost.append_ms for cost in early),),
-            Target("≤", _GROWTH_MAX),
-        ),
-        Figure("CPU of an append then", "ms", (median(cost.append_ms for cost in late),)),
-        Figure("CPU of opening and closing, the same ratio", "", (_opening(late) / _opening(early),)),
-        Figure("CPU of opening and closing then", "ms", (_opening(late),)),
-        Figure(
-            "disk per append, the same ratio",
-            "",
-            (after.bytes / openings / (before.bytes / (EARLY + _SAMPLES)),),
-            Target("≤", _GROWTH_MAX),
-        ),
-        Figure("disk then", "KB", (after.bytes / 1000,)),
-        Figure("operations in the log then", "", (after.logged,)),
-        Figure("keys of requests then", "", (after.keys,)),
-    ]
-    return Section(
-        "A program that opens a store for one append",
-        f"{openings:,} openings of one store in a process, each with one append to one journal, and a clean close. CPU is that "
-        f"of the event loop's thread, the median of {_SAMPLES} openings. `log_keep_s` is {_KEEP_S:g}, for an hour.",
-        figures,
-    )
+        stages: list[_Stage] = []
+        done = 0
+        for openings in STAGES if effort.repeats > 2 else STAGES_QUICK:
+            costs = [uvloop.run(_opened(directory, number)) for number in range(done, openings + _SAMPLES)]
+            done = openings + _SAMPLES
+            stages.append(_Stage(openings, costs[-_SAMPLES:], *_size(directory)))
+    return Section("A program that opens a store for one append", _METHOD, _figures(stages))
 
 
-def _opening(costs: list[_Cost]) -> float:
-    return median(cost.open_ms + cost.close_ms for cost in costs)
+_METHOD = (
+    f"Openings of one store in a process, each with one append to one journal, and a clean close. CPU is that of the event "
+    f"loop's thread, the median of {_SAMPLES} openings. `log_keep_s` is {_KEEP_S:g}, for an hour, and `forget_after_s` "
+    f"{_FORGET_S:g}, for a week."
+)
+
+_COSTS: dict[str, tuple[str, Callable[[_Stage], float]]] = {
+    "CPU of an append": ("ms", lambda stage: stage.cost(lambda cost: cost.append_ms)),
+    "CPU of opening, append and close": ("ms", lambda stage: stage.cost(lambda cost: cost.all_ms)),
+    "the bookmark": ("bytes", lambda stage: stage.cost(lambda cost: cost.bookmark_bytes)),
+    "disk per append": ("bytes", lambda stage: stage.bytes_per_append),
+}
+
+
+def _figures(stages: list[_Stage]) -> list[Figure]:
+    first, last = stages[0], stages[-1]
+    figures = []
+    for name, (unit, of) in _COSTS.items():
+        figures += [Figure(f"{name} after {stage.openings:,} openings", unit, (of(stage),)) for stage in stages]
+        ratio = of(last) / of(first)
+        figures.append(Figure(f"{name}: the last ÷ the first", "×", (ratio,), Target("≤", _GROWTH_MAX)))
+    return figures + [Figure(f"{name} then", "", (count,)) for name, count in last.rows.items()]
 
 
 async def _opened(directory: Path, number: int) -> _Cost:
+    config = Config(log_keep_s=_KEEP_S, forget_after_s=_FORGET_S)
     began = time.thread_time()
-    async with shoal.open(directory, config=Config(log_keep_s=_KEEP_S)) as store:
+    async with shoal.open(directory, config=config) as store:
         opened = time.thread_time()
         await store.space("cron").thread("journal").journal.append({"run": number})
         appended = time.thread_time()
+        bookmark = len(store.bookmark)
     closed = time.thread_time()
-    return _Cost((opened - began) * 1000, (appended - opened) * 1000, (closed - appended) * 1000)
+    return _Cost((opened - began) * 1000, (appended - opened) * 1000, (closed - appended) * 1000, bookmark)
 
 
-def _size(directory: Path) -> _Size:
+def _size(directory: Path) -> tuple[int, dict[str, int]]:
+    tables = {
+        "operations in the log": keys.LOG,
+        "keys of requests": keys.KEY,
+        "origins in vectors": keys.VECTOR,
+        "retired origins that are remembered": keys.RETIRED,
+    }
     storage = RocksStorage.open(directory, config=Config(), now_ms=time.time_ns() // 1_000_000)
     try:
-        counts = [sum(1 for _ in storage.scan(table, successor(table))) for table in (keys.LOG, keys.KEY)]
-        return _Size(storage.bytes_on_disk(), *counts)
+        rows = {name: sum(1 for _ in storage.scan(table, successor(table))) for name, table in tables.items()}
+        return storage.bytes_on_disk(), rows
     finally:
         storage.close()

@@ -7,6 +7,7 @@ Laws:
   was a member of a cluster and is opened without peers retires nothing either.
 - Once no partition has anything of an origin, nor a budget rights of it, the directory forgets that it had it.
 - What is left of a retired origin is forgotten after `forget_after_s`, or if a partition has more than `retired_origins_max`.
+- A program that opens its store for a moment only retires as well: a lone store looks once more before it stops.
 - While there is nothing to retire there is no task and no timer.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Step
@@ -75,11 +77,16 @@ class Retiring:
         self._incarnation.when_begun(self._stir)
 
     async def stop(self) -> None:
-        """Cancel the work; the next opening continues it. Stopping twice is allowed."""
+        """End the work: a lone store looks once more, else the next opening continues it. Stopping twice is allowed."""
         self._stopped = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        assert self._replicas is not None
+        if self._replicas.size == 1:
+            with suppress(ShoalError):  # Storage failed; the next opening retires.
+                await self._pass(set(self._incarnation.past_origins()))
 
     def _stir(self) -> None:
         assert self._replicas is not None
@@ -91,16 +98,21 @@ class Retiring:
     async def _run(self, past: set[Origin]) -> None:
         try:
             while past and not self._stopped:
-                kept = await self._look(past) if self._may_retire() else past
-                if gone := past - kept:
-                    self._commit.write(self._incarnation.without(gone))
-                past = kept
+                if self._may_retire():
+                    past = await self._pass(past)
                 if past:
                     await asyncio.sleep(self._config.sync_interval_s)
         except ShoalError:
             return  # Storage rejects writes or cannot be read. The next opening tries again.
         finally:
             self._task = None
+
+    async def _pass(self, past: set[Origin]) -> set[Origin]:
+        """Retire those of these origins that may be, and forget those of which nothing is left. Returns the others."""
+        kept = await self._look(past)
+        if gone := past - kept:
+            self._commit.write(self._incarnation.without(gone))
+        return kept
 
     def _may_retire(self) -> bool:
         replicas = self._replicas

@@ -78,6 +78,17 @@ async def test_rows_do_not_grow_with_openings(open_bench: Opener) -> None:
     assert len(retired(many.storage)) >= 60 - MIN - 1
 
 
+async def test_a_program_that_opens_its_store_for_a_moment_only_retires_too(open_bench: Opener) -> None:
+    storage = MemoryStorage()
+    for number in range(40):
+        bench = await reopened(storage, open_bench, number + 1)
+        await append(bench, number)
+        await bench.node.stop()
+        storage = same(bench.storage)
+    assert named(storage) <= MIN + 1
+    assert len(rows(storage, keys.meta("over/"))) <= MIN + 1
+
+
 async def test_a_store_with_retired_origins_is_sound(open_bench: Opener) -> None:
     bench = await opened(open_bench, 30, append)
     assert verify(bench.storage, config=bench.config).problems == []
