@@ -37,7 +37,7 @@ from simulation.judging.sessions import check_sessions
 from simulation.judging.violation import Violation
 from simulation.workload.probing import ask
 from simulation.world.client import Client
-from simulation.world.disk import passes, tips_on
+from simulation.world.disk import is_truncated, passes, tips_on
 
 if TYPE_CHECKING:
     from simulation.workload.agents import Agents
@@ -71,7 +71,7 @@ _OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX, keys.STAGED)
 """Tables that differ between nodes that hold the same operations: who they are, how far they have folded a document, and
 how far they have built an index."""
 
-_TRUNCATED = (keys.LOG, keys.BASE, keys.KEY)
+_TRUNCATED = (keys.LOG, keys.BASE, keys.RETIRED, keys.KEY)
 """Tables that differ as well if nodes truncate their logs."""
 
 TO_BE_EXPECTED = frozenset(
@@ -417,7 +417,7 @@ class Disks:
             if rows not in self._checked:
                 self._checked.append(rows)
                 found += _broken(name, partial(self._check, storage))
-        truncated = any(next(storage.scan(keys.BASE, successor(keys.BASE)), None) for storage in storages.values())
+        truncated = any(map(is_truncated, storages.values()))
         without = _OF_THE_NODE + _TRUNCATED if truncated else _OF_THE_NODE
         found += _unequal({name: _lasting(_rows(storage, without=without)) for name, storage in storages.items()})
         new = [violation for violation in found if violation not in self._told]

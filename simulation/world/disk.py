@@ -274,3 +274,10 @@ def has_log(storage: Readable, place: tuple[int, Origin]) -> bool:
     """Whether some of an origin's operations are, or should be, in the log of a disk."""
     row = storage.get(keys.retired(*place))
     return row is None or Retirement.unpack(row).is_logged
+
+
+def is_truncated(storage: Readable) -> bool:
+    """Whether operations have left the log of a disk."""
+    return next(iter(storage.scan(keys.BASE, successor(keys.BASE))), None) is not None or not all(
+        has_log(storage, place) for place in tips_on(storage)
+    )

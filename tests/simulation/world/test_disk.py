@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.cluster.operation import Tip
+from shoal.crdt.dot import Origin
 from shoal.errors import StorageFull, StoreCorrupt
+from shoal.node.retired import Retirement
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from simulation.world.crash_points import CrashPoints
-from simulation.world.disk import Disk, SimulatedDisk
+from simulation.world.disk import Disk, SimulatedDisk, is_truncated
 from simulation.world.incarnation import Fenced, Incarnation
 from simulation.world.trace import Trace
 
@@ -237,3 +242,10 @@ def test_no_row_is_altered_of_a_store_that_was_closed() -> None:
     storage.close()
     assert not machine.disk.alter(b"a")
     assert machine.disk.rows()[b"a"] == b"0"
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_log_is_truncated_if_a_retired_origin_has_left_it(is_logged: bool) -> None:
+    storage, origin = MemoryStorage(), Origin(b"o" * 16)
+    storage.write({keys.retired(1, origin): Retirement(Tip(2, 5, b"c" * 32), 7, 7, is_logged).pack()})
+    assert is_truncated(storage) is not is_logged
