@@ -189,23 +189,32 @@ async def _members(target: Target, *, json: bool) -> None:
 async def _changed(begin: Callable[[Store], Awaitable[MembersView]], target: Target, *, json: bool, no_wait: bool) -> None:
     async with opened(target) as store:
         view = await begin(store)
-        told: list[str] = []
+        told: set[str] = set()
+        before: set[str] = set()
         while view.change and not no_wait:
-            for text in _steps(view):
-                if text not in told and not json:
+            step, waiting = _step(view), _waiting(view)
+            for text in (
+                () if json else (step, *sorted(before.intersection(waiting)))
+            ):  # What lasts for two looks is worth a line.
+                if text not in told:
                     note(text)
-                    told.append(text)
+            told |= {step, *before.intersection(waiting)}
+            before = set(waiting)
             await asyncio.sleep(_LOOK_S)
             view = await store.members()
         _show(view, json=json)
 
 
-def _steps(view: MembersView) -> list[str]:
-    done = "both lists decide" if view.step == "joint" else "the present members decide"
+def _step(view: MembersView) -> str:
+    return f"epoch {view.epoch}: {view.change}: {'both lists decide' if view.step == 'joint' else 'the present members decide'}"
+
+
+def _waiting(view: MembersView) -> list[str]:
+    """What the change waits for."""
     waiting = [
         f"{seat.name} {seat.progress}" for seat in view.members if seat.progress and not seat.progress.endswith("caught up")
     ]
-    return [f"epoch {view.epoch}: {view.change}: {done}", *waiting, *([view.trouble] if view.trouble else [])]
+    return [*waiting, *([view.trouble] if view.trouble else [])]
 
 
 def _show(view: MembersView, *, json: bool) -> None:

@@ -111,10 +111,12 @@ class Roster:
     def refused(self, told: str, *, is_removed: bool) -> None:
         """A node says that this one is no member: it was removed, or was not added yet."""
         if is_removed and self.is_member:
-            self._incarnation.bar(f"it was removed from its cluster, as a member says: {told}")
+            self._incarnation.bar(f"it was removed from its cluster, as a member says: {told.partition('. ')[0]}")
         elif not is_removed and self.record.epoch == 0 and self._is_empty() and not self._waits:
             self._waits = True
-            self._incarnation.bar(f"it waits until it is added to the cluster, as a member says: {told}")
+            self._incarnation.bar(
+                f"it is no member of the cluster yet. `shoal cluster add {self.own}`, asked of a member, adds it"
+            )
 
     def accepted(self) -> None:
         """A node takes links of this one, so it is a member, as far as that node knows."""
