@@ -117,7 +117,7 @@ def joined(*known: Terms) -> dict[str, Term]:
 
 
 class Electorate(NamedTuple):
-    """The members whose votes count: a majority of every group decides. Two groups are a change of members under way."""
+    """The members whose votes count: a majority of every group decides. Two groups are a change under way: old list first."""
 
     groups: tuple[frozenset[str], ...]
 
@@ -133,11 +133,11 @@ class Electorate(NamedTuple):
     def restores(self, member: str, voters: Collection[str]) -> bool:
         """Whether what these voters report is enough for `member`, which has forgotten.
 
-        In every group they must share a voter other than `member` with whatever decides: of three both others, of two or four
-        half of the group.
+        They must share a voter other than `member` with whatever decided, now or before: of three both others, of two or four
+        half of the group. All of that needed a majority of the old list. Any two recoveries of one member must share a voter,
+        too. So the new list is asked as well, but if the old one is odd half of it is enough: else a member that has forgotten
+        would wait for another one that has.
         """
-        for group in self.groups:
-            majority = len(group) // 2 + 1
-            if len((group - {member}).intersection(voters)) < min(len(group) - majority + 1, len(group - {member})):
-                return False
-        return True
+        old, *new = self.groups
+        needed = [(old, (len(old) + 1) // 2), *((group, (len(group) + 1 - len(old) % 2) // 2 or 1) for group in new)]
+        return all(len((group - {member}).intersection(voters)) >= min(few, len(group - {member})) for group, few in needed)

@@ -57,6 +57,53 @@ def test_whatever_decides_in_an_epoch_shares_a_member_with_whatever_decides_in_t
                 assert not after.electorate.decides(rest), (before, after, decided)
 
 
+@pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd"])
+def test_a_member_that_forgot_hears_a_voter_of_whatever_was_decided_in_its_epoch_and_the_one_before(members: str) -> None:
+    for change in changes(members):
+        made = steps(change)
+        for before, here in [*pairwise(made), (made[2], epochs.cancel(made[2], directories=KNOWN))]:
+            everyone = sorted({*before.everyone, *here.everyone})
+            decided = [each for each in subsets(everyone) if before.electorate.decides(each) or here.electorate.decides(each)]
+            for member in here.electorate.members:
+                others = frozenset(here.electorate.members) - {member}
+                for heard in subsets(sorted(others)):
+                    if here.electorate.restores(member, heard):  # A voter that nobody else can be is nobody's to hear.
+                        assert all(each & heard for each in decided if each & others), (here, member, heard)
+
+
+@pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd", "abcde"])
+def test_two_recoveries_of_a_member_share_a_voter_also_in_epochs_that_follow_each_other(members: str) -> None:
+    for change in changes(members):
+        made = steps(change)
+        for before, after in [
+            *pairwise(made),
+            (made[2], epochs.cancel(made[2], directories=KNOWN)),
+            *zip(made, made, strict=True),
+        ]:
+            for member in set(before.electorate.members).intersection(after.electorate.members):
+                first, second = (
+                    [
+                        each
+                        for each in subsets(sorted({*here.electorate.members} - {member}))
+                        if here.electorate.restores(member, each)
+                    ]
+                    for here in (before, after)
+                )
+                assert all(one & other for one in first for other in second if one and other), (before, after, member)
+
+
+@pytest.mark.parametrize("members", ["abc", "abcd", "abcde"])
+def test_members_that_forgot_do_not_wait_for_each_other_while_a_change_is_joint(members: str) -> None:
+    for change in changes(members):
+        joint = steps(change)[2]
+        few = min(len(joint.members), len(joint.target))
+        for forgot in subsets(list(set(joint.members) & set(joint.target))):
+            if len(forgot) <= (few - 1) // 2:  # A minority of both lists; a node that joins has no vote either.
+                voters = set(joint.members) - forgot
+                for member in {*forgot, change.change.joins if change.change else ""} - {""}:
+                    assert joint.electorate.restores(member, voters), (joint, forgot, member)
+
+
 def test_two_steps_apart_they_need_not_so_a_joint_step_must_be_decided_before_the_new_list_is_used() -> None:
     before, _, joint, after = steps(begun("replace", "abc", joins="g", leaves="c"))
     assert before.electorate.decides(addresses("ac"))
