@@ -4,7 +4,8 @@ Laws:
 - Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
   that record; if it names an older one, its sender is told the record.
 - What a message says of the register, or of a change that is joint, counts only if its sender was in this node's epoch.
-- A node that joins is heard once it is in the epoch in which it does: before that its directory may hold anything.
+- A node that joins is heard in the epoch in which it does. In another one its directory may hold anything: in an older one it
+  has not said that it is empty, and in a newer one the change may have been taken back for that reason.
 """
 
 from __future__ import annotations
@@ -168,8 +169,8 @@ class Memberships:
             return True
         if epoch > own:
             self._roster.heard(epoch)
-            return True
-        self.changes.behind(peer.node, self._now())
+        else:
+            self.changes.behind(peer.node, self._now())
         return self._roster.record.state_of(peer.name) != "joining"
 
     def is_current(self, epoch: int) -> bool:

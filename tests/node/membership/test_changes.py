@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from shoal.cluster import messages
 from shoal.cluster.membership.epochs import Record
+from shoal.cluster.membership.notices import Membership
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, PeerRefused
 from shoal.node.membership.changes import Changes
 from shoal.storage.memory import MemoryStorage
@@ -43,6 +45,17 @@ def is_done(fleet: Fleet, members: str, names: str = "") -> bool:
     """Whether these nodes agree that these are the members, and no change is under way."""
     wanted = tuple(f"{name}:1" for name in members)
     return all(record(fleet, name).members == wanted and record(fleet, name).change is None for name in names or members)
+
+
+def is_prepared(fleet: Fleet, names: str) -> bool:
+    """Whether these nodes know of a change that is not joint yet."""
+    changes = [record(fleet, name).change for name in names]
+    return all(change is not None and not change.is_joint for change in changes)
+
+
+def is_record(message: bytes) -> bool:
+    """Whether a message tells the record of the members."""
+    return isinstance(messages.decode(messages.unstamped(message)[1]), Membership)
 
 
 async def asked(fleet: Fleet, coroutine: Coroutine[object, object, Record]) -> Record:
@@ -207,6 +220,23 @@ async def test_a_node_with_data_from_before_is_not_added_and_says_why() -> None:
         await fleet.until(lambda: "d:1 holds data from before" in changes(fleet, "a").problems.get("d:1", ""))
         assert record(fleet, "a").change is not None
         assert await total(fleet, "a") == 0
+
+
+async def test_a_node_with_data_from_before_brings_none_to_a_member_that_does_not_know_that_its_change_was_taken_back() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1,b:1")
+        await saved(fleet, "d", durability="local")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_prepared(fleet, "abc"))
+        await fleet.until(lambda: changes(fleet, "b").problems)
+        fleet.spoil = lambda source, target, message: None if target == "b" and is_record(message) else message
+        await asked(fleet, changes(fleet, "a").cancel())
+        await fleet.until(lambda: is_done(fleet, "abc", "acd"))
+        for _ in range(100):
+            await fleet.dial()
+            await asyncio.sleep(0.005)
+        assert record(fleet, "b").epoch == 1
+        assert await total(fleet, "b") == 0
 
 
 async def test_a_node_that_waits_to_be_added_writes_nothing() -> None:
