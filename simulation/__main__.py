@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Annotated
 import typer
 
 from shoal.errors import InvalidValue
+from simulation import memberships
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import PROFILES, draw
 from simulation.execution import Outcome, execute
@@ -65,6 +67,22 @@ def run_seeds(
     _say(figures.lines())
     typer.echo(f"{time.monotonic() - began_s:.0f} seconds")
     raise typer.Exit(1 if figures.failed else 0)
+
+
+@app.command("members")
+def change_members(
+    seeds: Annotated[int, typer.Option("--seeds", min=0, help="How many.")] = 100,
+    first: Annotated[int, typer.Option("--from", help="The first of them.")] = 0,
+) -> None:
+    """Run plans that change the members of a cluster."""
+    logging.disable(logging.CRITICAL)  # Nodes warn of every fault that they meet.
+    broken = 0
+    for seed in range(first, first + seeds):
+        found = memberships.run_plan(seed)
+        broken += bool(found)
+        _say(f"seed {seed}: invariant {violation.invariant}: {violation.text}" for violation in found)
+    typer.echo(f"{seeds} plans, {broken} of them broken")
+    raise typer.Exit(1 if broken else 0)
 
 
 @app.command()

@@ -234,7 +234,7 @@ class Fleet:
             self.members[source].replicator.unlinked(self.members[target].identity(), wire)
 
     async def isolate(self, name: str) -> None:
-        for other in self.members:
+        for other in list(self.members):
             await self.cut(name, other)
             await self.cut(other, name)
 

@@ -11,10 +11,11 @@ from typer.testing import CliRunner, Result
 
 from shoal.storage.commit import GroupCommit, Waiter
 from simulation import __main__ as command
-from simulation import batch
+from simulation import batch, memberships
 from simulation.batch import TWICE_EVERY, Case, cases_of, run_all, run_case
 from simulation.drawing import draw
 from simulation.execution import execute
+from simulation.judging.violation import Violation
 from simulation.plan import Act, Crash, Plan, from_json, to_json
 from tests.terminal import SIZES, in_terminal
 
@@ -144,6 +145,16 @@ def test_a_file_that_holds_no_plan_is_refused(tmp_path: Path) -> None:
     ended = sim("run", "--seeds", 0, "--plans", tmp_path)
     assert ended.exit_code == 2
     assert "this is no plan" in ended.output
+
+
+def test_plans_that_change_the_members_are_run_by_their_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    violation = Violation("9", "a change does not end")
+    monkeypatch.setattr(memberships, "run_plan", lambda seed: [violation] if seed == 8 else [])
+    ended = sim("members", "--seeds", 2, "--from", 7)
+    assert ended.exit_code == 1
+    assert "seed 8: invariant 9: a change does not end" in ended.output
+    assert "2 plans, 1 of them broken" in ended.output
+    assert sim("members", "--seeds", 1, "--from", 7).exit_code == 0
 
 
 def test_one_seed_of_a_hundred_is_run_twice() -> None:

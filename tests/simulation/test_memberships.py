@@ -1,0 +1,109 @@
+"""Members change while clients write and faults happen: the sound program keeps every promise, and planted bugs are found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shoal.cluster.consensus.ballots import Electorate
+from shoal.cluster.membership.epochs import Record
+from shoal.errors import ChangeUnderWay
+from shoal.node.incarnation import Incarnation
+from shoal.node.membership.changes import Changes
+from shoal.node.membership.roster import Roster
+from shoal.node.peers.members import Members
+from simulation.memberships import drawn, hunt, run_plan
+
+SEEDS = range(200)
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nodes warn of every fault that they meet."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_promise_is_kept_while_members_change(seed: int) -> None:
+    assert run_plan(seed) == []
+
+
+def test_a_plan_is_drawn_from_its_seed() -> None:
+    assert drawn(7) == drawn(7) != drawn(8)
+
+
+# ── planted bugs ──────────────────────────────────────────────────────────────
+
+
+def the_new_list_alone_decides_while_a_change_is_joint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Record,
+        "electorate",
+        property(lambda self: Electorate((frozenset(self.target if self.change and self.change.is_joint else self.members),))),
+    )
+
+
+def a_joining_node_counts_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Record, "electorate", property(lambda self: Electorate((frozenset(self.target),))))
+
+
+def a_node_joins_with_data_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    sound = Roster.__init__
+
+    def init(self: Roster, *given: Any, **named: Any) -> None:
+        sound(self, *given, **(named | {"is_empty": lambda: True}))
+
+    patch.setattr(Roster, "__init__", init)
+
+
+def a_removed_node_is_taken_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Members, "check", lambda self, peer, *, own: None)
+    patch.setattr(Incarnation, "bar", lambda self, why: None)
+
+
+def only_the_node_that_was_asked_goes_on(patch: pytest.MonkeyPatch) -> None:
+    sound = Changes.change
+
+    async def change(self: Changes, *given: Any, **named: Any) -> Record:
+        self.was_asked = True  # type: ignore[attr-defined]
+        return await sound(self, *given, **named)
+
+    patch.setattr(Changes, "change", change)
+    patch.setattr(Changes, "_is_turn", lambda self, now: hasattr(self, "was_asked"))
+
+
+def two_changes_at_once_are_both_taken(patch: pytest.MonkeyPatch) -> None:
+    sound = Changes._set
+
+    async def set_(self: Changes, record: Record, newer: Record) -> Record:
+        try:
+            return await sound(self, record, newer)
+        except ChangeUnderWay:
+            return newer
+
+    patch.setattr(Changes, "_set", set_)
+
+
+BUGS: tuple[tuple[Plant, tuple[str, ...], int], ...] = (
+    (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), 5),
+    (a_joining_node_counts_at_once, ("3", "8"), 41),
+    (only_the_node_that_was_asked_goes_on, ("9",), 73),
+    (two_changes_at_once_are_both_taken, ("8",), 42),
+    (a_node_joins_with_data_of_its_own, ("16",), 0),
+    (a_removed_node_is_taken_back, ("16",), 0),
+)
+"""With the invariants that each breaks, and the seed of a plan that has found it; others are tried after it."""
+
+
+@pytest.mark.parametrize(("plant", "invariants", "seed"), BUGS, ids=[plant.__name__ for plant, _, _ in BUGS])
+def test_a_planted_bug_is_found_by_a_drawn_plan(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, invariants: tuple[str, ...], seed: int
+) -> None:
+    plant(monkeypatch)
+    assert hunt((seed, *SEEDS), invariants) is not None
