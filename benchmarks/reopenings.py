@@ -41,7 +41,7 @@ class _Cost(NamedTuple):
 
 
 class _Stage(NamedTuple):
-    """The store after so many openings, closed, and what the next ones cost."""
+    """A store after so many openings, closed, and what the next ones cost."""
 
     openings: int
     costs: list[_Cost]
@@ -55,25 +55,32 @@ class _Stage(NamedTuple):
     @property
     def bytes_per_append(self) -> float:
         """On disk."""
-        return self.bytes / (self.openings + _SAMPLES)
+        return self.bytes / self.openings
 
 
 def run(effort: Effort) -> Section:
+    stages = STAGES if effort.repeats > 2 else STAGES_QUICK
     with tempfile.TemporaryDirectory() as parent:
-        directory = Path(parent) / "store"
-        stages: list[_Stage] = []
-        done = 0
-        for openings in STAGES if effort.repeats > 2 else STAGES_QUICK:
-            costs = [uvloop.run(_opened(directory, number)) for number in range(done, openings + _SAMPLES)]
-            done = openings + _SAMPLES
-            stages.append(_Stage(openings, costs[-_SAMPLES:], *_size(directory)))
-    return Section("A program that opens a store for one append", _METHOD, _figures(stages))
+        places = {openings: Path(parent) / str(openings) for openings in stages}
+        for openings, directory in places.items():
+            for number in range(openings):
+                uvloop.run(_opened(directory, number))
+        sizes = {openings: _size(directory) for openings, directory in places.items()}
+        costs: dict[int, list[_Cost]] = {openings: [] for openings in stages}
+        for number in range(_SAMPLES):  # In turns: whatever else the machine does meanwhile, it does to all of them.
+            for openings, directory in places.items():
+                costs[openings].append(uvloop.run(_opened(directory, openings + number)))
+    return Section(
+        "A program that opens a store for one append",
+        _METHOD,
+        _figures([_Stage(openings, costs[openings], *sizes[openings]) for openings in stages]),
+    )
 
 
 _METHOD = (
-    f"Openings of one store in a process, each with one append to one journal, and a clean close. CPU is that of the event "
-    f"loop's thread, the median of {_SAMPLES} openings. `log_keep_s` is {_KEEP_S:g}, for an hour, and `forget_after_s` "
-    f"{_FORGET_S:g}, for a week."
+    "Stores that were opened so often before, each time with one append to one journal and a clean close. CPU is that of the "
+    f"event loop's thread, the median of {_SAMPLES} openings of each store in turns. `log_keep_s` is {_KEEP_S:g}, for an "
+    f"hour, and `forget_after_s` {_FORGET_S:g}, for a week."
 )
 
 _COSTS: dict[str, tuple[str, Callable[[_Stage], float]]] = {

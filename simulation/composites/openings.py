@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.composites.stage import FAMILIES, Composed, Stage
-from simulation.plan import Act, Crash, Cut, Fault, Stop
+from simulation.plan import Act, Crash, Cut, Fault, Stop, Weather
 
 
 def reopened(stage: Stage) -> Composed:
@@ -32,6 +32,9 @@ def reopened(stage: Stage) -> Composed:
         others = [name for name in stage.nodes if name != away]
         cut_at, for_s = stage.between(stage.at, at), stage.between(0.5, 4.0)
         faults.append(Cut(at=cut_at, sources=[away], targets=others, for_s=for_s, both=stage.random.random() < 0.7))
+    if stage.random.random() < 0.5:  # Vectors arrive before the operations that retired what they lack.
+        loss = stage.between(0.1, 0.5)
+        faults.append(Weather(at=stage.at, for_s=round(at - stage.at, 3), loss=loss, sources=[], targets=[]))
     for family in families:
         acts += stage.acts(FAMILIES[family], stage.nodes, (at, at + 2.0), most=4)
     settings: dict[str, int | float | str] = {
