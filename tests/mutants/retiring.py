@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         retired_origins_are_not_held,
         "a node looks for what it has retired",
-        ("4", "6", "7", "11"),
+        ("4", "6", "7", "9", "11"),
         "composed",
         REOPENED,
     ),

@@ -34,6 +34,7 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _AT_ONCE = 256  # Origins that one operation retires.
+_PART = 8  # One in so many retired origins is forgotten at once; they may be older than `forget_after_s` by such a part of it.
 
 
 class Retiring:
@@ -164,15 +165,20 @@ class Retiring:
         return set(origins)
 
     def _forget(self, partition: Partition, owners: list[Holding]) -> None:
-        """Forget the oldest retired origins of a partition, if every owner has retired them."""
-        retired, oldest_ms = partition.retired, self._now_ms() - int(self._config.forget_after_s * 1000)
-        surplus = retired.summary.remembered - self._config.retired_origins_max
-        if surplus <= 0 and retired.summary.oldest_ms >= oldest_ms:
+        """Forget the oldest retired origins of a partition, if every owner has retired them.
+
+        All rows are read for that, so some are gathered first, or go ahead of time.
+        """
+        retired, forget_ms = partition.retired, int(self._config.forget_after_s * 1000)
+        surplus, now_ms = retired.summary.remembered - self._config.retired_origins_max, self._now_ms()
+        if surplus <= 0 and retired.summary.oldest_ms >= now_ms - forget_ms - forget_ms // _PART:
             return
         if not all(owner.vector.dominates(retired.summary.floor) for owner in owners[1:]):
             return
+        if surplus > 0:
+            surplus += self._config.retired_origins_max // _PART
         rows = sorted(retired.all(), key=lambda row: row[1].time)
-        old = [row for at, row in enumerate(rows) if at < surplus or row[1].wall_ms < oldest_ms]
+        old = [row for at, row in enumerate(rows) if at < surplus or row[1].wall_ms < now_ms - forget_ms]
         gone = {origin: row for origin, row in old if not row.is_logged}
         if gone:
             rest = [row.wall_ms for origin, row in rows if origin not in gone]
