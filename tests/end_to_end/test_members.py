@@ -1,4 +1,4 @@
-"""A cluster of real processes grows, replaces a node and forgets a dead one by commands, while clients write."""
+"""Clusters of real processes grow, shrink, and replace and forget killed nodes by commands, while clients write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import aiohttp
 
 import shoal
-from shoal.errors import ShoalError
+from shoal.errors import NotAMember, ShoalError
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.test_watch import free_ports
 
@@ -64,19 +65,27 @@ async def command(*arguments: str) -> list[Any]:
     return [json.loads(line) for line in process.stdout.splitlines()]
 
 
+class Acknowledged(set[int]):
+    """Numbers that a quorum has acknowledged."""
+
+    pause_s = 0.0  # The longest time between two of them.
+
+
 @asynccontextmanager
-async def writing(urls: list[str]) -> AsyncIterator[set[int]]:
-    """Numbers that a quorum has acknowledged, while the context is open."""
-    acknowledged: set[int] = set()
+async def writing(urls: list[str]) -> AsyncIterator[Acknowledged]:
+    """Write numbers to these nodes with `quorum`, while the context is open."""
+    acknowledged = Acknowledged()
     ended = asyncio.Event()
 
     async def write() -> None:
         async with shoal.connect(urls, durability="quorum") as store:
-            number = 0
+            number, last_s = 0, time.monotonic()
             while not ended.is_set():
                 try:
                     await store.space("crew").set("seen").add(number)
                     acknowledged.add(number)
+                    now_s = time.monotonic()
+                    acknowledged.pause_s, last_s = max(acknowledged.pause_s, now_s - last_s), now_s
                 except ShoalError:
                     pass  # It may have been made; only the acknowledged ones are promised.
                 number += 1
@@ -109,6 +118,13 @@ async def founded(url: str) -> None:
                 await asyncio.sleep(0.1)
 
 
+async def noticed(url: str, dead: str) -> None:
+    """The node at this URL knows that the link to a dead one has ended."""
+    async with asyncio.timeout(PATIENCE_S), shoal.connect(url) as store:
+        while dead in [seat.name for seat in (await store.members()).members if seat.state == "linked"]:
+            await asyncio.sleep(0.05)
+
+
 async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tmp_path: Path) -> None:
     with nodes(tmp_path) as fleet:
         for number in range(3):
@@ -127,9 +143,7 @@ async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tm
             await more(acknowledged)
             fleet.kill(3)
             await asyncio.to_thread(fleet.kill, 2)
-            async with asyncio.timeout(PATIENCE_S), shoal.connect(url) as store:
-                while fleet.addresses[3] in [seat.name for seat in (await store.members()).members if seat.state == "linked"]:
-                    await asyncio.sleep(0.05)
+            await noticed(url, fleet.addresses[3])
             [view] = await command("forget", fleet.addresses[3], "--url", url)
             assert [seat["name"] for seat in view["members"]] == sorted(fleet.addresses[number] for number in (0, 1, 4))
             await more(acknowledged)
@@ -139,3 +153,51 @@ async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tm
             assert acknowledged <= held
         async with aiohttp.ClientSession() as http, http.get(f"{url}/v1/cluster/members") as answer:
             assert (await answer.json())["change"] == ""
+
+
+async def test_a_node_is_drained_and_killed_ones_are_replaced_and_forgotten_while_clients_write(tmp_path: Path) -> None:
+    with nodes(tmp_path) as fleet:
+        for number in range(3):
+            fleet.start(number, [0, 1, 2])
+        url = fleet.urls([0])[0]
+        await founded(url)
+        async with writing(fleet.urls([0, 1])) as acknowledged:
+            await more(acknowledged)
+            fleet.start(3, [2])
+            await command("add", fleet.addresses[3], "--url", url)
+            await more(acknowledged)
+            [view] = await command("drain", fleet.addresses[1], "--url", url)
+            assert view["removed"][0]["handed_over"]
+            await more(acknowledged)  # A client that was at the drained node writes elsewhere.
+            await asyncio.to_thread(fleet.kill, 1)
+            await asyncio.to_thread(fleet.kill, 2)
+            await more(acknowledged)
+            await noticed(url, fleet.addresses[2])
+            fleet.start(4, [3])
+            [view] = await command("replace", fleet.addresses[2], fleet.addresses[4], "--url", url)
+            assert not view["removed"][0]["handed_over"]
+            await more(acknowledged)
+            await asyncio.to_thread(fleet.kill, 3)
+            await noticed(url, fleet.addresses[3])
+            [view] = await command("forget", fleet.addresses[3], "--url", url)
+            assert [seat["name"] for seat in view["members"]] == sorted(fleet.addresses[number] for number in (0, 4))
+            fleet.start(2, [0, 1, 2])
+            async with shoal.connect(fleet.urls([2]), wait=PATIENCE_S) as store:
+                await refused(store)
+            await more(acknowledged)
+        assert acknowledged.pause_s < PATIENCE_S
+        for number in (0, 4):
+            async with shoal.connect(fleet.urls([number]), durability="all") as store:
+                await store.space("crew").set("seen").add(-1)
+                assert acknowledged <= {number async for number in store.space("crew").set("seen").members()}
+
+
+async def refused(store: shoal.Store) -> None:
+    """A removed node that is started again comes to know it, and writes nothing more."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await store.space("crew").register("late").set(1)
+            except NotAMember:
+                return
+            await asyncio.sleep(0.05)
