@@ -56,6 +56,7 @@ class Changes:
         self._next_tell = 0.0
         self._since = 0.0  # When this node came into its epoch.
         self._stepping: asyncio.Task[None] | None = None
+        self._refused: dict[str, str] = {}  # Why this node took no link of one that takes part, by address.
         self.waiting: dict[str, None] = {}
         """Nodes that are no members and asked for a link, the latest last."""
         self.trouble = ""
@@ -186,6 +187,11 @@ class Changes:
         if len(self.waiting) > _WAITING_MAX:
             del self.waiting[next(iter(self.waiting))]
 
+    def refused(self, address: str, why: str) -> None:
+        """This node took no link of the node at this address."""
+        if address in self._roster.record.everyone:
+            self._refused[address] = why
+
     def linked(self, node: bytes) -> None:
         """A link to a node begins: it learns the record, and how far this node is."""
         if self._roster.epoch:
@@ -202,6 +208,7 @@ class Changes:
     def adopted(self, nodes: Iterable[bytes], now: float) -> None:
         """This node is in a new epoch; `nodes` are all that have a link, so also one that was removed."""
         self._standings.clear()
+        self._refused.clear()
         self._told_at.clear()
         self._told, self._since, self.trouble = None, now, ""
         for address in self._roster.record.everyone:
@@ -245,7 +252,8 @@ class Changes:
     @property
     def problems(self) -> dict[str, str]:
         """Why nodes cannot take part, by address, for people."""
-        return {address: standing.problem for address, standing in sorted(self._standings.items()) if standing.problem}
+        told = {address: standing.problem for address, standing in self._standings.items() if standing.problem}
+        return dict(sorted((self._refused | told).items()))
 
     @property
     def is_ready(self) -> bool:

@@ -44,7 +44,8 @@ def _progress(record: Record, changes: Changes, address: str, *, is_there: bool)
     if problem := changes.problems.get(address):
         return problem
     if not is_there:
-        return "cannot be reached; start it" if address in (change.joins, change.leaves) else "cannot be reached"
+        is_awaited = address == change.joins or (address == change.leaves and change.hands_over)
+        return "cannot be reached; start it" if is_awaited else "cannot be reached"
     standing: Standing | None = changes.standings.get(address)
     if standing is None:
         return "has not told how far it is"

@@ -147,6 +147,8 @@ class Memberships:
         except PeerRefused as error:
             if error.detail.get("reason") == "member":
                 self.changes.asked(peer.name)
+            elif error.detail.get("reason") == "removed":
+                self.changes.refused(peer.name, error.message)
             raise
 
     def admitted(self, peer: Identity) -> bytes:

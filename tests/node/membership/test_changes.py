@@ -12,7 +12,7 @@ import pytest
 from shoal.cluster import messages
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership
-from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, PeerRefused
+from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, OutcomeUnknown, PeerRefused
 from shoal.node.membership.changes import Changes
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
@@ -175,11 +175,16 @@ async def test_a_change_that_waits_for_a_node_that_never_comes_is_cancelled() ->
 
 async def test_without_a_majority_of_the_register_a_change_is_refused_and_local_writes_go_on() -> None:
     async with cluster(quorum_timeout_s=0.3) as fleet:
-        await fleet.crash("b")
+        left = await fleet.crash("b")
         await fleet.crash("c")
         with pytest.raises(NoQuorum, match="b:1 cannot be reached"):
             await asked(fleet, changes(fleet, "a").change("forget", leaves="c:1"))
         await saved(fleet, "a", durability="local")
+        fleet.start("b", left, linked=False)
+        await fleet.until(lambda: "b:1" in fleet["a"].replicator.quorum.members.reached)
+        await asked(fleet, changes(fleet, "a").change("forget", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        assert await total(fleet, "b") == 1
 
 
 async def test_a_change_goes_on_when_the_node_that_was_asked_is_lost() -> None:
@@ -188,6 +193,69 @@ async def test_a_change_goes_on_when_the_node_that_was_asked_is_lost() -> None:
         await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
         await fleet.crash("a")
         await fleet.until(lambda: is_done(fleet, "abcd", "bcd"))
+
+
+async def test_a_node_that_is_killed_while_it_replaces_another_stops_no_writes_and_goes_on_when_it_is_back() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", times=3)
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "b").change("replace", leaves="c:1", joins="d:1"))
+        left = await fleet.crash("d")
+        await saved(fleet, "a", times=3)
+        view = fleet["a"].replicator.memberships.members()
+        assert {seat.name: seat.progress for seat in view.members}["d:1"] == "cannot be reached; start it"
+        fleet.start("d", left, linked=False, join="a:1")
+        await fleet.until(lambda: is_done(fleet, "abd"))
+        await fleet.crash("c")
+        await saved(fleet, "d", durability="all")
+        assert await total(fleet, "d") == 7
+
+
+async def test_a_member_of_another_cluster_is_not_added_and_disturbs_nothing() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="d:1")
+        fleet.start("e", MemoryStorage(), linked=False, join="d:1")
+        await asked(fleet, changes(fleet, "d").change("add", joins="e:1"))
+        await fleet.until(lambda: is_done(fleet, "de"))
+        await saved(fleet, "d")
+        with pytest.raises(PeerRefused, match="not in this node's list"):
+            fleet.link("d", "a")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_prepared(fleet, "abc"))
+        await saved(fleet, "a", durability="all")
+        await asked(fleet, changes(fleet, "a").cancel())
+        await fleet.until(lambda: is_done(fleet, "abc"))
+        assert (await total(fleet, "a"), await total(fleet, "d")) == (1, 1)
+        assert is_done(fleet, "de")
+
+
+async def test_a_removed_directory_that_is_added_again_is_named_as_the_reason_why_the_change_waits() -> None:
+    async with cluster() as fleet:
+        left = await fleet.crash("c")
+        await fleet.until(lambda: "c:1" not in fleet["a"].replicator.quorum.members.reached)
+        await asked(fleet, changes(fleet, "a").change("forget", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        fleet.start("c", left, linked=False, join="a:1")
+        await asked(fleet, changes(fleet, "a").change("add", joins="c:1"))
+        await fleet.until(lambda: "was forgotten in epoch 3" in changes(fleet, "a").problems.get("c:1", ""))
+        await fleet.crash("c")
+        fleet.start("c", MemoryStorage(), linked=False, join="a:1")
+        await fleet.until(lambda: is_done(fleet, "abc"))
+
+
+async def test_a_node_that_knows_of_a_newer_epoch_counts_no_copies_until_it_has_that_record() -> None:
+    async with cluster(quorum_timeout_s=0.5) as fleet:
+        fleet.spoil = lambda source, target, message: None if target == "a" and is_record(message) else message
+        fleet.start("d", MemoryStorage(), linked=False, join="b:1,c:1")
+        await asked(fleet, changes(fleet, "b").change("add", joins="d:1"))
+        await fleet.until(lambda: record(fleet, "b").epoch == record(fleet, "c").epoch == 1)
+        await fleet.until(lambda: not fleet["a"].replicator.quorum.members.roster.is_current)
+        with pytest.raises((NoQuorum, OutcomeUnknown)):
+            await saved(fleet, "a")
+        assert record(fleet, "a").epoch == 0
+        fleet.spoil = lambda source, target, message: message
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        await saved(fleet, "a", durability="all")
 
 
 async def test_a_node_that_was_away_learns_the_members_from_whoever_it_meets() -> None:
