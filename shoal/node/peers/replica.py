@@ -64,7 +64,8 @@ def limits_of(config: Config) -> Limits:
             operations_min=config.snapshot_operations_min,
             open_max=config.snapshots_open_max,
             ahead=config.snapshot_pieces_ahead_max,
-            answer_s=config.quorum_timeout_s,
+            # A lost piece is asked for again several times before its snapshot is given up.
+            answer_s=min(config.quorum_timeout_s, config.snapshot_idle_s / 4),
             idle_s=config.snapshot_idle_s,
             pause_s=config.sync_interval_s,
             pause_s_max=config.peer_pause_s_max,

@@ -27,6 +27,7 @@ SPACE = "{crew}"
 SETTINGS: dict[str, int | float | str] = {
     "snapshot_operations_min": 1,
     "snapshot_piece_bytes": 700,
+    "snapshot_memory_bytes": 1400,
     "snapshot_idle_s": 2.0,
     "snapshots_open_max": 2,
 }
@@ -75,6 +76,10 @@ async def agreed(cluster: SimulatedCluster) -> None:
     async with asyncio.timeout(60.0):
         while any(host.peer.quorum.is_learner for host in cluster.hosts.values()):
             await asyncio.sleep(0.05)
+    with suppress(TimeoutError):  # Each sweeps what was deleted in its own time.
+        async with asyncio.timeout(60.0):
+            while any(rows_of(host) != rows_of(cluster.hosts["n1"]) for host in cluster.hosts.values()):
+                await asyncio.sleep(0.05)
     one, *others = (rows_of(host) for host in cluster.hosts.values())
     for other in others:
         assert other == one
@@ -99,6 +104,23 @@ def test_a_node_that_lost_its_disk_is_refilled_by_snapshots() -> None:
         assert value.value == 5
 
     on(story, PLAN)
+
+
+def test_a_piece_that_a_peer_had_no_room_for_is_asked_for_again() -> None:
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        await scene.client("n2").call(requests.Assign(SPACE, "goal", b"\xc6\x00\x01\x11\x70" + bytes(70_000)), durability="all")
+        host = await lose_disk(scene)
+        async with asyncio.timeout(10.0):
+            while not host.up or taken(host) < 2:
+                await asyncio.sleep(0.05)
+        await agreed(scene.cluster)
+
+    # The large row leaves no room for the pieces after it, which the node asked for at once.
+    on(
+        story,
+        Plan(seed=3, settings=SETTINGS | {"snapshot_piece_bytes": 200, "snapshot_idle_s": 1.0, "peer_send_bytes_max": 16384}),
+    )
 
 
 class Moments:
