@@ -90,6 +90,7 @@ class Config(Struct, frozen=True, kw_only=True):
     rows_differ_max: int = 1024  # Objects, counted per peer, that are known to have different rows there.
     rebuild_bytes_max: int = 256 * MiB  # A larger object is not rebuilt from the log while the node runs.
     snapshot_piece_bytes: int = 256 * KiB  # Of a partition's rows, in one message; the first row may exceed it.
+    snapshot_memory_bytes: int = 2 * MiB  # A larger snapshot is staged on the disk before it replaces its partition.
     snapshot_pieces_ahead_max: int = 2  # Pieces of one snapshot that were asked for and have not arrived.
     snapshots_open_max: int = 8  # Partitions that are taken by snapshot at once; as many snapshots are kept for peers.
     snapshot_operations_min: int = 64  # A partition that is empty here is taken by snapshot if a peer holds more operations.

@@ -112,7 +112,9 @@ class Learning:
         told = self._told.get(peer)
         if told is None:
             return False
-        for partition, vector in list(told.items()):
-            if vector is not None and self._durable(partition).dominates(vector):
-                del told[partition]
-        return not told
+        while told:  # Up to the first that is not held: this is asked after every message.
+            partition, vector = next(iter(told.items()))
+            if vector is None or not self._durable(partition).dominates(vector):
+                return False
+            del told[partition]
+        return True

@@ -97,12 +97,14 @@ class Snapshots:
                 self._sources.setdefault(partition, {})[peer] = _Source(operations)
 
     def takes(self, partition: int) -> bool:
-        """Whether the log of a partition need not be fetched, because a snapshot brings it."""
+        """Whether the log of a partition need not be fetched, because a snapshot brings it.
+
+        This is asked of many partitions at once, so whether the reason still holds is not looked at here, but in `next`.
+        """
         if partition in self._transfers:
             return True
-        return self._is_due(partition) and any(
-            peer in self._linked and _is_hopeful(source) for peer, source in self._sources[partition].items()
-        )
+        found = self._sources.get(partition, {})
+        return any(peer in self._linked and _is_hopeful(source) for peer, source in found.items())
 
     def _is_due(self, partition: int) -> bool:
         """Whether a reason for a snapshot still holds."""

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from shoal.cluster import operation
@@ -26,7 +26,6 @@ from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
-from shoal.storage.interface import Storage
 
 _PLACES = {table[0]: place for place, table in enumerate(keys.PARTITION_TABLES)}
 _HEAD_BYTES = 3  # Of each key: the table and the partition.
@@ -48,8 +47,9 @@ class Checker:
         self._number = number
         self._clock = clock
         self._heads = {table[0]: keys.rows_of(table, number)[0] for table in keys.PARTITION_TABLES}
-        self._last = b""  # The last key, after the number of its table.
-        self._object = b"\xff"  # The prefix of the last object's rows, or the key of the last one that was listed.
+        self._last = b""  # The last key,
+        self._head = b""  # and what all keys of its table begin with.
+        self._object = b"\xff"  # The prefix of the last object's rows, which are sound as far as they are looked at.
         self._ends: dict[Origin, Tip] = {}  # The last operation of each log so far, or its base.
         self._content = Content({}, {}, [], Summary())
 
@@ -63,8 +63,15 @@ class Checker:
             rows = switching.unpack(packed)
             if not rows and self._last:
                 raise self._bad("a piece is empty")
-            for key, value in rows:
-                self._take(key, value)
+            for row in rows:  # Most rows are of the same object as the row before: a new node checks millions of them.
+                key = row[0]
+                if not key.startswith(self._head) or not self._head:
+                    self._enter(key)
+                elif key <= self._last:
+                    raise self._bad("its rows are not in order")
+                self._last = key
+                if not key.startswith(self._object):
+                    self._take(*row)
         except BadOperation:
             raise
         except (ValueError, InvalidName) as error:  # Of msgspec, of text that is no UTF-8, and of numbers that name no kind.
@@ -87,17 +94,20 @@ class Checker:
             raise self._bad("its log has operations of an origin that its vector does not name")
         return self._content
 
-    def _take(self, key: bytes, value: bytes) -> None:
-        if len(key) <= _HEAD_BYTES or self._heads.get(key[0]) != key[:_HEAD_BYTES]:
+    def _enter(self, key: bytes) -> None:
+        """Check that a new table begins with this key."""
+        if not key or self._heads.get(key[0]) != key[:_HEAD_BYTES]:
             raise self._bad(f"the row {key[:40].hex()} does not belong to it")
-        ordered = _ordered(key)
-        if ordered <= self._last:
+        if self._last and _PLACES[key[0]] <= _PLACES[self._last[0]]:
             raise self._bad("its rows are not in order")
-        self._last = ordered
+        self._head, self._object = key[:_HEAD_BYTES], b"\xff"
+
+    def _take(self, key: bytes, value: bytes) -> None:
+        if len(key) <= _HEAD_BYTES:
+            raise self._bad(f"the row {key.hex()} does not belong to it")
         table = key[:1]
         if table == keys.OBJECT:
-            if not key.startswith(self._object):
-                self._place(key)
+            self._object = self._place(key)
         elif table == keys.LOG:
             self._log(key, value)
         elif table in (keys.VECTOR, keys.BASE):
@@ -109,13 +119,14 @@ class Checker:
         elif table == keys.GARBAGE:
             garbage.unpack(value)
 
-    def _place(self, key: bytes) -> None:
+    def _place(self, key: bytes) -> bytes:
+        """Check the object of a row; returns what all its rows begin with."""
         _, _, space, name, row = keys.split_object(key)
         check_name("space", space)
         check_name("object", name)
         if partition_of(space, name) != self._number or (key[:1] == keys.LISTED and row):
             raise self._bad(f"the row {key[:40].hex()} is of an object of another partition")
-        self._object = key[: len(key) - len(row)]
+        return key[: len(key) - len(row)]
 
     def _tip(self, key: bytes, value: bytes) -> None:
         origin, tip = Origin(key[_HEAD_BYTES:]), Tip.unpack(value)
@@ -172,22 +183,20 @@ def lacking(content: Content, ours: Mapping[Origin, Tip]) -> Dot | None:
     return None
 
 
-def differing(
-    storage: Storage, number: int, content: Content, ours: Mapping[Origin, Tip], *, only: list[Row] | None
-) -> Dot | None:
+def differing(number: int, content: Content, ours: Mapping[Origin, Tip], pieces: Callable[[int], list[Row]]) -> Dot | None:
     """An operation that is held here, and is another one in the snapshot; None if there is none.
 
-    `only`: the rows of the snapshot, if it has one piece; else it is staged.
+    `pieces` gives the rows of a piece.
     """
     for origin, tip in ours.items():
         dot = Dot(origin, tip.sequence)
-        chain = _chain(storage, number, content, dot, only)
+        chain = _chain(number, content, dot, pieces)
         if chain is not None and chain != tip.chain:
             return dot
     return None
 
 
-def _chain(storage: Storage, number: int, content: Content, dot: Dot, only: list[Row] | None) -> bytes | None:
+def _chain(number: int, content: Content, dot: Dot, pieces: Callable[[int], list[Row]]) -> bytes | None:
     """The chain hash after an operation that the snapshot covers; None if it left the log there."""
     for tip in (content.tips.get(dot.origin, NO_TIP), content.bases.get(dot.origin, NO_TIP)):
         if tip.sequence == dot.sequence:
@@ -196,7 +205,7 @@ def _chain(storage: Storage, number: int, content: Content, dot: Dot, only: list
     piece = bisect_right(content.starts, _ordered(key)) - 1
     if piece < 0:
         return None
-    found = dict(switching.staged(storage, number, piece) if only is None else only).get(key)
+    found = dict(pieces(piece)).get(key)
     return None if found is None else operation.LogEntry.unpack(found).chain
 
 

@@ -4,8 +4,8 @@ Laws:
 - A partition is replaced only by a whole, checked snapshot that holds every operation that is held here.
 - From just before that until the new rows are durable, the partition is closed: it is neither read nor written, and its
   operations are neither taken nor sent.
-- A snapshot in one piece replaces the partition in one write. A longer one is staged, and a marker makes it certain that the
-  switch is finished, in this life of the node or at its next start.
+- A snapshot of at most `snapshot_memory_bytes` replaces the partition in one write. A longer one is staged, and a marker
+  makes it certain that the switch is finished, in this life of the node or at its next start.
 - If storage fails after the marker, the partition stays closed; the next start finishes the switch.
 """
 
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots import Snapshots
@@ -41,8 +42,10 @@ class _Staging:
 
     attempt: int
     checker: Checker
-    first: list[Row] = field(default_factory=list)  # The rows of the first piece.
+    held: list[list[Row]] = field(default_factory=list)  # The rows of each piece, until they are too many.
+    held_bytes: int = 0
     pieces: int = 0
+    is_on_disk: bool = False  # The pieces are staged, and not held.
 
 
 class SnapshotReceiver:
@@ -87,7 +90,7 @@ class SnapshotReceiver:
             if not self._snapshots.is_current(number, staging.attempt):
                 del self._staging[number]
                 with suppress(ShoalError):  # The next snapshot, or the next start, drops it.
-                    self._write(switching.discard(number))
+                    self._write(switching.discard(self._storage, number))
 
     async def received(self, peer: bytes, answer: SnapshotPiece) -> None:
         """Take a peer's answer."""
@@ -107,7 +110,7 @@ class SnapshotReceiver:
             self._fail(peer, number, error)
 
     def _stage(self, number: int, attempt: int, nth: int, packed: bytes) -> None:
-        """Check a piece, and stage it unless it may be the only one.
+        """Check a piece, and hold it; stage it and those before it once they are too large to be held.
 
         Raises:
             BadOperation: it is no piece of a sound snapshot.
@@ -117,14 +120,18 @@ class SnapshotReceiver:
         if nth == 0 or staging is None or staging.attempt != attempt:
             staging = self._staging[number] = _Staging(attempt, Checker(number, clock=self._database.clock_last))
         rows = staging.checker.take(packed)
-        if nth == 0:
-            staging.first = rows
-            if self._snapshots.is_whole(number) == 1:
-                staging.pieces = 1
-                return
-            self._write(switching.discard(number))
-        self._write(Write({keys.staged(number, nth): packed}, []))
         staging.pieces = nth + 1
+        if staging.is_on_disk:
+            self._write(Write({keys.staged(number, nth): packed}, []))
+            return
+        staging.held.append(rows)
+        staging.held_bytes += len(packed)
+        if nth and staging.held_bytes > self._config.snapshot_memory_bytes:
+            self._write(switching.discard(self._storage, number))
+            self._write(
+                Write({keys.staged(number, place): switching.pack(each) for place, each in enumerate(staging.held)}, [])
+            )
+            staging.held, staging.is_on_disk = [], True
 
     def _begin_switch(self, peer: bytes, number: int, pieces: int) -> None:
         staging = self._staging.pop(number)
@@ -144,8 +151,8 @@ class SnapshotReceiver:
             await self._commit.wait_durable(partition.written)
             self._check(partition, staging, content)
             begun = True
-            if staging.pieces == 1:
-                write = switching.at_once(switching.writes(self._storage, number, [staging.first]))
+            if not staging.is_on_disk:
+                write = switching.at_once(switching.writes(self._storage, number, staging.held))
                 write.rows.update(before.transaction.rows)
                 await self._made(write)
             else:
@@ -189,8 +196,8 @@ class SnapshotReceiver:
                 f"a peer's snapshot of partition {number} has operations of this node that it has not issued.",
                 reason="snapshot",
             )
-        first = staging.first if staging.pieces == 1 else None
-        dot = differing(self._storage, number, content, partition.tips, only=first)
+        pieces = partial(switching.staged, self._storage, number) if staging.is_on_disk else staging.held.__getitem__
+        dot = differing(number, content, partition.tips, pieces)
         if dot is not None:
             raise BadOperation(
                 f"a peer's snapshot of partition {number} has another operation {dot.sequence} of {dot.origin.hex()} than this "

@@ -33,6 +33,7 @@ _PAGE = 512  # Objects whose entries leave the catalog in one write.
 Row = tuple[bytes, bytes]
 
 _decoder = msgspec.msgpack.Decoder(list[Row])
+_encoder = msgspec.msgpack.Encoder()
 
 
 class Write(NamedTuple):
@@ -40,6 +41,11 @@ class Write(NamedTuple):
 
     rows: dict[bytes, bytes | None]
     ranges: list[tuple[bytes, bytes]]
+
+
+def pack(rows: list[Row]) -> bytes:
+    """A piece with these rows."""
+    return _encoder.encode(rows)
 
 
 def unpack(piece: bytes) -> list[Row]:
@@ -67,9 +73,9 @@ def marked(storage: Storage) -> dict[int, int]:
     return {int.from_bytes(key[len(_MARKER) :], "big"): int.from_bytes(pieces, "big") for key, pieces in found}
 
 
-def discard(number: int) -> Write:
+def discard(storage: Storage, number: int) -> Write:
     """The write that drops what is staged for a partition."""
-    return Write({}, [keys.rows_of(keys.STAGED, number)])
+    return Write({}, _filled(storage, [keys.rows_of(keys.STAGED, number)]))
 
 
 def writes(storage: Storage, number: int, pieces: Iterable[list[Row]]) -> Iterator[Write]:
@@ -78,11 +84,18 @@ def writes(storage: Storage, number: int, pieces: Iterable[list[Row]]) -> Iterat
     Each is made before the next one is asked for.
     """
     yield from _leaving(storage, number)
-    yield Write({}, [keys.rows_of(table, number) for table in (*keys.PARTITION_TABLES, *keys.DERIVED_TABLES)])
+    vector, *others = (keys.rows_of(table, number) for table in (*keys.PARTITION_TABLES, *keys.DERIVED_TABLES))
+    # A partition without a vector is empty: nothing else is written before it, or left when it goes.
+    yield Write({}, [vector, *(_filled(storage, others) if _filled(storage, [vector]) else [])])
     entries = _Entries()
     for rows in pieces:
         yield Write(entries.added_to(rows), [])
-    yield Write({marker_of(number): None}, [keys.rows_of(keys.STAGED, number)])
+    yield Write({marker_of(number): None}, discard(storage, number).ranges)
+
+
+def _filled(storage: Storage, spans: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Those of these spans in which there are rows: each range that was deleted makes every scan of RocksDB slower."""
+    return [span for span in spans if next(iter(storage.scan(*span, limit=1)), None) is not None]
 
 
 def at_once(made: Iterator[Write]) -> Write:
@@ -164,30 +177,31 @@ class _Entries:
 
     def __init__(self) -> None:
         self._thread: Target | None = None  # The thread whose rows come now,
-        self._prefix = b""  # the prefix of the rows of its current generation,
+        self._moves = b""  # the prefix of the moves of its current generation,
         self._object = b"\xff"  # and the prefix of all its rows.
 
     def added_to(self, rows: list[Row]) -> dict[bytes, bytes | None]:
         """These rows, with those that follow from them."""
         made: dict[bytes, bytes | None] = dict(rows)
         for key, value in rows:
-            table = key[:1]
-            if table == keys.LISTED:
+            if key.startswith(self._object):
+                if key.startswith(self._moves):
+                    self._follow(made, value)
+            elif key[:1] == keys.LISTED:
                 _, kind, space, name, _ = keys.split_object(key)
                 made[keys.catalog(space, kind, name)] = b""
-            elif table == keys.OBJECT and key[3] == Kind.THREAD:
-                self._follow(made, key, value)
+            elif key[:1] == keys.OBJECT and key[3] == Kind.THREAD:
+                _, kind, space, name, row = keys.split_object(key)
+                self._object = key[: len(key) - len(row)]
+                self._thread = Target(kind, space, name)
+                self._moves = self._object + current_of(row, value) + status.MOVE
+                if key.startswith(self._moves):
+                    self._follow(made, value)
         return made
 
-    def _follow(self, made: dict[bytes, bytes | None], key: bytes, value: bytes) -> None:
+    def _follow(self, made: dict[bytes, bytes | None], value: bytes) -> None:
         """List a thread under the last status of its current generation: rows come in the order of their keys."""
-        if not key.startswith(self._object):
-            _, kind, space, name, row = keys.split_object(key)
-            self._object = key[: len(key) - len(row)]
-            self._thread = Target(kind, space, name)
-            self._prefix = self._object + current_of(row, value)
-        if not key.startswith(self._prefix + status.MOVE) or self._thread is None:
-            return
+        assert self._thread is not None
         code = STATUS_CODES.get(status.decode(value).status)
         space, name = self._thread.space, self._thread.name
         made.update({keys.status(space, other, name): None for other in STATUS_CODES.values()})

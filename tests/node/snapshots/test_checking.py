@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -10,12 +11,13 @@ import pytest
 from shoal.cluster.operation import Tip
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import BadOperation
+from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
-from tests.node.snapshots.test_switching import pieces_of
+from tests.node.snapshots.test_switching import pieces_of, staged_in
 
 Row = tuple[bytes, bytes]
 Rows = list[Row]
@@ -172,12 +174,11 @@ async def test_what_is_held_here_and_not_there_is_found(pieces: list[Rows]) -> N
 async def test_another_operation_under_the_same_dot_is_found_wherever_it_is(pieces: list[Rows], rows: Rows) -> None:
     content = checked(pieces)
     storage = MemoryStorage()
-    for nth, piece in enumerate(pieces):
-        storage.write({keys.staged(NUMBER, nth): msgspec.msgpack.encode(piece)})
+    staged_in(storage, pieces)
     for place in of_table(rows, keys.LOG):
         dot, chain = keys.split_log(rows[place][0])[1], rows[place][1][:32]
         ours = msgspec.structs.replace(content.tips[dot.origin], sequence=dot.sequence, chain=chain)
         wrong = msgspec.structs.replace(ours, chain=b"!" * 32)
-        for only in (None, rows):
-            assert differing(storage, NUMBER, content, {dot.origin: ours}, only=only) is None
-            assert differing(storage, NUMBER, content, {dot.origin: wrong}, only=only) == dot
+        for held in (pieces.__getitem__, partial(switching.staged, storage, NUMBER)):
+            assert differing(NUMBER, content, {dot.origin: ours}, held) is None
+            assert differing(NUMBER, content, {dot.origin: wrong}, held) == dot

@@ -1,6 +1,12 @@
-"""What a node answers to peers that ask for snapshots of its partitions."""
+"""What a node sends of its partitions, and how it makes room for its clients meanwhile."""
 
 from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import count
+
+import pytest
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
@@ -8,6 +14,49 @@ from shoal.node.snapshots.sending import SnapshotSender
 from tests.node.snapshots.conftest import NUMBER, Filled
 
 PEER = bytes(16)
+
+
+class Disk:
+    """What the sender sees of the group commit."""
+
+    written = 0
+    is_awaited = False
+
+    async def wait_durable(self, number: int) -> None:
+        """It is."""
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the sender rests, each time."""
+    found: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return found
+
+
+async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: Filled, rests: list[float]) -> None:
+    ticks, disk, sent = count(), Disk(), list[SnapshotPiece]()
+    sender = SnapshotSender(
+        filled.storage,
+        disk,  # type: ignore[arg-type]
+        partitions=filled.node.service._database.partitions,
+        offer=lambda _, piece: sent.append(piece) is None,
+        is_behind=lambda _: False,
+        environment=replace(filled.simulated.environment, monotonic=lambda: next(ticks) / 100),
+        config=Config(snapshot_piece_bytes=500),
+    )
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
+    assert rests == [], "nobody waits"
+    disk.is_awaited = True
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1, sent[0].id, 1))
+    assert rests == [pytest.approx(0.03)], "a piece takes 0.01 s by this clock"
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1, b"x" * 16, 1))
+    assert len(rests) == 1, "no piece was read"
+    sender.stop()
 
 
 async def test_a_piece_for_which_the_queue_has_no_room_is_asked_for_again_soon(filled: Filled) -> None:
