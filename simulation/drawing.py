@@ -237,8 +237,28 @@ def _by_snapshot(plan: Plan, random: Random) -> Plan:
         "snapshot_piece_bytes": random.choice((200, 500, 2000, 65536)),
         "snapshots_open_max": random.choice((1, 3, 8)),
         "snapshot_idle_s": random.choice((1.0, 5.0)),
+        "snapshot_memory_bytes": random.choice((1, 1, 1000, 65536)),
     }
-    return replace(plan, settings=settings | plan.settings)
+    faults = [*plan.faults, *_while_it_refills(plan, random)]
+    return replace(plan, settings=settings | plan.settings, faults=sorted(faults, key=_at))
+
+
+def _while_it_refills(plan: Plan, random: Random) -> list[Fault]:
+    """A crash of a node that begins anew with an empty directory, after so many syncs; the disks of the others may be slow."""
+    wiped = [fault for fault in plan.faults if isinstance(fault, Wipe)]
+    if not wiped or random.random() < 0.4:
+        return []
+    lost = random.choice(wiped)
+    point: CrashPoint = random.choice(("appended", "synced"))
+    at, down_s, nth = _round(lost.at + lost.down_s), _round(random.uniform(0.1, 3.0)), random.randint(1, 30)
+    faults: list[Fault] = []
+    if random.random() < 0.6 and at < plan.duration_s:
+        faults.append(CrashAt(at=at, node=lost.node, point=point, nth=nth, down_s=down_s, keep=random.choice((0, 1, None))))
+    if random.random() < 0.6:
+        faults += [
+            SlowDisk(at=lost.at, node=name, sync_s=0.2, for_s=lost.down_s + 3.0) for name in plan.names if name != lost.node
+        ]
+    return faults
 
 
 # ── faults ────────────────────────────────────────────────────────────────────
