@@ -9,7 +9,7 @@ from simulation.plan import Act, Crash, Cut, Fault, Stop, Weather
 def reopened(stage: Stage) -> Composed:
     """Some nodes are restarted many times and write in between, so that they retire origins; others are cut off meanwhile.
 
-    Owed: everything.
+    Owed: everything, but for a disk that is lost in the end.
     """
     faults: list[Fault] = []
     acts: list[Act] = []
@@ -35,6 +35,9 @@ def reopened(stage: Stage) -> Composed:
     if stage.random.random() < 0.5:  # Vectors arrive before the operations that retired what they lack.
         loss = stage.between(0.1, 0.5)
         faults.append(Weather(at=stage.at, for_s=round(at - stage.at, 3), loss=loss, sources=[], targets=[]))
+    if stage.losers and stage.random.random() < 0.4:  # It is told what it does not know to be retired.
+        lost_at = round(at + stage.between(0.2, 1.0), 3)
+        faults.append(stage.loss(stage.random.choice(stage.losers), lost_at, stage.between(stage.at, at)))
     for family in families:
         acts += stage.acts(FAMILIES[family], stage.nodes, (at, at + 2.0), most=4)
     settings: dict[str, int | float | str] = {

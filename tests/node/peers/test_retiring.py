@@ -16,11 +16,13 @@ from shoal.errors import BadOperation
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.partitions import Partition
+from shoal.node.verification.verify import verify
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
 MIN = 2
 WAIT_S = 30.0
+HOUR_MS = 3_600_000
 PARTITION = partition_of("crew", "t")
 
 
@@ -156,3 +158,22 @@ async def test_a_lost_disk_is_filled_again_with_what_was_retired(fleet: Fleet) -
     await fleet.converged(WAIT_S)
     assert retired(fleet["c"]) == retired(fleet["a"])
     assert fleet.rows("c") == fleet.rows("a")
+
+
+async def test_a_lost_disk_is_filled_by_a_snapshot_if_what_was_retired_has_left_the_logs(fleet: Fleet) -> None:
+    await reopen(fleet, "a", 6)
+    await until(lambda: all(len(retired(member)) >= 5 for member in fleet.members.values()))
+    for member in fleet.members.values():
+        member.simulated.now_ms += 2 * HOUR_MS
+    for member in fleet.members.values():
+        await member.node._database.truncator.look([PARTITION])
+        assert not any(row.is_logged for _, row in partition(member).retired.all())
+    await fleet.crash("c")
+    fleet.start("c", MemoryStorage(identity=b"another disk"))
+    fleet["c"].simulated.now_ms = fleet["a"].simulated.now_ms
+    await fleet.admitted(WAIT_S)
+    await fleet.converged(WAIT_S)
+    assert retired(fleet["c"]) == retired(fleet["a"])
+    events = [event async for event in fleet["c"].store().space("crew").thread("t").journal.read()]
+    assert len(events) == 7
+    assert verify(fleet["c"].storage, config=fleet["c"].config).problems == []
