@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster import knowledge, stability
 from shoal.cluster.knowledge import Parts
 from shoal.cluster.stability import Holding, Step
-from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.node.appliers import retirement as applier
 from shoal.node.collection.retiring import Retiring
 from shoal.node.incarnation import Incarnation
@@ -77,17 +77,6 @@ def cursors_do_not_say_what_was_retired(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "shown", property(lambda self: self.vector))
 
 
-def peers_are_not_told_what_is_retired(patch: pytest.MonkeyPatch) -> None:
-    """A peer that has not heard of it yet takes this node for one that was set back."""
-
-    def retirements(self: object, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
-        return NOTHING_SEEN, NOTHING_SEEN
-
-    from shoal.node.peers.replica import NodeReplica
-
-    patch.setattr(NodeReplica, "retirements", retirements)
-
-
 MUTANTS = (
     Mutant(
         retires_what_an_owner_lacks, "an origin is retired although an owner lacks some of it", ("3", "4"), "composed", REOPENED
@@ -109,5 +98,4 @@ MUTANTS = (
     Mutant(retires_the_origins_of_others, "a node retires the origin under which another writes", ("4",), "composed", REOPENED),
     Mutant(hashes_count_what_is_retired, "vectors that are equal have different hashes", ("4",), "composed", REOPENED),
     Mutant(cursors_do_not_say_what_was_retired, "a reader gets events again", ("7", "2"), "composed", REOPENED),
-    Mutant(peers_are_not_told_what_is_retired, "a node that retires seems to be set back", ("4", "19"), "composed", REOPENED),
 )
