@@ -11,7 +11,9 @@ import pytest
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
 from shoal.config import Config
+from shoal.errors import SchemaViolation, SlowConsumer
 from shoal.node.snapshots import switching
+from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.node.snapshots.test_switching import pieces_of
@@ -168,5 +170,49 @@ async def test_what_is_written_after_a_switch_builds_on_the_new_rows() -> None:
     await space.thread("one").append("notes", "more")
     assert await space.counter("count").value() == 3
     assert (await space.thread("one").load()).state == {"n": 2, "step": 1, "notes": ["of 2", "of 2", "more"]}
+    for each in (sender, node):
+        await each.node.stop()
+
+
+async def test_what_is_created_after_a_switch_is_listed_though_the_old_partition_had_it() -> None:
+    sender, node = Filled(1), Filled(2)
+    await write(sender.space, 2)
+    await node.space.counter("only here").add(1)
+    replace(node, pieces_of(sender.rows()))
+    space = newcomer(node)
+    assert "only here" not in [name async for name in space.counters()]
+    await space.counter("only here").add(1)
+    assert "only here" in [name async for name in space.counters()]
+    for each in (sender, node):
+        await each.node.stop()
+
+
+async def test_saves_after_a_switch_are_checked_by_the_schemas_that_it_brought() -> None:
+    sender, node = Filled(1), Filled(2)
+    await node.space.schemas.put("form", 1, {"type": "object", "required": ["old"]}, threads="checked")
+    await node.space.thread("checked").save({"old": 1})
+    await sender.space.schemas.put("form", 1, {"type": "object", "required": ["new"]}, threads="checked")
+    replace(node, pieces_of(sender.rows()))
+    thread = newcomer(node).thread("checked")
+    with pytest.raises(SchemaViolation):
+        await thread.save({"old": 1})
+    await thread.save({"new": 1})
+    for each in (sender, node):
+        await each.node.stop()
+
+
+async def test_a_watcher_of_a_space_that_a_switch_replaced_is_told_to_start_again() -> None:
+    sender, node = Filled(1), Filled(2)
+    await write(sender.space, 2)
+    await write(node.space, 1)
+    async with asyncio.timeout(30.0), node.node.session().subscribe(requests.Watch(SPACE)) as pushes:
+        told = asyncio.ensure_future(anext(pushes))
+        while not told.done():
+            await node.space.counter("count").add(1)
+            await asyncio.sleep(0.01)
+        replace(node, pieces_of(sender.rows()))
+        with pytest.raises(SlowConsumer, match="subscribe again"):
+            while True:
+                await anext(pushes)
     for each in (sender, node):
         await each.node.stop()

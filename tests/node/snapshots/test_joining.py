@@ -7,11 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
+from shoal.errors import ShoalError
 from shoal.node.snapshots.exchange import SnapshotExchange
+from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -213,3 +216,52 @@ def test_a_kill_at_any_moment_of_a_join_loses_nothing(
     for at in range(sound.count):
         current[:] = [moments := Moments(node, at=at, keep=keep, victim=victim)]
         _joined(moments)
+
+
+def _cut(piece: SnapshotPiece) -> SnapshotPiece:
+    return msgspec.structs.replace(piece, rows=piece.rows[: len(piece.rows) // 2])
+
+
+def _altered(piece: SnapshotPiece) -> SnapshotPiece:
+    return msgspec.structs.replace(piece, rows=piece.rows[:-1] + bytes([piece.rows[-1] ^ 1]))
+
+
+def _misnamed(piece: SnapshotPiece) -> SnapshotPiece:
+    return msgspec.structs.replace(piece, digest=bytes(32))
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 1_000_000], ids=["staged", "held"])
+@pytest.mark.parametrize(
+    ("spoil", "which"), [(_cut, "first"), (_cut, "last"), (_altered, "first"), (_altered, "last"), (_misnamed, "last")]
+)
+def test_a_spoiled_piece_changes_nothing_and_its_snapshot_is_asked_for_anew(
+    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[SnapshotPiece], SnapshotPiece], which: str, memory_bytes: int
+) -> None:
+    received, fail = SnapshotReceiver.received, SnapshotReceiver._fail
+    spoiled: list[int] = []
+    failed: list[int] = []
+
+    async def spoil_one(self: SnapshotReceiver, peer: bytes, answer: SnapshotPiece) -> None:
+        is_it = (answer.piece == 0) if which == "first" else bool(answer.digest and answer.piece)
+        if is_it and answer.rows and not spoiled:
+            spoiled.append(answer.partition)
+            answer = spoil(answer)
+        await received(self, peer, answer)
+
+    def failing(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
+        rows = self._storage.scan(keys.OBJECT + number.to_bytes(2, "big"), keys.OBJECT + (number + 1).to_bytes(2, "big"))
+        assert not list(rows), "nothing of it is in the partition"
+        failed.append(number)
+        fail(self, peer, number, error)
+
+    monkeypatch.setattr(SnapshotReceiver, "received", spoil_one)
+    monkeypatch.setattr(SnapshotReceiver, "_fail", failing)
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        host = await lose_disk(scene)
+        await agreed(scene.cluster)
+        assert taken(host) == 2
+        assert failed == spoiled != []
+
+    on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
