@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -30,7 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(status)
     app.command(rich_help_panel=PANEL)(spaces)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
-    for command in (members, add, drain, replace, forget, cancel):
+    for command in (members, add, drain, replace, forget, cancel, leftovers):
         group.command()(command)
     app.add_typer(group, name="cluster", rich_help_panel=PANEL)
 
@@ -39,6 +40,9 @@ _LABELS = {name: f"{name} since the start" for name in ("operations", "commits",
 _LOOK_S = 0.25  # Between two looks at a change that is under way.
 
 Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the other nodes reach it.", show_default=False)]
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The directory of the removed node, which is stopped.", show_default=False)
+]
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The address of the member that leaves.", show_default=False)]
 New = Annotated[str, typer.Argument(metavar="NEW", help="The address of the node that joins.", show_default=False)]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin the change, and do not wait until it is done.")]
@@ -175,6 +179,29 @@ def cancel(url: Url = None, json: Json = False, no_wait: NoWait = False) -> None
     Example: shoal cluster cancel --url http://n1:7400
     """
     _change(lambda store: store.cancel_change(), url, json=json, no_wait=no_wait)
+
+
+def leftovers(directory: Directory, url: Url = None, json: Json = False) -> None:
+    """List the objects of which only the directory of a removed node holds some writes, and how many. Nothing is changed.
+
+    Example: shoal cluster leftovers ./n3 --url http://n1:7400
+    """
+    target = chosen(None, url, environment=os.environ)
+    if target.url is None:
+        raise typer.BadParameter("give the address of a member with --url.")
+    execute(_leftovers(directory, target.url, json=json))
+
+
+async def _leftovers(directory: Path, url: str, *, json: bool) -> None:
+    from shoal.cli.leftovers import lacking  # It opens a store, which takes time to import.
+
+    found = await lacking(directory, url)
+    for leftover in found:
+        count = f"{leftover.operations} operation{'s' if leftover.operations > 1 else ''}"
+        told = f"{leftover.kind} {leftover.name} of space {leftover.space}: {count}"
+        emit(leftover._asdict()) if json else line(told)
+    if not found and not json:
+        note("the cluster holds everything that is in this directory's log.")
 
 
 def _change(begin: Callable[[Store], Awaitable[MembersView]], url: str | None, *, json: bool, no_wait: bool) -> None:

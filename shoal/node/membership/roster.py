@@ -177,6 +177,6 @@ class Roster:
 
 
 _LEFT = (
-    "Data that only this directory holds is not in the cluster; once the node is stopped, commands with `--data DIR` read it. "
-    "To use the node again, give it an empty directory and add it"
+    "Data that only this directory holds is not in the cluster; once the node is stopped, `shoal cluster leftovers DIR` "
+    "lists it. To use the node again, give it an empty directory and add it"
 )

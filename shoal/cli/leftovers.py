@@ -1,0 +1,84 @@
+"""Find what only the directory of a removed node holds, for `shoal cluster leftovers`.
+
+The log of the directory names its operations, and a member tells by the bookmarks of reads how many of each origin it holds.
+Operations that have left the log were held by a majority at least. Nothing is changed, here or in the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import shoal
+from shoal.cli.target import check_store
+from shoal.config import Config
+from shoal.errors import BookmarkLost, SessionBehind
+from shoal.node.verification.logged import Held, name_in, naming, operations
+from shoal.storage.rocks import RocksStorage
+
+_SPACE = "default"  # Any space has names in every partition.
+
+
+class Leftover(NamedTuple):
+    """An object, and the number of its operations that only the directory holds."""
+
+    kind: str
+    space: str
+    name: str
+    operations: int
+
+
+async def lacking(directory: Path, url: str) -> list[Leftover]:
+    """The objects with operations that are in the log of this directory, and that the node behind the URL does not hold.
+
+    Raises:
+        NotFound, StorageError: the directory holds no store, or cannot be read.
+        ShoalError: the node cannot be reached.
+    """
+    check_store(directory)
+    held = _log(directory)
+    lacked: Counter[tuple[str, str, str]] = Counter()
+    async with shoal.connect(url) as store:
+        for _, group in groupby(held, key=lambda each: each.partition):
+            logged = list(group)
+            if await _holds(store, logged):
+                continue
+            for _, some in groupby(logged, key=lambda each: each.dot.origin):
+                found = list(some)
+                for each in found[await _first_lacking(url, found) :]:
+                    lacked.update(each.objects)
+    return [Leftover(*named, operations) for named, operations in sorted(lacked.items())]
+
+
+def _log(directory: Path) -> list[Held]:
+    storage = RocksStorage.open(directory, config=Config(), now_ms=time.time_ns() // 1_000_000)
+    try:
+        return list(operations(storage))
+    finally:
+        storage.close()
+
+
+async def _first_lacking(url: str, found: Sequence[Held]) -> int:
+    """The index of the first of these operations of one origin that the node lacks: it holds those before."""
+    low, high = 0, len(found)
+    while low < high:
+        middle = (low + high) // 2
+        async with shoal.connect(url) as store:  # A bookmark only grows.
+            is_held = await _holds(store, found[middle : middle + 1])
+        low, high = (middle + 1, high) if is_held else (low, middle)
+    return low
+
+
+async def _holds(store: shoal.Store, held: Sequence[Held]) -> bool:
+    """Whether the serving node holds these operations of one partition, and those before them of their origins."""
+    partition = held[0].partition
+    store.observe(naming(partition, held))
+    try:
+        await store.space(_SPACE).register(name_in(_SPACE, partition)).get()
+    except (BookmarkLost, SessionBehind):
+        return False
+    return True
