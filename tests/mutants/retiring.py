@@ -79,7 +79,11 @@ def cursors_do_not_say_what_was_retired(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS = (
     Mutant(
-        retires_what_an_owner_lacks, "an origin is retired although an owner lacks some of it", ("3", "4"), "composed", REOPENED
+        retires_what_an_owner_lacks,
+        "an origin is retired although an owner lacks some of it",
+        ("4", "22"),
+        "composed",
+        REOPENED,
     ),
     Mutant(
         drops_past_origins_without_telling,
