@@ -10,7 +10,18 @@ import pytest
 
 from shoal.cli import settings
 from shoal.config import Config
-from tests.deploy.conftest import COMPOSE, NODES, SERVICES, Image, Started, composed, free_addresses, running, shared_by_all
+from tests.deploy.conftest import (
+    COMPOSE,
+    NODES,
+    ROOT,
+    SERVICES,
+    Image,
+    Started,
+    composed,
+    free_addresses,
+    running,
+    shared_by_all,
+)
 
 
 def config_of(node: Any, image: Image) -> Config:
@@ -79,6 +90,17 @@ def test_a_container_can_write_to_its_volume_and_nothing_else(name: str) -> None
     assert (service["read_only"], service["cap_drop"], service["tmpfs"]) == (True, ["ALL"], ["/tmp"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert not {"privileged", "cap_add", "user", "network_mode", "pid"} & set(service)
+
+
+def test_a_fourth_node_differs_from_the_first_in_its_name_and_in_the_members_that_it_knows() -> None:
+    variables = {"SHOAL_CLUSTER_KEY": "s3cret"}
+    grown = composed((ROOT / "deploy" / "grow.yml").read_text(), variables)
+    n4, n1 = grown["services"]["n4"], composed(COMPOSE, variables)["services"]["n1"]
+    named = {"environment": {**n1["environment"], "SHOAL_ADVERTISE": "n4:7400", "SHOAL_JOIN": "n1:7400"}}
+    published = {"ports": ["127.0.0.1:7430:7400"], "volumes": ["n4:/data"]}
+    assert n4 == {name: part for name, part in n1.items() if name != "build"} | named | published
+    assert "n4" in grown["volumes"]
+    assert not any(port in str(SERVICES) for port in n4["ports"])
 
 
 def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:

@@ -14,6 +14,7 @@ from shoal.errors import ChangeUnderWay
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.changes import Changes
 from shoal.node.membership.roster import Roster
+from shoal.node.peers.admission import Admission
 from shoal.node.peers.members import Members
 from simulation.memberships import drawn, hunt, run_plan
 
@@ -67,6 +68,10 @@ def a_removed_node_is_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Incarnation, "bar", lambda self, why: None)
 
 
+def a_change_is_done_before_the_new_list_holds_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Admission, "is_caught_up", property(lambda self: self._protocol.learning is None))
+
+
 def only_the_node_that_was_asked_goes_on(patch: pytest.MonkeyPatch) -> None:
     sound = Changes.change
 
@@ -93,6 +98,7 @@ def two_changes_at_once_are_both_taken(patch: pytest.MonkeyPatch) -> None:
 BUGS: tuple[tuple[Plant, tuple[str, ...], int], ...] = (
     (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), 5),
     (a_joining_node_counts_at_once, ("3", "8"), 41),
+    (a_change_is_done_before_the_new_list_holds_everything, ("3",), 116),
     (only_the_node_that_was_asked_goes_on, ("9",), 73),
     (two_changes_at_once_are_both_taken, ("8",), 42),
     (a_node_joins_with_data_of_its_own, ("16",), 0),
