@@ -21,7 +21,7 @@ A put is [position₃₈, wall_ms, by, value], a finish [position₃₄, wall_ms
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -167,6 +167,16 @@ def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
             puts = [put for put in before.puts if not context.covers(_dot(put.position))]
             finishes = [finish for finish in before.finishes if not context.covers(_dot(finish.position))]
             _store(rows, change.queue, id, before, RankedEntry(before.key, puts, finishes))
+
+
+def context_of(rows: Rows, stamp: Stamp, queue: str, ids: Iterable[bytes]) -> Context:
+    """What a purge of these entries covers: the puts and finishes that they have here, of earlier operations.
+
+    It names them, and not all that is applied here: a vector does not name origins that were retired.
+    """
+    found = (entry(rows, queue, id) for id in ids)
+    dots = [_dot(change.position) for each in found if each is not None for change in (*each.puts, *each.finishes)]
+    return tuple(VersionVector(dot for dot in sorted(dots) if dot != stamp.dot).entries())
 
 
 def entry(rows: Rows, queue: str, id: bytes) -> RankedEntry | None:

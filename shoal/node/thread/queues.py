@@ -168,7 +168,7 @@ class Queues:
 
     def _purge_ids(self, context: WriteContext, name: str, ids: list[bytes]) -> None:
         if ids:
-            context.apply(queue.Purge(name, ids, tuple(context.stamp.context.entries())))
+            context.apply(queue.Purge(name, ids, queue.context_of(context.rows, context.stamp, name, ids)))
 
     # ── reads ─────────────────────────────────────────────────────────────────
 

@@ -244,3 +244,17 @@ async def test_rights_of_past_openings_move_to_the_live_one(open_bench: Opener) 
     assert len(rows(bench.storage, keys.meta("over/"))) <= MIN
     again = await reopened(bench.storage, open_bench, 99)
     await again.space.budget("b").spend(88)
+
+
+async def test_an_inbox_forgets_messages_of_retired_origins(open_bench: Opener) -> None:
+    async def message(bench: Bench, number: int) -> None:
+        bench.simulated.now_ms += 3_600_000 if number >= 30 else 0
+        inbox = bench.space.thread("t").inbox
+        await inbox.send({"n": number})
+        async for found in inbox.pending():
+            await inbox.take(found)
+
+    bench = await opened(open_bench, 40, message, inbox_taken_s=600)
+    assert len(retired(bench.storage)) > 10
+    again = await reopened(bench.storage, open_bench, 99, inbox_taken_s=600)
+    assert [found.value["n"] async for found in again.space.thread("t").inbox.taken()] == [*range(30, 40)]
