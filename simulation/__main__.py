@@ -21,13 +21,15 @@ from typing import Annotated
 import typer
 
 from shoal.errors import InvalidValue
+from shoal.testing.loop import run
 from simulation import memberships
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import PROFILES, draw
-from simulation.execution import Outcome, execute
+from simulation.execution import Outcome, execute, quiet
 from simulation.plan import Plan, from_json, to_json
 from simulation.report import Failure, Figures, timeline, violations
 from simulation.shrinking import RUNS_MAX, breaks, shrink
+from simulation.year import GROWTH_MAX, WEEK, Sample, growth, year
 
 PLANS = Path("tests/simulation/plans")
 
@@ -134,6 +136,25 @@ def draw_plan(seed: int, profile: ProfileOption = "default") -> None:
 def digest(what: PlanArgument, profile: ProfileOption = "default") -> None:
     """Run a plan, and print the hash of its trace alone."""
     typer.echo(execute(_plan(what, profile)).digest)
+
+
+@app.command("year")
+def simulate_year(
+    days: Annotated[int, typer.Option("--days", min=WEEK + 1, help="How long.")] = 365,
+    day_s: Annotated[float, typer.Option("--day", min=5.0, help="Virtual seconds of a day.")] = 20.0,
+    every: Annotated[int, typer.Option("--every", min=1, help="Days between two lines.")] = 28,
+    seed: Annotated[int, typer.Option("--seed", help="What is drawn.")] = 1,
+) -> None:
+    """Let a cluster run under steady load for a year, and print what grows. Ends with 1 if that is more than a fifth."""
+
+    def told(sample: Sample) -> None:
+        counts = "  ".join(f"{name} {number:,g}" for name, number in sample.figures().items())
+        typer.echo(f"day {sample.day:3}  writes {sample.writes:,}  {counts}")
+
+    with quiet():
+        grown = growth(run(year(days, day_s=day_s, seed=seed, every=every, told=told)))
+    _say(f"{name}: × {by:.2f} since the first week" for name, by in grown.items())
+    raise typer.Exit(1 if max(grown.values()) > GROWTH_MAX else 0)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -68,7 +68,7 @@ def execute(plan: Plan, *, patches: Sequence[Patch] = ()) -> Outcome:
         for patch in patches:
             stack.enter_context(patch())
         logged = stack.enter_context(capture_logs())
-        stack.enter_context(_quiet())
+        stack.enter_context(quiet())
         stack.enter_context(_collecting_only_afterwards())
         done.to_its_end()
     done.judge_logs(logged)
@@ -168,7 +168,7 @@ def _told(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """What nodes tell people of the misfortunes that they meet is no news here: the plan has them."""
     log = logging.getLogger("shoal.node")
     before = log.level

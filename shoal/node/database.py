@@ -273,6 +273,7 @@ class Database:
             incarnation=incarnation,
             retire=self.issuer.retire,
             left=lambda target: self.budgets.over(self.document(target).rows),
+            fold=self.claims.fold_all,
             config=config,
             environment=environment,
         )

@@ -174,9 +174,11 @@ def context_of(rows: Rows, stamp: Stamp, queue: str, ids: Iterable[bytes]) -> Co
 
     It names them, and not all that is applied here: a vector does not name origins that were retired.
     """
-    found = (entry(rows, queue, id) for id in ids)
-    dots = [_dot(change.position) for each in found if each is not None for change in (*each.puts, *each.finishes)]
-    return tuple(VersionVector(dot for dot in sorted(dots) if dot != stamp.dot).entries())
+    found = [each for each in (entry(rows, queue, id) for id in ids) if each is not None]
+    positions = [put.position for each in found for put in each.puts]
+    positions += [finish.position for each in found for finish in each.finishes]
+    dots = sorted(_dot(position) for position in positions)
+    return tuple(VersionVector(dot for dot in dots if dot != stamp.dot).entries())
 
 
 def entry(rows: Rows, queue: str, id: bytes) -> RankedEntry | None:

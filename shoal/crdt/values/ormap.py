@@ -257,6 +257,11 @@ def adds_of(rows: Rows, key: str, own: Callable[[Origin], bool], most: int) -> i
     return sum(1 for _ in islice((part for part in _all_parts(rows, key) if own(part.dot.origin)), most))
 
 
+def adders(rows: Rows, key: str) -> set[Origin]:
+    """The origins of the adds that the counter of `key` has."""
+    return {part.dot.origin for part in _all_parts(rows, key)}
+
+
 def removal(rows: Rows, key: str) -> Remove:
     """The removal of everything that these rows show of a key."""
     siblings, members = register_of(rows, key), set_of(rows, key)

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import suppress
 from itertools import islice
 
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
-from shoal.crdt.rows import Within, successor
+from shoal.crdt.rows import Rows, Within, successor
 from shoal.crdt.values import budget, expiring, ormap
 from shoal.errors import ShoalError
 from shoal.node.collection.generations import Generations, split
@@ -225,7 +226,7 @@ class ClaimSweeper:
         for target in self._objects(number, [Kind.MAP]):
             after: str | None = None
             while True:
-                rows = self._generations.current(Transaction(self._storage), target).rows
+                rows = self._rows(target)
                 some = list(islice(ormap.keys(rows, after=after), _KEYS_AT_ONCE))
                 for key in some:
                     if ormap.adds_of(rows, key, self._is_own, self._least) == self._least:
@@ -256,6 +257,37 @@ class ClaimSweeper:
         if not left:
             del self._adds[number]
         return any(count >= self._least for count in left.values())
+
+    async def fold_all(self, number: int, origins: Set[Origin]) -> set[Origin]:
+        """Fold what these origins of this directory added to keys of maps, however little. One add of a key stays.
+
+        Returns the origins that still have adds which cannot be folded yet. Nobody folds the adds of an origin that is retired
+        everywhere: its directory does not know it any more.
+        """
+        for _ in range(2):  # It is stable in two steps; a lone store takes both at once.
+            self._stable(number)
+        left: set[Origin] = set()
+        for target in self._objects(number, [Kind.MAP]):
+            after: str | None = None
+            while True:
+                some = list(islice(ormap.keys(self._rows(target), after=after), _KEYS_AT_ONCE))
+                for key in some:
+                    if self._adders(target, key, origins):
+                        with suppress(ShoalError):
+                            self._issue(FoldEntry(target.space, target.name, key, 2))
+                        if len(adders := self._adders(target, key, origins)) > 1:
+                            left |= adders
+                await self._pause()
+                if len(some) < _KEYS_AT_ONCE:
+                    break
+                after = some[-1]
+        return left
+
+    def _adders(self, target: Target, key: str, origins: Set[Origin]) -> set[Origin]:
+        return {origin for origin in ormap.adders(self._rows(target), key) if origin in origins}
+
+    def _rows(self, target: Target) -> Rows:
+        return self._generations.current(Transaction(self._storage), target).rows
 
     def _objects(self, number: int, kinds: Iterable[Kind]) -> Iterator[Target]:
         """The objects of these kinds in a partition."""

@@ -5,6 +5,7 @@ Laws:
   opens a store, writes once and closes it pays for an operation now and then. An opening that writes nothing retires nothing.
 - All owners must be linked, and hold what `shoal.cluster.stability` says. A learner retires nothing. A directory that
   was a member of a cluster and is opened without peers retires nothing either.
+- Before an origin is retired in a partition, its directory merges what it added to keys of maps: nobody else may.
 - Once no partition has anything of an origin, nor a budget rights of it, the directory forgets that it had it.
 - What is left of a retired origin is forgotten after `forget_after_s`, or if a partition has more than `retired_origins_max`.
 - A program that opens its store for a moment only retires as well: a lone store looks once more before it stops.
@@ -14,7 +15,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import suppress
 
 from shoal.cluster import stability
@@ -35,10 +36,14 @@ from shoal.storage.keys import Kind
 
 _AT_ONCE = 256  # Origins that one operation retires.
 _PART = 8  # One in so many retired origins is forgotten at once; they may be older than `forget_after_s` by such a part of it.
+_LOOKS = 64  # In the window of keys, at adds whose keys are remembered still.
 
 
 class Retiring:
-    """`retire` issues the operation. `left` returns the accounts of past openings that still have rights to a budget."""
+    """`retire` issues the operation. `left` returns the accounts of past openings that still have rights to a budget.
+
+    `fold` merges what origins added to keys of maps, and returns those of which something is left.
+    """
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Retiring:
         incarnation: Incarnation,
         retire: Callable[[int, list[Origin]], None],
         left: Callable[[Target], Iterable[Account]],
+        fold: Callable[[int, Set[Origin]], Awaitable[set[Origin]]],
         config: Config,
         environment: Environment,
     ) -> None:
@@ -58,6 +64,7 @@ class Retiring:
         self._incarnation = incarnation
         self._retire = retire
         self._left = left
+        self._fold = fold
         self._config = config
         self._pause = environment.pause
         self._now_ms = environment.now_ms
@@ -65,6 +72,7 @@ class Retiring:
         self._gather: Callable[[Target], Awaitable[object]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._steps: dict[int, Step] = {}  # By partition.
+        self._folds_at: dict[int, int] = {}  # By partition, when adds that could not be merged yet are looked at again.
         self._stopped = False
         self.retired = 0
         """Origins, each counted in every partition, in this incarnation."""
@@ -157,7 +165,14 @@ class Retiring:
         self._steps[partition.number] = step
         if not stability.may_retire(step, owners):
             return set()
-        origins = sorted(end.origin for end in step.ends)[:_AT_ONCE]
+        ready = {end.origin for end in step.ends}
+        if self._now_ms() < self._folds_at.get(partition.number, 0):
+            return set()
+        if left := await self._fold(partition.number, ready):
+            self._folds_at[partition.number] = self._now_ms() + self._config.key_window_s * 1000 // _LOOKS
+        origins = sorted(ready - left)[:_AT_ONCE]
+        if not origins:
+            return set()
         self._retire(partition.number, origins)
         del self._steps[partition.number]
         self.retired += len(origins)

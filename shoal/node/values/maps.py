@@ -134,7 +134,7 @@ class Maps:
 
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
         settled = self.settled(context.target.partition)
-        least, most = self._config.adds_folded_min, self._config.adds_folded_max
+        least, most = request.least or self._config.adds_folded_min, self._config.adds_folded_max
         change = ormap.fold(context.rows, request.key, own=self.is_own, settled=settled, least=least, most=most)
         if change is not None:
             context.apply(change)

@@ -258,3 +258,14 @@ async def test_an_inbox_forgets_messages_of_retired_origins(open_bench: Opener) 
     assert len(retired(bench.storage)) > 10
     again = await reopened(bench.storage, open_bench, 99, inbox_taken_s=600)
     assert [found.value["n"] async for found in again.space.thread("t").inbox.taken()] == [*range(30, 40)]
+
+
+async def test_adds_of_retired_origins_are_merged(open_bench: Opener) -> None:
+    async def add(bench: Bench, number: int) -> None:
+        await bench.space.map("m").add("k")
+
+    few, many = await opened(open_bench, 20, add), await opened(open_bench, 60, add)
+    assert len(retired(many.storage)) > 40
+    assert len(rows(many.storage, keys.OBJECT)) <= len(rows(few.storage, keys.OBJECT)) + 40 // MIN + MIN
+    again = await reopened(many.storage, open_bench, 99)
+    assert await again.space.map("m").get("k") == 60

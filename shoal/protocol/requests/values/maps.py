@@ -81,6 +81,7 @@ class FoldEntry(ObjectWrite["EntryFolded"], array_like=True, frozen=True, tag="f
 
     map: str
     key: str
+    least: int = 0  # Merge nothing if there are fewer; 0: `adds_folded_min`.
 
 
 class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
