@@ -11,7 +11,7 @@ import pytest
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
 from shoal.config import Config
-from shoal.errors import SchemaViolation, SlowConsumer
+from shoal.errors import CatchingUp, SchemaViolation, SlowConsumer
 from shoal.node.snapshots import switching
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
@@ -216,3 +216,17 @@ async def test_a_watcher_of_a_space_that_a_switch_replaced_is_told_to_start_agai
                 await anext(pushes)
     for each in (sender, node):
         await each.node.stop()
+
+
+async def test_a_partition_is_neither_read_nor_written_while_it_is_replaced() -> None:
+    node = Filled(1)
+    await write(node.space, 1)
+    partitions = node.node.service._database.partitions
+    partitions.close(NUMBER)
+    with pytest.raises(CatchingUp):
+        await node.space.counter("count").value()
+    with pytest.raises(CatchingUp):
+        await node.space.counter("count").add(1)
+    partitions.reopen(NUMBER)
+    assert await node.space.counter("count").add(1) == 2
+    await node.node.stop()

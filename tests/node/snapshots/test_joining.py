@@ -13,6 +13,7 @@ import pytest
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.node.snapshots import switching
 from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.verification.verify import verify
@@ -265,3 +266,23 @@ def test_a_spoiled_piece_changes_nothing_and_its_snapshot_is_asked_for_anew(
         assert failed == spoiled != []
 
     on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
+
+
+def test_without_a_marker_a_kill_in_the_middle_of_a_switch_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, watched: Callable[[str], list[Moments]]
+) -> None:
+    """The check of kills is not blind: it finds a planted bug."""
+    monkeypatch.setattr(switching, "marker", lambda number, pieces: {})
+    current = watched("writes")
+    current.append(sound := Moments("n1"))
+    _joined(sound)
+
+    def is_found(at: int) -> bool:
+        current[:] = [Moments("n1", at=at, keep=None)]
+        try:
+            _joined(current[0])
+        except (AssertionError, TimeoutError):
+            return True
+        return False
+
+    assert any(is_found(at) for at in range(sound.count))

@@ -101,3 +101,34 @@ async def test_a_piece_for_which_the_queue_has_no_room_is_asked_for_again_soon(f
         (1, taken[1].id, True),
     ]
     sender.stop()
+
+
+async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -> None:
+    sent: list[SnapshotPiece] = []
+
+    def offer(_peer: bytes, piece: SnapshotPiece) -> bool:
+        sent.append(piece)
+        return True
+
+    database = filled.node.service._database
+    sender = SnapshotSender(
+        filled.storage,
+        database._commit,
+        partitions=database.partitions,
+        offer=offer,
+        is_behind=lambda _: False,
+        environment=filled.simulated.environment,
+        config=Config(),
+    )
+    filled.simulated.hold_syncs()
+    writing = asyncio.create_task(filled.space.counter("tokens").add(1))
+    while database._commit.written == database._commit.durable:
+        await asyncio.sleep(0)
+    asked = asyncio.create_task(sender.asked(PEER, SnapshotRequest(NUMBER, 1)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert sent == []
+    filled.simulated.release_syncs()
+    await asyncio.gather(writing, asked)
+    assert sent[0].rows
+    sender.stop()
