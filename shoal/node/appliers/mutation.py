@@ -57,6 +57,7 @@ Change = (
     | progress.Reach
     | queue.Enqueue
     | queue.Dequeue
+    | queue.Attempt
     | queue.Purge
     | document.Update
     | compaction.Compact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal import values
+from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import queue
@@ -12,16 +13,28 @@ from shoal.node.appliers.applier import Appliers, bare
 from shoal.node.implied_keys import users_key
 from shoal.storage.keys import Kind
 
+_STATES = (queue.RUNNING, queue.WAITING, queue.DEAD)
+_NTH_END = 1 << 62  # Far beyond the number of tries of any entry.
+
 
 def _check_enqueue(_stamp: Stamp, change: queue.Enqueue) -> None:
     _check(change.queue, values_of=[item.value for item in change.items])
     for item in change.items:
         _check_key(item.key)
+    plan = change.plan
+    if plan is not None and not (0 <= plan.priority <= queue.PRIORITY_MAX and 0 <= plan.not_before_ms < END_MS):
+        raise BadOperation("it puts entries with a plan that no node makes", reason="content")
 
 
 def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
     _check(change.queue, values_of=[change.result], ids=[change.id])
     _check_key(change.key)
+
+
+def _check_attempt(_stamp: Stamp, change: queue.Attempt) -> None:
+    _check(change.queue, ids=[change.id])
+    if not (0 < change.nth < _NTH_END and 0 <= change.not_before_ms < END_MS and change.state in _STATES):
+        raise BadOperation("it notes a try that no node makes", reason="content")
 
 
 def _check_purge(stamp: Stamp, change: queue.Purge) -> None:
@@ -59,5 +72,6 @@ def _first_of(_name: str, stamp: Stamp, change: queue.Enqueue) -> str:
 APPLIERS: Appliers = {
     queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue, _first_of),
     queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue, lambda _name, _stamp, change: change.id.hex()),
+    queue.Attempt: bare(Kind.THREAD, queue.apply_attempt, _check_attempt, lambda _name, _stamp, change: change.id.hex()),
     queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
 }
