@@ -129,6 +129,7 @@ class Config(Struct, frozen=True, kw_only=True):
     loops_max: int = 1024  # Of one thread, with stored progress.
     queue_pending_max: int = 100_000  # Pending entries of an inbox or a worklist.
     worklists_max: int = 256  # Of one thread.
+    worklist_attempts_max: int = 5  # Claims of one item that nobody completes; then it is a dead letter.
     inbox_taken_s: int = 7 * 24 * 3600  # How long a message that was taken, and its key, are remembered.
     document_bytes_max: int = 64 * MiB  # A document's whole state.
     siblings_max: int = 32  # Concurrent values of one register.

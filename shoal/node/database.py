@@ -60,6 +60,7 @@ from shoal.node.items.indexing import Indexer
 from shoal.node.items.items import Items
 from shoal.node.items.ranking import Rankings
 from shoal.node.items.searches import Searches
+from shoal.node.leases.tries import Tries
 from shoal.node.partitions import Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.outgoing import Outgoing
@@ -196,7 +197,8 @@ class Database:
             retentions,
             Consumers(config),
             Reductions(config),
-            Queues(config),
+            queues := Queues(config),
+            Tries(config, queues),
             ProgressHandler(config),
             Counters(),
             Registers(config),

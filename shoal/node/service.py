@@ -44,6 +44,7 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
+from shoal.node.leases.claims import is_under_claim
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.requests import LeaseRequests
 from shoal.node.peers.rights import Rights
@@ -112,7 +113,18 @@ class Service:
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
-        self._holding = LeaseRequests(leases, database, replicas=replicas, write=self._write)
+        self._subscriptions = Subscriptions(
+            database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
+        )
+        self._holding = LeaseRequests(
+            leases,
+            database,
+            replicas=replicas,
+            write=self._write,
+            watch=self._subscriptions.open,
+            environment=environment,
+            config=config,
+        )
         answers = {
             **self._holding.answers,
             **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
@@ -120,9 +132,6 @@ class Service:
             **presences.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
-        self._subscriptions = Subscriptions(
-            database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
-        )
         self._rights = Rights(database, commit, replicas=replicas)
         self._flows = self._rights.flows
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys()
@@ -183,10 +192,12 @@ class Service:
             raise InvalidInput(
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
             )
-        located = self._located(request, key)
-        located = self._holding.fenced(located, terms)
+        located = self._holding.fenced(self._located(request, key), terms)
         if durability == "memory" and not _DURABLE.isdisjoint(map(type, located.writes)):
             durability = "local"
+        if is_claimed := is_under_claim(located.writes):
+            terms = (*terms, *self._holding.claims.terms(located.writes))
+            durability = self._holding.claims.durability(durability)
         partition = located.partition
         contest: Contest | None = None
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
@@ -194,7 +205,7 @@ class Service:
         if durability in ("quorum", "all"):
             await self._replicas.reachable(durability)
             contest = self._database.contest_of(request)
-            if contest is not None:
+            if contest is not None or is_claimed:
                 # A quorum may have acknowledged another caller's write that has not arrived here.
                 await self._replicas.catch_up(partition)
         if not self._database.prepared.isdisjoint(map(type, located.writes)):
@@ -215,7 +226,7 @@ class Service:
         self._database.do_chores()
         try:
             await self._made_durable(located, issued, bookmark, durability)
-            await self._holding.still(terms)
+            await self._holding.acknowledged(located, terms)
             bookmark.note(partition, issued.vector)
             return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
         except ShoalError as error:
@@ -270,7 +281,7 @@ class Service:
         self._refuse_if_stopping()
         located = self._located(request, key)
         partition, is_copied = located.partition, durability != "local"
-        if not stale and not self._database.holds(partition, bookmark.vector(partition)):
+        if (not stale and not self._database.holds(partition, bookmark.vector(partition))) or is_under_claim(located.writes):
             return False
         if is_copied and (self._database.contest_of(request) is not None or not self._replicas.reaches(durability)):
             return False
@@ -501,6 +512,7 @@ class Service:
         """Reject new requests, end the subscriptions, and wait until pending writes are durable."""
         self._stopping = True
         await self._spreading.stop()
+        await self._holding.claims.close()
         self.presences.stop()
         self._feed.close()
         if self._commit.failed is None:

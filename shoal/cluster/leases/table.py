@@ -12,7 +12,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
@@ -29,12 +31,45 @@ class LeaseName(NamedTuple):
     is_thread: bool = False
 
 
+_MARK = "\0"  # No lease's own name begins with it.
+
+
+def worklist_mark(thread: str, worklist: str) -> str:
+    """What the names of all claims of a worklist's items begin with."""
+    return _MARK + b64encode(sha256(f"{thread}\0{worklist}".encode()).digest()[:9]).decode()
+
+
+def item_name(space: str, mark: str, item: bytes) -> LeaseName:
+    """The lease that is a claim of an item, of which 32 bytes are known."""
+    return LeaseName(space, mark + b64encode(item[:12]).decode())
+
+
+def is_item(name: LeaseName) -> bool:
+    """Whether a lease is a claim of an item."""
+    return name.name.startswith(_MARK)
+
+
+def shard_key(name: LeaseName) -> bytes:
+    """Names with the same key are in one shard: all claims of one worklist are."""
+    own = name.name[: len(_MARK) + 12] if is_item(name) else name.name
+    return f"{name.space}\0{own}\0{int(name.is_thread)}".encode()
+
+
+class Candidate(NamedTuple):
+    """An item that may be claimed, if fewer than `group_max` claims of its group are there; 0: any number."""
+
+    item: bytes
+    group: str = ""
+    group_max: int = 0
+
+
 class Claim(msgspec.Struct, array_like=True, frozen=True):
     """One wish to hold a lease. Its token is random, and known to its holder and to the nodes."""
 
     token: bytes
     holder: str  # For people, and to hand over.
     ttl_ms: int
+    group: bytes = b""  # Of a claim of an item: the group that it counts in.
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True):
@@ -125,11 +160,44 @@ class Table:
             self.grants[name] = msgspec.structs.replace(grant, waiting=(*grant.waiting, claim))
         return None
 
-    def renewed(self, name: LeaseName, fence: int, token: bytes, turn: Turn) -> Grant | None:
-        """Renew a lease; None if it is not this claim's any more."""
+    def hand_out(
+        self, space: str, mark: str, candidates: Iterable[Candidate], claim: Claim, turn: Turn
+    ) -> tuple[Candidate, Grant] | None:
+        """Grant the claim of the first candidate that nobody has; a repeated claim gets what it got."""
+        mine = [name for name, grant in self.grants.items() if name.name.startswith(mark) and grant.is_of(claim.token)]
+        counts: dict[bytes, int] = {}
+        for grant in self.grants.values():
+            if grant.claim.group:
+                counts[grant.claim.group] = counts.get(grant.claim.group, 0) + 1
+        for candidate in candidates:
+            name = item_name(space, mark, candidate.item)
+            if mine:
+                if name in mine:
+                    return candidate, self._renewed(name, self.grants[name], turn)
+                continue
+            if name in self.grants:
+                continue
+            group = sha256(f"{space}\0{mark}\0{candidate.group}".encode()).digest()[:8] if candidate.group else b""
+            if group and candidate.group_max and counts.get(group, 0) >= candidate.group_max:
+                continue
+            owned = msgspec.structs.replace(claim, group=group) if group else claim
+            return candidate, self._grant(name, owned, (), turn, state=HELD)
+        return None
+
+    def drop(self, name: LeaseName, fence: int, token: bytes) -> None:
+        """End a lease, whoever accepts its writes: there is nothing left to do under it."""
+        grant = self.grants.get(name)
+        if grant is not None and grant.fence == fence and grant.is_of(token):
+            del self.grants[name]
+
+    def renewed(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, ttl_ms: int = 0) -> Grant | None:
+        """Renew a lease, which may get a longer ttl; None if it is not this claim's any more."""
         grant = self.grants.get(name)
         if grant is None or grant.fence != fence or not grant.is_of(token):
             return None
+        if ttl_ms > grant.claim.ttl_ms:
+            # Never a shorter one: a node may accept writes for the rest of the old one.
+            grant = msgspec.structs.replace(grant, claim=msgspec.structs.replace(grant.claim, ttl_ms=ttl_ms))
         return self._renewed(name, grant, turn)
 
     def release(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, to: str = "") -> bool:

@@ -31,10 +31,12 @@ def _check_dequeue(_stamp: Stamp, change: queue.Dequeue) -> None:
     _check_key(change.key)
 
 
-def _check_attempt(_stamp: Stamp, change: queue.Attempt) -> None:
+def _check_attempt(stamp: Stamp, change: queue.Attempt) -> None:
     _check(change.queue, ids=[change.id])
     if not (0 < change.nth < _NTH_END and 0 <= change.not_before_ms < END_MS and change.state in _STATES):
         raise BadOperation("it notes a try that no node makes", reason="content")
+    if not stamp.context.accepts(VersionVector(change.replaces)):
+        raise BadOperation("it replaces tries that its origin had not applied", reason="content")
 
 
 def _check_purge(stamp: Stamp, change: queue.Purge) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from shoal.cluster.leases import table
-from shoal.cluster.leases.table import Claim, Grant, LeaseName
+from shoal.cluster.leases.table import Candidate, Claim, Grant, LeaseName
 from shoal.cluster.leases.timing import holds_s
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, LeaseHeld, LeaseLost, NotFound, Overloaded, ShoalError
@@ -77,9 +77,9 @@ class Leases:
             NoQuorum, OutcomeUnknown: as the quorum register.
         """
         name = self._named(request.space, request.lease, is_thread=request.thread)
-        self._check_ttl(request.ttl)
+        self.check_ttl(request.ttl)
         check_holder(request.holder)
-        token = _token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
+        token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
         claim = Claim(token, request.holder, request.ttl)
         shard = self._shard(name)
         ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
@@ -96,8 +96,8 @@ class Leases:
         """Renew the leases of one client; others' renewals may be stored together with these."""
         by_shard: dict[Shard, list[tuple[int, LeaseName, Term, bytes]]] = {}
         for nth, term in enumerate(terms):
-            name = self._named(term.space, term.lease, is_thread=term.thread)
-            by_shard.setdefault(self._shard(name), []).append((nth, name, term, _token(term.token)))
+            name = self._of(term)
+            by_shard.setdefault(self._shard(name), []).append((nth, name, term, check_token(term.token)))
         lost: list[int] = []
         unknown: list[int] = []
 
@@ -108,7 +108,7 @@ class Leases:
                 return [leases.renewed(name, term.fence, token, turn) for _, name, term, token in asked]
 
             try:
-                decided = await shard.decide(asked[0][1], decide, gather_s=gather_s)
+                decided = await shard.decide(decide, gather_s=gather_s)
             except ShoalError:
                 unknown.extend(nth for nth, _, _, _ in asked)
                 return
@@ -122,6 +122,14 @@ class Leases:
         await asyncio.gather(*(renew(shard, asked) for shard, asked in by_shard.items()))
         return LeasesRenewed(sorted(lost), sorted(unknown))
 
+    async def extended(self, term: Term, ttl_ms: int) -> int:
+        """Renew a claim, which may get a longer ttl. Returns its ttl in milliseconds.
+
+        Raises:
+            as `renewed`.
+        """
+        return (await self._renewed(item_of(term), term.fence, check_token(term.token), ttl_ms)).claim.ttl_ms
+
     async def renewed(self, term: Term) -> str:
         """Renew one lease, at once. Returns the holder's name.
 
@@ -129,8 +137,7 @@ class Leases:
             LeaseLost: it is not the caller's any more.
             NoQuorum, OutcomeUnknown: as the quorum register.
         """
-        name = self._named(term.space, term.lease, is_thread=term.thread)
-        return (await self._renewed(name, term.fence, _token(term.token))).claim.holder
+        return (await self._renewed(self._of(term), term.fence, check_token(term.token))).claim.holder
 
     async def release(self, request: ReleaseLease) -> bool:
         """Release a lease, or withdraw a claim that waits. Returns whether it was the caller's.
@@ -141,7 +148,7 @@ class Leases:
         """
         name = self._named(request.space, request.lease, is_thread=request.thread)
         check_holder(request.to)
-        token = _token(request.token)
+        token = check_token(request.token)
         before = self._ending.get(name, 0)
         kept = self._known.pop(name, None)
         self._end(name, request.fence)
@@ -151,7 +158,7 @@ class Leases:
             return leases.release(name, request.fence, token, turn, to=request.to)
 
         try:
-            return (await self._shard(name).decide(name, decide)).outcome
+            return (await self._shard(name).decide(decide)).outcome
         except table.NobodyWaits as nobody:
             self._ending[name] = before
             if kept is not None:
@@ -179,8 +186,72 @@ class Leases:
         found: list[LeaseState] = []
         for shard in self._shards:
             leases = await shard.read()
-            found += [self._state(name, shard, grant) for name, grant in leases.grants.items() if name.space == space]
+            mine = ((name, grant) for name, grant in leases.grants.items() if name.space == space and not table.is_item(name))
+            found += [self._state(name, shard, grant) for name, grant in mine]
         return sorted((state for state in found if state.held), key=lambda state: (state.lease, state.thread))
+
+    # ── claims of items ───────────────────────────────────────────────────────
+
+    async def hand_out(
+        self, space: str, mark: str, candidates: Callable[[], Iterable[Candidate]], claim: Claim
+    ) -> tuple[Candidate, Grant] | None:
+        """Grant the claim of the first candidate of a worklist that nobody has; None: there is none.
+
+        Raises:
+            Overloaded: there is no room for another claim.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name = table.item_name(space, mark, b"")
+        shard = self._shard(name)
+
+        def decide(leases: table.Table, turn: table.Turn) -> tuple[Candidate, Grant] | None:
+            return leases.hand_out(space, mark, candidates(), claim, turn)
+
+        decided = await shard.decide(decide)
+        if decided.outcome is not None:
+            candidate, grant = decided.outcome
+            self._know(table.item_name(space, mark, candidate.item), grant, decided.sent_s)
+        return decided.outcome
+
+    def waits_s(self, space: str, mark: str, candidates: Iterable[Candidate]) -> float | None:
+        """How long until a candidate may be free, as far as this node was told: 0 if one is, None if there is none."""
+        shard = self._shard(table.item_name(space, mark, b""))
+        leases = shard.glimpse()
+        found: float | None = None
+        for candidate in candidates:
+            name = table.item_name(space, mark, candidate.item)
+            grant = None if leases is None else leases.grants.get(name)
+            left_s = 0.0 if grant is None else max(0.0, shard.remaining_s(name, grant))
+            found = left_s if found is None else min(found, left_s)
+            if not found:
+                break
+        return found
+
+    async def stirred(self, space: str, mark: str, timeout_s: float) -> None:
+        """Return when claims of a worklist may have changed, or after this time."""
+        await self._shard(table.item_name(space, mark, b"")).stirred(timeout_s)
+
+    async def drop(self, term: Term) -> None:
+        """End a claim whose item is finished.
+
+        Raises:
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name, token = item_of(term), check_token(term.token)
+        self._known.pop(name, None)
+        self._end(name, term.fence)
+        await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token))
+
+    async def give_back(self, term: Term) -> None:
+        """Release a claim: others may get its item.
+
+        Raises:
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name, token = item_of(term), check_token(term.token)
+        self._known.pop(name, None)
+        self._end(name, term.fence)
+        await self._shard(name).decide(lambda leases, turn: leases.release(name, term.fence, token, turn))
 
     # ── writes under a lease ──────────────────────────────────────────────────
 
@@ -188,7 +259,7 @@ class Leases:
         """Whether this node knows that none of these terms has ended."""
         now = self._environment.uptime()
         for term in terms:
-            known = self._known.get(LeaseName(term.space, term.lease, term.thread))
+            known = self._known.get(item_of(term) if term.item else LeaseName(term.space, term.lease, term.thread))
             if known is None or known.fence != term.fence or known.token.hex() != term.token or now >= known.until_s:
                 return False
         return True
@@ -202,8 +273,8 @@ class Leases:
         """
         for term in terms:
             if not self.admits((term,)):
-                name = self._named(term.space, term.lease, is_thread=term.thread)
-                await self._renewed(name, term.fence, _token(term.token))
+                name = self._of(term)
+                await self._renewed(name, term.fence, check_token(term.token))
                 if not self.admits((term,)):  # It is being released, or was renewed too late.
                     raise lost(name, term.fence, None)
 
@@ -214,7 +285,7 @@ class Leases:
             NoQuorum, OutcomeUnknown: that cannot be known.
         """
         shard = self._shard(name)
-        decided = await shard.decide(name, lambda leases, turn: leases.grants.get(name))
+        decided = await shard.decide(lambda leases, turn: leases.grants.get(name))
         return self._state(name, shard, decided.outcome)
 
     async def close(self) -> None:
@@ -226,7 +297,7 @@ class Leases:
 
     async def _claimed(self, shard: Shard, name: LeaseName, claim: Claim, *, waits: bool) -> Decided[Grant | None]:
         try:
-            return await shard.decide(name, lambda leases, turn: leases.acquire(name, claim, turn, waits=waits))
+            return await shard.decide(lambda leases, turn: leases.acquire(name, claim, turn, waits=waits))
         except table.Held as held:
             raise self._held(name, shard, held.grant) from None
         except table.QueueFull:
@@ -251,13 +322,13 @@ class Leases:
                 return None
             await shard.stirred(min(remaining_s, ends_at - now))
 
-    async def _renewed(self, name: LeaseName, fence: int, token: bytes) -> Grant:
+    async def _renewed(self, name: LeaseName, fence: int, token: bytes, ttl_ms: int = 0) -> Grant:
         shard = self._shard(name)
 
         def decide(leases: table.Table, turn: table.Turn) -> tuple[Grant | None, Grant | None]:
-            return leases.renewed(name, fence, token, turn), leases.grants.get(name)
+            return leases.renewed(name, fence, token, turn, ttl_ms=ttl_ms), leases.grants.get(name)
 
-        decided = await shard.decide(name, decide)
+        decided = await shard.decide(decide)
         grant, present = decided.outcome
         if grant is None:
             self._forget(name, fence)
@@ -312,20 +383,26 @@ class Leases:
     # ── names, states and errors ──────────────────────────────────────────────
 
     def _shard(self, name: LeaseName) -> Shard:
-        packed = f"{name.space}\0{name.name}\0{int(name.is_thread)}".encode()
-        return self._shards[zlib.crc32(packed) % len(self._shards)]
+        return self._shards[zlib.crc32(table.shard_key(name)) % len(self._shards)]
 
     def _proposed(self, key: str, content: bytes) -> None:
         shard = self._by_key.get(key)
         if shard is not None:
             shard.proposed(content)
 
+    def _of(self, term: Term) -> LeaseName:
+        if term.item:
+            check_name("space", term.space)
+            return item_of(term)
+        return self._named(term.space, term.lease, is_thread=term.thread)
+
     def _named(self, space: str, lease: str, *, is_thread: bool) -> LeaseName:
         check_name("space", space)
         check_name("thread" if is_thread else "lease", lease)
         return LeaseName(space, lease, is_thread)
 
-    def _check_ttl(self, ttl_ms: int) -> None:
+    def check_ttl(self, ttl_ms: int) -> None:
+        """Check how long a lease is to last."""
         least, most = self._config.lease_ttl_s_min, self._config.lease_ttl_s_max
         if not least <= ttl_ms / 1000 <= most:
             raise InvalidInput(
@@ -380,8 +457,8 @@ def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
         holder = grant.claim.holder
         why = f"has ended: {repr(holder) if holder else 'another client'} holds it now (fencing number {grant.fence})"
     return LeaseLost(
-        f"your lease of {described(name)} (fencing number {fence}) {why}. Nothing was written. Stop, or acquire it again and "
-        "load the current state.",
+        f"your {'claim' if table.is_item(name) else 'lease'} of {described(name)} (fencing number {fence}) {why}. "
+        "Nothing was written. Stop, or acquire it again and load the current state.",
         fence=fence,
         holder=holder,
     )
@@ -389,7 +466,18 @@ def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
 
 def described(name: LeaseName) -> str:
     """A lease, for people."""
+    if table.is_item(name):
+        return "an item"
     return f"thread {name.name!r}" if name.is_thread else f"lease {name.name!r}"
+
+
+def item_of(term: Term) -> LeaseName:
+    """The lease that is this claim."""
+    try:
+        item = bytes.fromhex(term.item)
+    except ValueError:
+        raise InvalidValue(f"an item's id is hex digits; got {term.item[:80]!r}. Nothing was written.") from None
+    return table.item_name(term.space, table.worklist_mark(term.lease, term.worklist), item)
 
 
 def check_holder(holder: str) -> None:
@@ -400,7 +488,8 @@ def check_holder(holder: str) -> None:
             raise InvalidInput(f"a holder's name has at most {NAME_BYTES_MAX // 4} bytes. Nothing was written.", field="holder")
 
 
-def _token(text: str) -> bytes:
+def check_token(text: str) -> bytes:
+    """A token in bytes."""
     try:
         token = bytes.fromhex(text)
     except ValueError:

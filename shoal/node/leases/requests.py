@@ -18,9 +18,12 @@ import msgspec
 
 from shoal.cluster.leases.table import LeaseName
 from shoal.cluster.partition import partition_of
+from shoal.config import Config
 from shoal.errors import InvalidInput, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
 from shoal.node.database import Database
+from shoal.node.environment import Environment
 from shoal.node.handler import Answers
+from shoal.node.leases.claims import Claims, Watching
 from shoal.node.leases.leases import Leases
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -72,12 +75,31 @@ class Write(Protocol):
 
 
 class LeaseRequests:
-    """`answers` serves the requests; the rest serves writes. `write` makes a write under leases."""
+    """`answers` serves the requests; the rest serves writes. `write` makes a write under leases, `watch` opens a watch."""
 
     wrapper = Fenced
     """The request that is a write under leases."""
 
-    def __init__(self, leases: Leases, database: Database, *, replicas: Replicas, write: Write) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        database: Database,
+        *,
+        replicas: Replicas,
+        write: Write,
+        watch: Watching,
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self.claims = Claims(
+            leases,
+            database,
+            replicas=replicas,
+            watch=watch,
+            begin=lambda request, bookmark: write(request, bookmark, None, "quorum", stale=False, terms=()),
+            environment=environment,
+            config=config,
+        )
         self._leases = leases
         self._database = database
         self._replicas = replicas
@@ -89,6 +111,7 @@ class LeaseRequests:
             ReleaseLease: self._release,
             ReadLease: self._read,
             ListLeases: self._list,
+            **self.claims.answers,
         }
 
     # ── requests ──────────────────────────────────────────────────────────────
@@ -163,6 +186,7 @@ class LeaseRequests:
 
         Raises:
             LeaseLost: one has ended.
+            Taken: the item of a claim that has ended is completed.
             NoQuorum: that cannot be known.
         """
         while not self._leases.admits(terms):
@@ -171,9 +195,20 @@ class LeaseRequests:
             except LeaseLost as error:
                 if self._database.issuer.knows(located, key):
                     raise _unacknowledged(error) from None
+                self.claims.refused(located, error)
                 raise
             except OutcomeUnknown as error:  # Of the renewal.
                 raise _unknowable("whether the lease of this write has ended", error) from None
+
+    async def acknowledged(self, located: Located, terms: Sequence[Term]) -> None:
+        """Return if a write may be acknowledged; claims whose items it settles end then.
+
+        Raises:
+            as `still`.
+        """
+        if terms:
+            await self.still(terms)
+            self.claims.settled(located.writes)
 
     async def still(self, terms: Sequence[Term]) -> None:
         """Return if none of these terms has ended since the write was issued.

@@ -38,7 +38,6 @@ class Decided(NamedTuple, Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    name: LeaseName
     decide: Callable[[Table, Turn], Any]
     told: asyncio.Future[Decided[Any]]
     nth: int  # Of all that were asked for.
@@ -68,7 +67,7 @@ class Shard:
         self._hint: Table | None = None
         self._watchers: dict[asyncio.Event, None] = {}  # In the order in which they came, so that a run can be repeated.
 
-    async def decide(self, name: LeaseName, decide: Callable[[Table, Turn], T], *, gather_s: float = 0.0) -> Decided[T]:
+    async def decide(self, decide: Callable[[Table, Turn], T], *, gather_s: float = 0.0) -> Decided[T]:
         """Make a decision on the newest content. It may wait `gather_s` for others.
 
         Raises:
@@ -78,7 +77,7 @@ class Shard:
         """
         told: asyncio.Future[Decided[T]] = asyncio.get_running_loop().create_future()
         self._asked += 1
-        self._waiting.append(_Waiting(name, decide, told, self._asked))
+        self._waiting.append(_Waiting(decide, told, self._asked))
         if self._task is None:
             self._gathering = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._work(gather_s))
@@ -201,17 +200,13 @@ class Shard:
         table.tidy(turn)
         outcomes: list[Any] = []
         for each in batch:
-            before, last = table.grants.get(each.name), table.last
+            before, last = dict(table.grants), table.last
             try:
                 outcome = each.decide(table, turn)
             except Exception as error:
                 outcome = error
-            if _grew(before, table.grants.get(each.name)) and len(table.pack()) > self._config.quorum_register_value_bytes_max:
-                table.last = last
-                if before is None:
-                    del table.grants[each.name]
-                else:
-                    table.grants[each.name] = before
+            if _grew(before, table.grants) and len(table.pack()) > self._config.quorum_register_value_bytes_max:
+                table.last, table.grants = last, before
                 outcome = Overloaded(
                     f"there is no room for another lease in {self._key} (quorum_register_value_bytes_max). "
                     "Nothing was written. Try again when other leases have ended.",
@@ -241,5 +236,7 @@ class Shard:
                 each.told.set_result(Decided(outcome, sent_s))
 
 
-def _grew(before: Grant | None, after: Grant | None) -> bool:
-    return after is not None and (before is None or len(after.waiting) > len(before.waiting))
+def _grew(before: dict[LeaseName, Grant], after: dict[LeaseName, Grant]) -> bool:
+    return len(after) > len(before) or any(
+        len(grant.waiting) > len(before[name].waiting) for name, grant in after.items() if name in before
+    )

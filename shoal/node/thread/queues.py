@@ -6,6 +6,7 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.clock import END_MS
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import queue
 from shoal.crdt.thread.queue import INBOX, Item, RankedEntry
@@ -25,12 +26,16 @@ from shoal.protocol.requests import (
     Purged,
     QueueEntries,
     QueueEntry,
+    QueuePlan,
+    QueueTry,
     ReadQueue,
     ReadQueueEntry,
     Worklist,
     Worklists,
 )
 
+DELAY_MS_MAX = 400 * 24 * 3600 * 1000
+_STATES = ("claimed", "waiting", "dead")
 _PURGED_BESIDE = 4  # Old entries that each finish in an inbox forgets: more than it adds.
 
 
@@ -46,7 +51,7 @@ class Queues:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def _check_put(self, request: Enqueue) -> None:
-        _check_names(request.thread, request.queue)
+        check_names(request.thread, request.queue)
         if len(request.items) > self._config.page_items_max:
             raise TooLarge(
                 f"at most {self._config.page_items_max} entries can be put at once. Nothing was written. Put them in "
@@ -56,7 +61,9 @@ class Queues:
             if item.key is not None:
                 check_key("queue key", item.key)
             values.check(item.value)
-        _check_by(request.by)
+        check_by(request.by)
+        if request.plan is not None:
+            _check_plan(request.plan)
         check_size(self._config, sum(len(item.value) for item in request.items), "the entries of one request")
 
     def _put(self, context: WriteContext, request: Enqueue) -> Enqueued:
@@ -78,8 +85,8 @@ class Queues:
             known = _value_of(rows, name, id) if id not in items else items[id].value
             if known is not None and known != item.value and item.key is not None:
                 raise KeyReused(
-                    f"key {item.key!r} is already in {_text(request.thread, name)} with another value. Nothing was written. "
-                    "Use a new key for a new entry."
+                    f"key {item.key!r} is already in {described(request.thread, name)} with another value. "
+                    "Nothing was written. Use a new key for a new entry."
                 )
             if known is None:
                 items[id] = Item(key, item.value)
@@ -88,7 +95,8 @@ class Queues:
         if not items:
             return Enqueued(ids, added)
         self._bound(rows, request, len(items))
-        change = queue.Enqueue(name, request.by, list(items.values()))
+        plan = None if request.plan is None else _plan(request.plan, stamp.wall_ms)
+        change = queue.Enqueue(name, request.by, list(items.values()), plan)
         context.apply(change)
         return Enqueued(ids, added)
 
@@ -96,7 +104,7 @@ class Queues:
         counts = queue.counts(rows, request.queue)
         if counts.pending + count > self._config.queue_pending_max:
             raise Overloaded(
-                f"{_text(request.thread, request.queue)} has {counts.pending} pending entries; "
+                f"{described(request.thread, request.queue)} has {counts.pending} pending entries; "
                 f"{self._config.queue_pending_max} are allowed. Nothing was written. Finish some first.",
                 retry_after_s=1.0,
             )
@@ -109,9 +117,9 @@ class Queues:
                 )
 
     def _check_finish(self, request: Dequeue) -> None:
-        _check_names(request.thread, request.queue)
-        _unhexed(request.id)
-        _check_by(request.by)
+        check_names(request.thread, request.queue)
+        unhexed(request.id)
+        check_by(request.by)
         values.check(request.result)
         check_size(self._config, len(request.result), "a result")
 
@@ -122,33 +130,36 @@ class Queues:
             NotFound: there is no such entry here.
             Taken: the request says `once`, and the entry is finished already.
         """
-        rows, stamp, name = context.rows, context.stamp, request.queue
-        id = _unhexed(request.id)
+        rows, name = context.rows, request.queue
+        id = unhexed(request.id)
         found = queue.entry(rows, name, id)
         if found is None or not (found.puts or found.finishes):
             raise NotFound(
-                f"{_text(request.thread, name)} has no entry {request.id}. Nothing was written. "
+                f"{described(request.thread, name)} has no entry {request.id}. Nothing was written. "
                 "It was never put here, or was finished and forgotten."
             )
         if found.finishes:
             first = found.finishes[0]
             if request.once:
                 raise Taken(
-                    f"entry {request.id} of {_text(request.thread, name)} was already taken by {first.by or 'somebody'!r}. "
+                    f"entry {request.id} of {described(request.thread, name)} was already taken by {first.by or 'somebody'!r}. "
                     "Nothing was written. Continue with the next one.",
                     by=[finish.by for finish in found.takers()],
                 )
             return Dequeued(False, first.by, first.result)
         change = queue.Dequeue(name, id, request.by, context.implied_key, request.result)
         context.apply(change)
-        if name == INBOX:
-            # A worklist must know its finished entries for as long as it is used; an inbox forgets them after a while.
-            old = self._old(rows, name, stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
-            self._purge_ids(context, name, old)
+        self.tidy(context, name)
         return Dequeued(True, request.by, request.result)
 
+    def tidy(self, context: WriteContext, name: str) -> None:
+        """Beside a message that is taken, forget some old ones. A worklist remembers what is done for as long as it is used."""
+        if name == INBOX:
+            old = self._old(context.rows, name, context.stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
+            self._purge_ids(context, name, old)
+
     def _check_purge(self, request: Purge) -> None:
-        _check_names(request.thread, request.queue)
+        check_names(request.thread, request.queue)
 
     def _purge(self, context: WriteContext, request: Purge) -> Purged:
         limit = min(max(1, request.limit), self._config.page_items_max)
@@ -174,13 +185,13 @@ class Queues:
 
     def _read(self, view: View, request: ReadQueue) -> QueueEntries:
         rows, name = view.rows, request.queue
-        _check_names(request.thread, name)
+        check_names(request.thread, name)
         after = _place(request.after)
         limit = min(max(1, request.limit), self._config.page_items_max)
-        found = queue.finished(rows, name, after=after) if request.finished else queue.pending(rows, name, after=after)
+        listed = queue.finished if request.finished else queue.dead if request.dead else queue.pending
         entries: list[QueueEntry] = []
         size = 0
-        for place, id in found:
+        for place, id in listed(rows, name, after=after):
             if len(entries) == limit or size > self._config.page_bytes_max:
                 return self._page(rows, name, entries, more=True)
             entry = queue.entry(rows, name, id)
@@ -190,14 +201,14 @@ class Queues:
         return self._page(rows, name, entries, more=False)
 
     def _entry(self, view: View, request: ReadQueueEntry) -> QueueEntries:
-        _check_names(request.thread, request.queue)
-        id = _unhexed(request.id)
+        check_names(request.thread, request.queue)
+        id = unhexed(request.id)
         entry = queue.entry(view.rows, request.queue, id)
         return self._page(view.rows, request.queue, [] if entry is None else [_shown(id, b"", entry)], more=False)
 
     def _page(self, rows: Rows, name: str, entries: list[QueueEntry], *, more: bool) -> QueueEntries:
         counts = queue.counts(rows, name)
-        return QueueEntries(entries, more, counts.pending, counts.finished)
+        return QueueEntries(entries, more, *counts)
 
     def _worklists(self, view: View, _request: ListWorklists) -> Worklists:
         return Worklists([Worklist(name, *counts) for name, counts in queue.worklists(view.rows)])
@@ -207,7 +218,35 @@ def _shown(id: bytes, place: bytes, entry: RankedEntry) -> QueueEntry:
     put = entry.puts[0] if entry.puts else queue.Put(b"", 0, "", requests.NIL)
     finishes = [requests.Finish(finish.by, finish.wall_ms, finish.result) for finish in entry.takers()]
     others = list(dict.fromkeys(other.value for other in entry.puts[1:] if other.value != put.value))
-    return QueueEntry(id.hex(), place.hex(), users_key(entry.key), put.by, put.wall_ms, put.value, finishes, others)
+    tried = None if entry.last is None else _tried(entry.last)
+    return QueueEntry(id.hex(), place.hex(), users_key(entry.key), put.by, put.wall_ms, put.value, finishes, others, tried)
+
+
+def _tried(last: queue.Try) -> QueueTry:
+    state = _STATES[last.state]
+    return QueueTry(last.attempt, state, last.by, last.wall_ms, last.fence, last.reason, last.not_before_ms)
+
+
+def _plan(plan: QueuePlan, now_ms: int) -> queue.Plan:
+    from_ms = min(now_ms + plan.delay_ms, END_MS - 1) if plan.delay_ms else 0
+    return queue.Plan(plan.priority, from_ms, plan.group, plan.group_max, plan.attempts_max)
+
+
+def _check_plan(plan: QueuePlan) -> None:
+    if not 0 <= plan.priority <= queue.PRIORITY_MAX:
+        raise InvalidInput(
+            f"a priority is 0 to {queue.PRIORITY_MAX}; got {plan.priority}. Nothing was written.", field="priority"
+        )
+    if not 0 <= plan.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(
+            f"a delay is 0 to {DELAY_MS_MAX // 1000} seconds; got {plan.delay_ms / 1000:g}. Nothing was written.", field="delay"
+        )
+    if plan.group:
+        check_key("group", plan.group)
+    if plan.group_max < 0 or plan.attempts_max < 0 or bool(plan.group) != bool(plan.group_max):
+        raise InvalidInput(
+            "a group needs a group_max of at least 1, and attempts_max is at least 1. Nothing was written.", field="group_max"
+        )
 
 
 def _value_of(rows: Rows, name: str, id: bytes) -> bytes | None:
@@ -215,22 +254,26 @@ def _value_of(rows: Rows, name: str, id: bytes) -> bytes | None:
     return found.puts[0].value if found is not None and found.puts else None
 
 
-def _check_names(thread: str, name: str) -> None:
+def check_names(thread: str, name: str) -> None:
+    """Check the names of a thread and of one of its queues."""
     check_name("thread", thread)
     if name != INBOX:
         check_name("worklist", name)
 
 
-def _check_by(by: str) -> None:
+def check_by(by: str) -> None:
+    """Check an author's name, which may be empty."""
     if by:
         check_name("author", by)
 
 
-def _text(thread: str, name: str) -> str:
+def described(thread: str, name: str) -> str:
+    """A queue, for people."""
     return f"the inbox of {thread!r}" if name == INBOX else f"worklist {name!r} of {thread!r}"
 
 
-def _unhexed(id: str) -> bytes:
+def unhexed(id: str) -> bytes:
+    """An entry's id in bytes."""
     try:
         found = bytes.fromhex(id)
     except ValueError:

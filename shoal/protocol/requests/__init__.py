@@ -27,6 +27,7 @@ from shoal.protocol.requests.presence import *
 from shoal.protocol.requests.schemas import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
+from shoal.protocol.requests.thread.claims import *
 from shoal.protocol.requests.thread.journal import *
 from shoal.protocol.requests.thread.labels import *
 from shoal.protocol.requests.thread.queues import *

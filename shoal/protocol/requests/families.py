@@ -11,11 +11,12 @@ from shoal.protocol.requests import leases, listings, membership, presence, sche
 from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
-from shoal.protocol.requests.thread import journal, labels, queues, retention, scrutiny, steps, threads
+from shoal.protocol.requests.thread import claims, journal, labels, queues, retention, scrutiny, steps, threads
 from shoal.protocol.requests.values import budgets, deletions, maps, scalars, sets
 
 FAMILIES = (
     budgets,
+    claims,
     deletions,
     documents,
     indexes,

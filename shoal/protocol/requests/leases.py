@@ -38,6 +38,8 @@ class Term(Struct, array_like=True, frozen=True):
     thread: bool  # Whether it is the lease of a thread.
     fence: int  # Its fencing number.
     token: str
+    worklist: str = ""  # Of a claim: `lease` is the thread.
+    item: str = ""  # Of a claim: the item's id. Empty: it is a lease.
 
 
 @operation(

@@ -20,6 +20,8 @@ __all__ = [
     "QueueEntries",
     "QueueEntry",
     "QueueItem",
+    "QueuePlan",
+    "QueueTry",
     "ReadQueue",
     "ReadQueueEntry",
     "Worklist",
@@ -36,6 +38,16 @@ class QueueItem(Struct, array_like=True, frozen=True):
     value: bytes
 
 
+class QueuePlan(Struct, array_like=True, frozen=True):
+    """How entries are to be handed out to those who claim them."""
+
+    priority: int = 0  # 0 to 9, the greatest first.
+    delay_ms: int = 0  # How long nobody gets them.
+    group: str = ""
+    group_max: int = 0  # How many entries of the group are handed out at once; 0: as many as there are.
+    attempts_max: int = 0  # After so many attempts they are dead letters; 0: as the node is configured.
+
+
 @operation(batch=True)
 class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueue"):
     """Put items into a queue."""
@@ -44,6 +56,7 @@ class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueu
     queue: str
     items: list[QueueItem]
     by: str = ""
+    plan: QueuePlan | None = None  # Of all of them.
 
 
 class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
@@ -95,13 +108,14 @@ class Purged(Reply, array_like=True, frozen=True, tag="purged"):
 
 @operation(multi_read=True)
 class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue"):
-    """Read pending entries in order, or finished ones with `finished`."""
+    """Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`."""
 
     thread: str
     queue: str
     after: str = ""  # An entry's `place`.
     limit: int = 1000
     finished: bool = False
+    dead: bool = False
 
 
 @operation(multi_read=True)
@@ -121,6 +135,18 @@ class Finish(Struct, array_like=True, frozen=True):
     result: bytes
 
 
+class QueueTry(Struct, array_like=True, frozen=True):
+    """The last time that an entry was handed out, or given back."""
+
+    attempt: int
+    state: str  # "claimed", "waiting" or "dead". If a claim has ended by itself, it still says "claimed".
+    by: str
+    wall_ms: int
+    fence: int
+    reason: str
+    not_before_ms: int  # Nobody gets it earlier.
+
+
 class QueueEntry(Struct, array_like=True, frozen=True):
     """An entry of a queue."""
 
@@ -132,6 +158,7 @@ class QueueEntry(Struct, array_like=True, frozen=True):
     value: bytes
     finishes: list[Finish] = field(default_factory=list)  # The first counts; there are several if it was finished concurrently.
     others: list[bytes] = field(default_factory=list)  # Other values that were put concurrently under its key.
+    tried: QueueTry | None = None
 
 
 class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
@@ -141,6 +168,7 @@ class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
     more: bool  # Ask again with after=entries[-1].place.
     pending: int  # In the whole queue.
     finished: int
+    dead: int = 0
 
 
 class ListWorklists(ObjectRead["Worklists"], array_like=True, frozen=True, tag="list-worklists"):
@@ -155,6 +183,7 @@ class Worklist(Struct, array_like=True, frozen=True):
     name: str
     pending: int
     finished: int
+    dead: int = 0
 
 
 class Worklists(Reply, array_like=True, frozen=True, tag="worklists"):

@@ -1,0 +1,224 @@
+"""Exclusive claims of queue entries: a claim is a lease of an entry.
+
+Laws:
+- An entry is granted by the quorum register, from those that this node knows to be pending. Then the node catches up with
+  a quorum, as before each write under a claim, and notes the attempt, for a quorum. So it sees each completion that was
+  acknowledged under an earlier claim; if the entry cannot be handed out any more, the claim is ended, and the next is tried.
+- A write under a claim is accepted and acknowledged as one under a thread's lease is: while this node knows that the claim
+  has not ended. It has durability `quorum`. So an entry has at most one completion that was acknowledged.
+- A claim ends when its entry is completed or given back; otherwise others get the entry when the claim is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from typing import Any
+
+from shoal.cluster.leases.table import Candidate, Claim, worklist_mark
+from shoal.cluster.partition import partition_of
+from shoal.config import Config
+from shoal.crdt.thread import queue
+from shoal.errors import LeaseLost, ShoalError, SlowConsumer
+from shoal.node.database import Database
+from shoal.node.environment import Environment
+from shoal.node.handler import Answers
+from shoal.node.leases.leases import TOKEN_BYTES, Leases, check_holder, check_token
+from shoal.node.leases.tries import UNDER_CLAIM, UnderClaim, finished
+from shoal.node.replicas import Replicas
+from shoal.node.target import Target
+from shoal.node.thread.queues import check_names
+from shoal.node.writes.issuing import Located
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import (
+    AnyReply,
+    AttemptBegun,
+    BeginAttempt,
+    ClaimExtended,
+    ClaimItem,
+    CompleteItem,
+    Durability,
+    ExtendClaim,
+    FailItem,
+    ItemClaimed,
+    ObjectWrite,
+    Push,
+    Term,
+    Watch,
+)
+from shoal.storage.keys import Kind
+
+_GONE_MAX = 16  # Entries that turn out to be gone, one after another, until a request is answered.
+
+_CROWDED_S = 1.0  # How long a claim waits if its group is full: the register does not say until when.
+
+Watching = Callable[[Watch, Bookmark], AbstractAsyncContextManager[AsyncIterator[Push]]]
+Begin = Callable[[BeginAttempt, Bookmark], Awaitable[AnyReply]]
+
+
+class Claims:
+    """`answers` serves the requests; the rest serves writes. `begin` notes an attempt under its claim, for a quorum."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        database: Database,
+        *,
+        replicas: Replicas,
+        watch: Watching,
+        begin: Begin,
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self._leases = leases
+        self._database = database
+        self._replicas = replicas
+        self._watch = watch
+        self._begin = begin
+        self._environment = environment
+        self._config = config
+        self._tasks: set[asyncio.Task[None]] = set()  # Of claims that end; bounded as the writes are.
+        self.answers: Answers = {ClaimItem: self._claim, ExtendClaim: self._extend}
+
+    async def _claim(self, request: ClaimItem, bookmark: Bookmark) -> ItemClaimed:
+        check_names(request.thread, request.worklist)
+        self._leases.check_ttl(request.ttl)
+        check_holder(request.holder)
+        token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
+        claim = Claim(token, request.holder, request.ttl)
+        waits_s = min(request.wait / 1000, self._config.lease_poll_s)
+        ends_at = self._environment.uptime() + waits_s
+        watch = Watch(request.space, kind="thread", prefix=request.thread)
+        mark = worklist_mark(request.thread, request.worklist)
+        partition = partition_of(request.space, request.thread)
+        if not self._database.holds(partition, bookmark.vector(partition)):
+            await self._replicas.wait_applied(partition, bookmark.vector(partition))
+        asked = False
+        async with self._watch(watch, Bookmark()) if waits_s else nullcontext() as pushes:
+            while True:
+                for _ in range(_GONE_MAX):
+                    free_s = self._leases.waits_s(request.space, mark, self._candidates(request))
+                    if free_s is None or (free_s and asked):
+                        break  # Later hints say what has changed since the register was asked.
+                    asked = True
+                    found = await self._leases.hand_out(request.space, mark, lambda: self._candidates(request), claim)
+                    if found is None:
+                        break
+                    candidate, grant = found
+                    claimed = await self._begun(request, candidate.item.hex(), grant.fence, token.hex(), bookmark)
+                    if claimed is not None:
+                        return claimed
+                left_s = ends_at - self._environment.uptime()
+                if left_s <= 0 or not await self._changed(request, mark, pushes, left_s):
+                    return ItemClaimed(claimed=False, token=token.hex())
+
+    async def _begun(self, request: ClaimItem, id: str, fence: int, token: str, bookmark: Bookmark) -> ItemClaimed | None:
+        term = Term(request.space, request.thread, False, fence, token, request.worklist, id)
+        begin = BeginAttempt(request.space, request.thread, request.worklist, id, fence, token, request.holder)
+        try:
+            begun = await self._begin(begin, bookmark)
+        except LeaseLost:
+            return None  # It took too long.
+        except ShoalError:
+            self._later(self._leases.give_back(term))
+            raise
+        assert isinstance(begun, AttemptBegun)
+        if not begun.attempt:
+            await self._leases.give_back(term)
+            return None
+        return ItemClaimed(True, id, begun.key, begun.by, begun.wall_ms, begun.value, begun.attempt, fence, token)
+
+    async def _extend(self, request: ExtendClaim, _bookmark: Bookmark) -> ClaimExtended:
+        check_names(request.thread, request.worklist)
+        if request.ttl:
+            self._leases.check_ttl(request.ttl)
+        return ClaimExtended(await self._leases.extended(_term(request), request.ttl))
+
+    def _candidates(self, request: ClaimItem) -> Iterator[Candidate]:
+        """The entries that may be handed out now, as this node knows them, in order."""
+        rows = self._database.document(Target(Kind.THREAD, request.space, request.thread)).rows
+        for id in queue.ready(rows, request.worklist, self._environment.now_ms()):
+            found = queue.entry(rows, request.worklist, id)
+            if found is not None:
+                yield Candidate(id, found.plan.group, found.plan.group_max)
+
+    async def _changed(self, request: ClaimItem, mark: str, pushes: Any, left_s: float) -> bool:
+        """Wait until there may be something to hand out. Returns False if this node cannot tell any more."""
+        now_ms = self._environment.now_ms()
+        rows = self._database.document(Target(Kind.THREAD, request.space, request.thread)).rows
+        at_ms = queue.next_ready_ms(rows, request.worklist, now_ms)
+        dead_s = self._leases.waits_s(request.space, mark, self._candidates(request))
+        if at_ms is not None:
+            left_s = min(left_s, max(at_ms - now_ms, 1) / 1000)
+        if dead_s is not None:
+            left_s = min(left_s, dead_s or _CROWDED_S)
+        stirred = asyncio.ensure_future(self._leases.stirred(request.space, mark, left_s))
+        pushed: asyncio.Future[Push] = asyncio.ensure_future(anext(pushes))
+        try:
+            await asyncio.wait((stirred, pushed), return_when=asyncio.FIRST_COMPLETED)
+            if pushed.done():
+                pushed.result()
+        except SlowConsumer:
+            return False
+        finally:
+            stirred.cancel()
+            pushed.cancel()
+            await asyncio.gather(stirred, pushed, return_exceptions=True)
+        return True
+
+    # ── writes under claims ───────────────────────────────────────────────────
+
+    def terms(self, writes: Sequence[ObjectWrite[Any]]) -> list[Term]:
+        """The claims under which these writes are made."""
+        return [_term(write) for write in writes if isinstance(write, UnderClaim)]
+
+    def durability(self, asked: Durability) -> Durability:
+        """The durability of a write under a claim: others must find it when they get the item."""
+        return "all" if asked == "all" else "quorum"
+
+    def refused(self, located: Located, error: LeaseLost) -> None:
+        """Say more of a claim that has ended.
+
+        Raises:
+            Taken: its entry is finished.
+        """
+        for write, target in zip(located.writes, located.targets, strict=True):
+            if isinstance(write, CompleteItem | FailItem) and write.fence == error.detail.get("fence"):
+                entry = queue.entry(self._database.document(target).rows, write.worklist, bytes.fromhex(write.id))
+                if entry is not None:
+                    finished(entry, write)
+
+    def settled(self, writes: Sequence[ObjectWrite[Any]]) -> None:
+        """These writes are acknowledged: end the claims of entries that are completed or given back."""
+        for write in writes:
+            if isinstance(write, CompleteItem):
+                self._later(self._leases.drop(_term(write)))
+            elif isinstance(write, FailItem):
+                self._later(self._leases.give_back(_term(write)))
+
+    async def close(self) -> None:
+        """End the work that is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """If it fails, the claim ends by itself."""
+
+        async def tried() -> None:
+            with suppress(ShoalError):
+                await work
+
+        task = asyncio.get_running_loop().create_task(tried())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def is_under_claim(writes: Sequence[ObjectWrite[Any]]) -> bool:
+    """Whether one of these writes needs a claim."""
+    return not UNDER_CLAIM.isdisjoint(map(type, writes))
+
+
+def _term(write: UnderClaim | ExtendClaim) -> Term:
+    return Term(write.space, write.thread, False, write.fence, write.token, write.worklist, write.id)
