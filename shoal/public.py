@@ -25,6 +25,7 @@ from shoal.client.document.document import Document
 from shoal.client.items.embedding import Embedding
 from shoal.client.items.item import Explanation, Item, ItemChange
 from shoal.client.items.items import Items
+from shoal.client.jobs import Job
 from shoal.client.leases import Lease, Leasing
 from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.reading import (
@@ -73,6 +74,7 @@ from shoal.protocol.requests import (
     NodeStatus,
     Note,
     PruneReport,
+    QueueTry,
     RemovedNode,
     Seat,
     TrimReport,
@@ -141,6 +143,7 @@ __all__ = [
     "ItemChange",
     "Items",
     "ItemsReading",
+    "Job",
     "Journal",
     "Lease",
     "LeaseState",
@@ -159,6 +162,7 @@ __all__ = [
     "PresenceChange",
     "PresentMember",
     "PruneReport",
+    "QueueTry",
     "Reading",
     "Reason",
     "Register",

@@ -100,6 +100,7 @@ NOT_OVER_HTTP: Reasons = {
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "a client's renewals, together; over HTTP `PUT …/leases/{lease}` renews one": (requests.RenewLeases,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
+    "nodes write it when an item is claimed": (requests.BeginAttempt,),
     "it holds another write; over HTTP the header `Shoal-Lease` does": (requests.Fenced,),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
     "for the savers and stores of frameworks": (
@@ -117,6 +118,7 @@ NOT_IN_PYTHON: Reasons = {
     "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
     "a store renews its leases together": (requests.RenewLease,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
+    "nodes write it when an item is claimed": (requests.BeginAttempt,),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
         requests.Replace,
@@ -131,6 +133,8 @@ NOT_IN_A_BATCH_OF_PYTHON: Reasons = {
     "for `thread.iterate`, which makes its own batches": (requests.ReachPlace,),
     "it takes several operations": (requests.Purge, requests.ClearSet),
     "for mirrors: a `Document` sends its own edits": (requests.Update,),
+    "a worker that gives an item back has no effects to keep": (requests.FailItem,),
+    "for people, one at a time": (requests.ReviveItem,),
     "`branch` and `rollback` move the handle too": (requests.Move,),
 }
 """Operations that may be in a batch, and for which `space.batch()` has no method."""
@@ -157,6 +161,10 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "worklist add": (requests.Enqueue,),
     "worklist done": (requests.Dequeue,),
     "worklist list": (requests.ReadQueue,),
+    "worklist claim": (requests.ClaimItem,),
+    "worklist complete": (requests.CompleteItem,),
+    "worklist fail": (requests.FailItem,),
+    "worklist dead": (requests.ReadQueue, requests.ReviveItem),
     "lease list": (requests.ListLeases,),
     "lease show": (requests.ReadLease,),
     "lease run": (),
@@ -204,7 +212,9 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.RenewLeases,
         requests.ReleaseLease,
     ),
+    "a program that works for longer than its claim's ttl is written in Python": (requests.ExtendClaim,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
+    "nodes write it when an item is claimed": (requests.BeginAttempt,),
     "a running agent's: it says what that agent did": (
         requests.Ack,
         requests.Annotate,

@@ -34,6 +34,7 @@ PARTS: dict[str, str] = {
     "worklist": "pages",
     "item": "page-1",
     "lease": "nightly",
+    "id": "0" * 64,
 }
 """Examples of the parts of paths, by the name of the part."""
 

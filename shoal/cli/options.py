@@ -27,13 +27,14 @@ Reveal = Annotated[bool, typer.Option("--reveal", help="Show secret fields too."
 By = Annotated[
     str, typer.Option("--by", envvar="SHOAL_AUTHOR", metavar="NAME", help="Your name, which is kept with the change.")
 ]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, which the journal keeps.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="The reason, which is kept.")]
 Key = Annotated[
     str | None, typer.Option("--key", metavar="KEY", help="A command that is repeated with the same key is applied once.")
 ]
 Expect = Annotated[
     str | None, typer.Option("--expect", metavar="VERSION", help="Only if this is its version; '' if it must not exist.")
 ]
+Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for it.")]
 Result = Annotated[str, typer.Option("--result", metavar="JSON", help="The result, as JSON. - is standard input.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from shoal.client.arguments import named, named_method
 from shoal.client.connection import StoreConnection
 from shoal.client.items.item import delete_request, put_request
+from shoal.client.jobs import Job, complete_request
 from shoal.client.thread.consumers import ack_request
 from shoal.client.thread.inbox import send_request, take_request
 from shoal.client.thread.journal import append_request
@@ -240,6 +241,11 @@ class BatchThread(_Writes):
         """
         space, name = self._at
         return self._batch.add(step.result_request(space, name, result), step.settle)
+
+    def complete(self, job: Job, result: Any = None) -> Pending[requests.ItemCompleted]:
+        """Complete a claimed item together with its effects; if the claim has ended, nothing of the batch is written."""
+        space, name = self._at
+        return self._batch.add(complete_request(space, name, job, result), job.settle)
 
     done = batched(done_request, "Mark an item of a worklist as done, together with its effects.")
 

@@ -102,8 +102,7 @@ class Leasing:
         wait: float,
         holder: str | None,
     ) -> None:
-        if not _is_time(ttl) or not _is_time(wait):
-            raise InvalidInput(f"ttl and wait are numbers of seconds; got {ttl!r} and {wait!r}. Nothing was written.")
+        check_times(ttl, wait)
         self._connection = connection
         self._space = space
         self._name = check_name("thread" if thread else "lease", name)
@@ -220,5 +219,12 @@ class Leasing:
             await self._connection.session.call(request)
 
 
-def _is_time(seconds: object) -> bool:
-    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < inf
+def check_times(*times: object) -> None:
+    """Check numbers of seconds.
+
+    Raises:
+        InvalidInput: one is none.
+    """
+    for seconds in times:
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < inf:
+            raise InvalidInput(f"times are numbers of seconds, 0 or more; got {seconds!r}. Nothing was written.")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shoal.client.reading import Reading
     from shoal.client.schemas import Schemas
     from shoal.client.thread.thread import Thread
+    from shoal.client.thread.worklist import Worklist
     from shoal.client.values.budgets import Budget
     from shoal.client.values.maps import SharedMap
     from shoal.client.values.scalars import Counter, Register
@@ -179,6 +180,9 @@ class Store:
         await self._close()
 
 
+_FOREVER_S = 1e9  # Some thirty years.
+
+
 @named
 class Space:
     """An isolated namespace: threads, documents, counters, registers, sets, maps and budgets by name, and items."""
@@ -217,6 +221,12 @@ class Space:
             dependencies=dependencies,
             schema=schema,
         )
+
+    def worklist(self, name: str) -> Worklist:
+        """The worklist of this name of the thread of the same name: `thread(name).worklist(name)`."""
+        from shoal.client.thread.worklist import Worklist
+
+        return Worklist(self._connection, self.name, check_name("thread", name), name)
 
     def counter(self, name: str) -> Counter:
         """A handle on a counter."""
@@ -321,6 +331,13 @@ class Space:
         from shoal.client.leases import Leasing
 
         return Leasing(self._connection, self.name, name, thread=False, ttl=ttl, wait=wait, holder=holder)
+
+    def lock(self, name: str, *, ttl: float = 30.0, wait: float = _FOREVER_S, holder: str | None = None) -> Leasing:
+        """`async with space.lock("deploy"):` waits until nobody else is in the block: the lease of this name, waited for.
+
+        As `lease`, but it waits for as long as it takes, unless you give a `wait`.
+        """
+        return self.lease(name, ttl=ttl, wait=wait, holder=holder)
 
     async def leases(self) -> list[requests.LeaseState]:
         """The leases of this space that are held, also those of threads."""

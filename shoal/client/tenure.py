@@ -54,7 +54,8 @@ class Tenure:
     def begin(self) -> None:
         """From now on it is renewed, and writes carry it."""
         keeper_of(self._connection).keep(self)
-        self._timer = asyncio.get_running_loop().create_task(self._expire())
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().create_task(self._expire())
         if self.term.thread:
             self._connection.held.put(self._held)
 
@@ -106,8 +107,13 @@ class Tenure:
         return error
 
     def _described(self) -> str:
-        what = f"thread {self.term.lease!r}" if self.term.thread else f"lease {self.term.lease!r}"
-        return f"your lease of {what} (fencing number {self.term.fence}) has ended, because it was not renewed in time"
+        term = self.term
+        if term.item:
+            queue = f"worklist {term.worklist!r}" if term.worklist else "the inbox"
+            what = f"claim of an item of {queue} of thread {term.lease!r}"
+        else:
+            what = f"lease of thread {term.lease!r}" if term.thread else f"lease of lease {term.lease!r}"
+        return f"your {what} (fencing number {self.term.fence}) has ended, because it was not renewed in time"
 
     async def renew(self) -> None:
         """Renew it now.

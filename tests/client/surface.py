@@ -82,7 +82,8 @@ LEGAL: dict[str, Any] = {
     "keys": ["k"], "label": "a", "matches": [], "reducer": lambda state, event: state, "status": "running", "error": "oh",
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
-    "consumer": None, "add": [1], "remove": [2], "changes": {"n": 3}, "namespaces": [],
+    "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
+    "add": [1], "remove": [2], "changes": {"n": 3}, "namespaces": [],
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
     "Space.thread.schema": None,
@@ -94,7 +95,8 @@ LEGAL_OF: dict[str, Any] = {
 }
 WAITS = {
     "Journal.wait", "Inbox.next", "Inbox.receive", "Thread.ready", "Thread.wait_for", "Space.watch", "Presence.changes",
-    "Document.changes", "Items.watch", "Consumer.read", "Worklist.pending", "Journal.read", "Thread.step", "Thread.begin",
+    "Document.changes", "Items.watch", "Consumer.read", "Worklist.pending", "Worklist.claim", "Inbox.claim",
+    "Journal.read", "Thread.step", "Thread.begin",
     "Thread.compensate",
 }  # fmt: skip
 """Methods that may wait for others, or for what a wrong value says, as an endless timeout."""
@@ -111,6 +113,7 @@ LEFT_OUT = {
     "Batch.commit": "carries out what was collected; leaving the block does",
     "Step.result_request": "the batch's",
     "Step.settle": "the batch's",
+    "Job.settle": "the batch's",
 }
 
 
@@ -120,7 +123,7 @@ HANDLES = (
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "MapReading", "ItemsReading",
     "WorklistReading",
-    "Thread", "Autosave", "Step", "Lease", "Journal", "Consumer", "Inbox", "Worklist",
+    "Thread", "Autosave", "Step", "Lease", "Job", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
 
 
@@ -229,6 +232,11 @@ class Bench:
                 return await stack.enter_async_context(thread.autosave(lambda: {"n": 2}))
             case "Step":
                 return await stack.enter_async_context(thread.begin("n", durability="local"))
+            case "Job":
+                await thread.worklist("w").add([f"job-{self.calls}"])
+                job = await thread.worklist("w").claim(ttl=30)
+                assert job is not None
+                return job
             case "Lease":
                 lease = await thread.lease(ttl=30).acquire()
                 stack.push_async_callback(lease.release)

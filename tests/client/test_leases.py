@@ -226,7 +226,7 @@ def test_bad_arguments_are_refused() -> None:
         space = nodes["a"].store().space("s")
         with pytest.raises(InvalidInput, match="a ttl must be 1 to 3600 seconds"):
             await space.lease("l", ttl=0.1).acquire()
-        with pytest.raises(InvalidInput, match="ttl and wait are numbers of seconds"):
+        with pytest.raises(InvalidInput, match="times are numbers of seconds"):
             space.lease("l", wait=-1)
 
     in_fleet(work)

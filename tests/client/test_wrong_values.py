@@ -33,7 +33,7 @@ FAMILIES = {
     "items and documents": ("Items", "Document"),
     "batches": tuple(name for name in HANDLES if name.startswith("Batch")),
     "readings": tuple(name for name in HANDLES if name.endswith("Reading")),
-    "threads": ("Thread", "Autosave", "Step", "Lease"),
+    "threads": ("Thread", "Autosave", "Step", "Lease", "Job"),
     "journals and queues": ("Journal", "Consumer", "Inbox", "Worklist"),
 }
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import astuple
 
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.api.thread.journals import waited
@@ -20,6 +21,7 @@ from shoal.protocol.requests import (
     QueueEntries,
     QueueEntry,
     QueueItem,
+    QueuePlan,
     ReadQueue,
     ReadQueueEntry,
 )
@@ -74,6 +76,7 @@ class QueueQuery(ReadQuery, forbid_unknown_fields=True):
     after: str = ""  # The `place` of the last entry of the previous answer.
     limit: Annotated[int, Meta(ge=1)] = 100
     finished: bool = False  # List entries that were taken or done, instead of those that wait.
+    dead: bool = False  # List dead letters, instead of entries that wait.
 
 
 class FinishView(Struct):
@@ -82,6 +85,18 @@ class FinishView(Struct):
     by: str
     wall_ms: int
     result: Raw
+
+
+class TryView(Struct):
+    """The last time that an entry was claimed, or given back."""
+
+    attempt: int
+    state: str  # "claimed", "waiting" or "dead". If a claim has ended by itself, it still says "claimed".
+    by: str
+    wall_ms: int
+    fence: int
+    reason: str
+    not_before_ms: int  # Nobody gets it earlier.
 
 
 class InboxQuery(QueueQuery, forbid_unknown_fields=True):
@@ -101,6 +116,7 @@ class QueueEntryView(Struct):
     value: Raw
     finishes: list[FinishView]  # The first one counts; there are several if it was finished concurrently.
     others: list[Raw]  # Other values that were put under its key concurrently.
+    tried: TryView | None  # Null if nobody has claimed it.
 
 
 class QueueView(Struct):
@@ -110,6 +126,7 @@ class QueueView(Struct):
     more: bool
     pending: int  # In the whole queue.
     finished: int
+    dead: int
 
 
 class WorklistView(Struct):
@@ -118,6 +135,7 @@ class WorklistView(Struct):
     name: str
     pending: int
     finished: int
+    dead: int
 
 
 class WorklistsView(Struct):
@@ -138,6 +156,11 @@ class AddItemsBody(Struct, forbid_unknown_fields=True):
 
     items: list[AddItem]
     by: str = ""
+    priority: int = 0  # To 9: items with a greater one are claimed first.
+    delay: Annotated[float, Meta(ge=0)] = 0  # Seconds for which nobody gets them.
+    group: str = ""
+    group_max: int = 0  # How many items of the group may be claimed at once.
+    attempts_max: int = 0  # After so many claims they are dead letters; 0: as the node is configured.
 
 
 class ItemsAddedView(Struct):
@@ -229,7 +252,9 @@ async def worklists(exchange: Exchange) -> web.Response:
     """List the worklists of a thread with the number of their items."""
     request = ListWorklists(exchange.name("space"), exchange.name("thread"))
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    return exchange.answer(WorklistsView([WorklistView(item.name, item.pending, item.finished) for item in reply.items]))
+    return exchange.answer(
+        WorklistsView([WorklistView(item.name, item.pending, item.finished, item.dead) for item in reply.items])
+    )
 
 
 async def worklist(exchange: Exchange) -> web.Response:
@@ -256,9 +281,16 @@ async def add(exchange: Exchange) -> web.Response:
     """Add items to a worklist; an item whose key was added before changes nothing."""
     body = await exchange.body(AddItemsBody)
     items = [QueueItem(item.key, exchange.stored(item.value)) for item in body.items]
-    reply = await exchange.call(
-        Enqueue(exchange.name("space"), exchange.name("thread"), exchange.name("worklist"), items, body.by)
+    plan = QueuePlan(body.priority, int(body.delay * 1000), body.group, body.group_max, body.attempts_max)
+    request = Enqueue(
+        exchange.name("space"),
+        exchange.name("thread"),
+        exchange.name("worklist"),
+        items,
+        body.by,
+        None if plan == QueuePlan() else plan,
     )
+    reply = await exchange.call(request)
     return exchange.answer(ItemsAddedView([item.key for item, new in zip(items, reply.added, strict=True) if new and item.key]))
 
 
@@ -290,7 +322,7 @@ def done_request(exchange: Exchange, space: str, thread: str, worklist: str, bod
 
 async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEntries:
     return await exchange.call(
-        ReadQueue(exchange.name("space"), exchange.name("thread"), queue, query.after, query.limit, query.finished),
+        ReadQueue(exchange.name("space"), exchange.name("thread"), queue, query.after, query.limit, query.finished, query.dead),
         stale=query.stale,
     )
 
@@ -298,11 +330,12 @@ async def _entries(exchange: Exchange, queue: str, query: QueueQuery) -> QueueEn
 def page_view(exchange: Exchange, found: QueueEntries) -> QueueView:
     """A page of a queue as it is shown over HTTP."""
     views = [_view(exchange, entry) for entry in found.entries]
-    return QueueView(views, found.more, found.pending, found.finished)
+    return QueueView(views, found.more, found.pending, found.finished, found.dead)
 
 
 def _view(exchange: Exchange, entry: QueueEntry) -> QueueEntryView:
     finishes = [FinishView(finish.by, finish.wall_ms, exchange.shown(finish.result)) for finish in entry.finishes]
     others = [exchange.shown(other) for other in entry.others]
     value = exchange.shown(entry.value)
-    return QueueEntryView(entry.id, entry.place, entry.key, entry.by, entry.wall_ms, value, finishes, others)
+    tried = None if entry.tried is None else TryView(*astuple(entry.tried))
+    return QueueEntryView(entry.id, entry.place, entry.key, entry.by, entry.wall_ms, value, finishes, others, tried)

@@ -11,7 +11,7 @@ import typer
 
 from shoal.cli.arguments import age_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.options import PANEL, Follow
+from shoal.cli.options import PANEL, Follow, Wait
 from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing
 from shoal.client.leases import Leasing
@@ -80,7 +80,7 @@ def run_under(
     ],
     thread: OfThread = False,
     ttl: Annotated[str, typer.Option("--ttl", metavar="AGE", help="Expire after this time: 30d, 12h, 90m or 45s.")] = "30s",
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the lease.")] = 0.0,
+    wait: Wait = 0.0,
 ) -> Work:
     """Run a program while the lease is held, and exit as it does. If the lease is lost, the program is ended.
 

@@ -26,6 +26,7 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.jobs import Job, claimed, revive_request
 from shoal.client.thread.queues import Finish, Queue, finishes
 from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput
@@ -122,6 +123,24 @@ class Inbox:
         """A message by its id, waiting or taken; None if it was never sent, or is forgotten."""
         entry = await self._queue.entry(id)
         return None if entry is None else shown_message(entry)
+
+    async def claim(self, *, ttl: float = 60.0, wait: float = 0.0, holder: str | None = None) -> Job | None:
+        """Claim the next message, as `Worklist.claim`: `job.complete()` takes it. Messages become dead letters, too."""
+        return await claimed(self._queue, ttl=ttl, wait=wait, holder=holder)
+
+    async def dead(self) -> AsyncIterator[Message]:
+        """The dead letters: messages that were claimed too often, and not completed."""
+        async for page in self._queue.pages(dead=True):
+            for entry in page:
+                yield shown_message(entry)
+
+    async def revive(self, message: Message, *, by: str = "", durability: Durability | None = None) -> None:
+        """Put a dead letter back; its attempts are counted anew.
+
+        Raises:
+            NotFound: it is none.
+        """
+        await self._queue.connection.write(revive_request(self._queue, message.id, by=by), key=None, durability=durability)
 
     async def take(self, message: Message, *, by: str = "", durability: Durability | None = None) -> None:
         """Take the message, so that no reader gets it again. To take it together with a checkpoint:

@@ -41,19 +41,21 @@ class Queue:
     thread: str
     name: str
 
-    async def pages(self, *, finished: bool = False) -> AsyncGenerator[Sequence[QueueEntry], None]:
-        """All pending entries in order, or all finished ones, by pages."""
+    async def pages(self, *, finished: bool = False, dead: bool = False) -> AsyncGenerator[Sequence[QueueEntry], None]:
+        """All pending entries in order, or all finished ones, or all dead letters, by pages."""
         after = ""
         while True:
-            page = await self.page(after=after, limit=_PAGE, finished=finished)
+            page = await self.page(after=after, limit=_PAGE, finished=finished, dead=dead)
             yield page.entries
             if not page.more:
                 return
             after = page.entries[-1].place
 
-    async def page(self, *, after: str = "", limit: int = 1, finished: bool = False) -> requests.QueueEntries:
+    async def page(
+        self, *, after: str = "", limit: int = 1, finished: bool = False, dead: bool = False
+    ) -> requests.QueueEntries:
         """Some entries, and how many are pending and finished."""
-        request = requests.ReadQueue(self.space, self.thread, self.name, after, limit, finished)
+        request = requests.ReadQueue(self.space, self.thread, self.name, after, limit, finished, dead)
         return await self.connection.read(request)
 
     async def entry(self, id: str) -> QueueEntry | None:
@@ -77,9 +79,13 @@ class Queue:
 
         return reread(self.connection, self.space, self.thread, "enqueue", rest, timeout=timeout)
 
-    async def put(self, items: list[requests.QueueItem], *, by: str, durability: Durability | None) -> requests.Enqueued:
+    async def put(
+        self, items: list[requests.QueueItem], *, by: str, plan: requests.QueuePlan, durability: Durability | None
+    ) -> requests.Enqueued:
         """Add entries."""
-        request = requests.Enqueue(self.space, self.thread, self.name, items, by)
+        request = requests.Enqueue(
+            self.space, self.thread, self.name, items, by, None if plan == requests.QueuePlan() else plan
+        )
         return await self.connection.write(request, key=None, durability=durability)
 
     async def finish(self, request: requests.Dequeue, *, durability: Durability | None) -> requests.Dequeued:

@@ -2,8 +2,11 @@
 
     work = thread.worklist("files")
     await work.add(names)                              # each key once, even if it is added again
-    async for item in work.pending():
-        await work.done(item, result=convert(item.key))
+    while (job := await work.claim(ttl=60)) is not None:
+        async with job:                                # one worker at a time
+            await job.complete(convert(job.item))
+
+Without claims, `pending` and `done` do the same for one worker, or for items that may be done twice.
 
 Laws:
 - A key is pending until it is done, and then stays done. If two workers do one
@@ -22,11 +25,13 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.jobs import Job, claimed, revive_request
+from shoal.client.leases import check_times
 from shoal.client.thread.queues import Finish, Queue, finishes
 from shoal.errors import InvalidInput
 from shoal.names import check_name
 from shoal.protocol import requests
-from shoal.protocol.requests import Durability, QueueEntry
+from shoal.protocol.requests import Durability, QueueEntry, QueueTry
 from shoal.workflows.moments import moment
 from shoal.workflows.queues import item_id
 
@@ -40,6 +45,7 @@ class WorklistItem:
     key: str
     time: datetime  # When it was added.
     done: tuple[Finish, ...]  # The results. The first counts; there are several if it was done concurrently.
+    tried: QueueTry | None  # The last claim of it, and how that ended.
     _value: bytes = field(repr=False)
 
     @property
@@ -64,19 +70,20 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class WorklistProgress:
-    """How many items of a worklist are pending and done."""
+    """How many items of a worklist are pending, done, and dead letters."""
 
     pending: int
     done: int
+    dead: int = 0
 
     @property
     def total(self) -> int:
         """The number of all items."""
-        return self.pending + self.done
+        return self.pending + self.done + self.dead
 
     @property
     def is_complete(self) -> bool:
-        """Whether no item is pending."""
+        """Whether no item is pending. Dead letters are not."""
         return not self.pending
 
 
@@ -95,10 +102,26 @@ class Worklist:
     def __repr__(self) -> str:
         return f"Worklist({self._queue.space!r}, {self._queue.thread!r}, {self.name!r})"
 
-    async def add(self, items: Iterable[str] | Mapping[str, Any], *, by: str = "", durability: Durability | None = None) -> int:
+    async def add(
+        self,
+        items: Iterable[str] | Mapping[str, Any],
+        *,
+        by: str = "",
+        priority: int = 0,
+        delay: float = 0.0,
+        group: str = "",
+        group_max: int = 0,
+        attempts_max: int = 0,
+        durability: Durability | None = None,
+    ) -> int:
         """Add keys, or keys with values; return how many were new. If it fails half-way, the same call adds the rest.
 
+        For those who claim them: items with a `priority` (to 9) come first; nobody gets them for `delay` seconds; of a
+        `group`, at most `group_max` are handed out at once; after `attempts_max` claims they are dead letters (0: as the
+        node is configured, 5).
+
         Raises:
+            InvalidInput: one of these is out of bounds.
             KeyReused: a key was added with another value.
             Overloaded: too many items are pending.
         """
@@ -107,10 +130,12 @@ class Worklist:
                 f"items must be keys, or keys with values; got the text {items!r}. Nothing was written. Use a list."
             )
         pairs = items.items() if isinstance(items, Mapping) else ((key, None) for key in items)
+        check_times(delay)
+        plan = requests.QueuePlan(priority, round(delay * 1000), group, group_max, attempts_max)
         packed = [requests.QueueItem(key, values.encode(value, where=f"item {key!r}")) for key, value in pairs]
         added = 0
         for start in range(0, len(packed), _ADDED_AT_ONCE):
-            reply = await self._queue.put(packed[start : start + _ADDED_AT_ONCE], by=by, durability=durability)
+            reply = await self._queue.put(packed[start : start + _ADDED_AT_ONCE], by=by, plan=plan, durability=durability)
             added += sum(reply.added)
         return added
 
@@ -134,6 +159,34 @@ class Worklist:
         async for page in self._queue.pages():
             for entry in page:
                 yield shown_item(entry)
+
+    async def claim(self, *, ttl: float = 60.0, wait: float = 0.0, holder: str | None = None) -> Job | None:
+        """Claim the next item: no other worker gets it, on any node, until the claim has ended. None: there is none.
+
+        The claim ends `ttl` seconds after its last renewal; `async with job` renews it. If its worker dies, the item is
+        handed out again. `wait`: how many seconds to wait for an item. `holder`: a name for people.
+
+        Raises:
+            NoQuorum: too few nodes can be reached.
+            Overloaded: too many items are claimed at once.
+        """
+        return await claimed(self._queue, ttl=ttl, wait=wait, holder=holder)
+
+    async def dead(self) -> AsyncIterator[WorklistItem]:
+        """Yield the dead letters: items that were claimed `attempts_max` times. `item.tried.reason` says why."""
+        async for page in self._queue.pages(dead=True):
+            for entry in page:
+                yield shown_item(entry)
+
+    async def revive(self, item: WorklistItem | str, *, by: str = "", durability: Durability | None = None) -> None:
+        """Put a dead letter back; its attempts are counted anew.
+
+        Raises:
+            NotFound: it is none.
+        """
+        key = item if isinstance(item, str) else item.key
+        request = revive_request(self._queue, item_id(key), by=by)
+        await self._queue.connection.write(request, key=None, durability=durability)
 
     async def finished(self) -> AsyncIterator[WorklistItem]:
         """Yield the finished items in the order in which they were finished."""
@@ -161,7 +214,7 @@ class Worklist:
     async def progress(self) -> WorklistProgress:
         """How many items are pending and done."""
         page = await self._queue.page()
-        return WorklistProgress(page.pending, page.finished)
+        return WorklistProgress(page.pending, page.finished, page.dead)
 
     async def forget(self, *, before: datetime, durability: Durability | None = None) -> int:
         """Forget the items done before a time; if added again, they are to be done again. Return how many."""
@@ -178,4 +231,4 @@ def done_request(
 
 def shown_item(entry: QueueEntry) -> WorklistItem:
     """An entry of the list as handles show it."""
-    return WorklistItem(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.value)
+    return WorklistItem(entry.key or "", moment(entry.wall_ms), finishes(entry), entry.tried, entry.value)
