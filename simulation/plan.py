@@ -284,6 +284,8 @@ ActKind = Literal[
     "read-decree",
     "hold-lease",
     "save-unleased",
+    "add-work",
+    "claim-work",
 ]
 
 

@@ -18,6 +18,7 @@ from simulation.parts.part import Part
 from simulation.parts.rooms import Rooms
 from simulation.parts.searches import Searches
 from simulation.parts.sets import Sets
+from simulation.parts.shifts import Shifts
 from simulation.parts.spending import Budgets
 from simulation.parts.steps import Steps
 from simulation.parts.tenures import Tenures
@@ -45,6 +46,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "decrees": Decrees,
     "tenures": Tenures,
     "rooms": Rooms,
+    "shifts": Shifts,
 }
 """By the name of the family of their objects."""
 

@@ -113,7 +113,7 @@ class Tenures:
         return [Violation(TENURE, f"{thread}: healed, nobody gets its lease: {error}")]
 
 
-class _Gate:
+class Gate:
     """The session of a process that stands still now and then: what it has begun to send leaves later."""
 
     def __init__(self, session: Session) -> None:
@@ -189,17 +189,9 @@ class _Agent:
         finally:
             watching.cancel()
 
-    def _process(self) -> tuple[Thread, _Gate]:
+    def _process(self) -> tuple[Thread, Gate]:
         self._lives += 1
-        client = self._bench.client
-        gate = _Gate(self._bench.space._connection.session)
-        connection = StoreConnection(
-            gate,
-            client.config,
-            "local",
-            client.random.randbytes,
-            uptime=uptime_of(client.cluster.network.now, client.random, client.config),
-        )
+        connection, gate = begun(self._bench)
 
         async def nothing() -> None:
             pass
@@ -215,7 +207,7 @@ class _Agent:
         self._tenures.granted[self._bench.name] = max(before, lease.fence)
         self._bench.did(f"as the holder in term {lease.fence}")
 
-    async def _watch(self, lease: Lease, gate: _Gate) -> None:
+    async def _watch(self, lease: Lease, gate: Gate) -> None:
         """All the time, while it does not stand still, it may have effects outside."""
         while not lease.ended.is_set():
             if gate.goes.is_set():
@@ -230,7 +222,7 @@ class _Agent:
         if not lease.ended.is_set() and lease.fence < newest:
             self._bench.violated(TENURE, f"the holder of term {lease.fence} counts on it, after {newest} began")
 
-    async def _work(self, thread: Thread, lease: Lease, gate: _Gate, random: Random) -> None:
+    async def _work(self, thread: Thread, lease: Lease, gate: Gate, random: Random) -> None:
         numbers = {event.event["number"] async for event in thread.journal.read()}
         with suppress(NotFound):
             numbers |= set((await thread.load()).state.get("numbers", []))
@@ -280,13 +272,13 @@ class _Agent:
         self._tenures.kept[self._bench.name].append(Kept(lease.fence, number, self._bench.told("quorum")))
         self._bench.did(f"write {number} in term {lease.fence}, as {newest} is the newest,")
 
-    def _pause(self, gate: _Gate, for_s: float) -> None:
+    def _pause(self, gate: Gate, for_s: float) -> None:
         """Stand still: what it begins to send leaves later."""
         gate.goes.clear()
         self._bench.did(f"nothing for {for_s:.1f} s")
         asyncio.get_running_loop().call_later(for_s, gate.goes.set)
 
-    async def _leave(self, thread: Thread, lease: Lease, gate: _Gate, random: Random) -> None:
+    async def _leave(self, thread: Thread, lease: Lease, gate: Gate, random: Random) -> None:
         last = None
         if random.random() < 0.4:  # It does not wait for its last write.
             work = await self._appending(thread, lease)
@@ -300,7 +292,7 @@ class _Agent:
         if last is not None:
             await last
 
-    async def _die(self, thread: Thread, lease: Lease | None, gate: _Gate, random: Random) -> None:
+    async def _die(self, thread: Thread, lease: Lease | None, gate: Gate, random: Random) -> None:
         """Nothing leaves it any more."""
         self._bench.did("no more: it is dead")
         gate.goes = asyncio.Event()
@@ -324,12 +316,25 @@ class _Agent:
         """End what processes that died have left."""
         stores, self._stores = self._stores, []
         for store in stores:
-            keeper = store.connection.keepers.get("leases")
-            tasks = [getattr(keeper, "_task", None), *getattr(keeper, "_others", ())]
-            for task in tasks:
-                if task is not None:
-                    task.cancel()
-            await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+            await ended(store.connection)
+
+
+def begun(bench: Bench) -> tuple[StoreConnection, Gate]:
+    """A process of an agent's client, with a clock of its own."""
+    client = bench.client
+    gate = Gate(bench.space._connection.session)
+    uptime = uptime_of(client.cluster.network.now, client.random, client.config)
+    return StoreConnection(gate, client.config, "local", client.random.randbytes, uptime=uptime), gate
+
+
+async def ended(connection: StoreConnection) -> None:
+    """End what a process that died has left."""
+    keeper = connection.keepers.get("leases")
+    tasks = [getattr(keeper, "_task", None), *getattr(keeper, "_others", ())]
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+    await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
 
 
 def _now() -> float:

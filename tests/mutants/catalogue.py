@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.mutants import (
     branching,
+    claims,
     clocks,
     compacting,
     consensus,
@@ -63,6 +64,7 @@ _MODULES = (
     lateness,
     learners,
     leases,
+    claims,
     links,
     marks,
     natives,
