@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import INBOX, Counts, Dequeue, Enqueue, Item, Purge, RankedEntry
+from shoal.crdt.thread.queue import INBOX, Attempt, Counts, Dequeue, Enqueue, Item, Plan, Purge, RankedEntry
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
-Change = Enqueue | Dequeue | Purge
+Change = Enqueue | Dequeue | Attempt | Purge
+PLANS = (None, None, Plan(priority=3), Plan(not_before_ms=5))
 QUEUES = (INBOX, "w", "wo")
 KEYS = (None, "a", "b")
 
@@ -29,6 +30,8 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
             queue.apply_enqueue(rows, stamp, change)
         case Dequeue():
             queue.apply_dequeue(rows, stamp, change)
+        case Attempt():
+            queue.apply_attempt(rows, stamp, change)
         case Purge():
             queue.apply_purge(rows, stamp, change)
 
@@ -37,12 +40,22 @@ def deciding(choose: Choose) -> Decide:
     def decide(replica: Replica, _all: list[Replica]) -> list[Change]:
         name = QUEUES[choose(len(QUEUES))]
         ids = [id for _, id in queue.pending(replica.rows, name)]
-        what = choose(6)
+        what = choose(9)
+        known = [*ids, *(id for _, id in queue.dead(replica.rows, name))]
+        if what > 5 and known:
+            id = known[choose(len(known))]
+            entry = queue.entry(replica.rows, name, id)
+            assert entry is not None
+            nth = 1 if entry.last is None else entry.last.nth + 1
+            replaced = tuple((tried.position[8:24], int.from_bytes(tried.position[24:32], "big")) for tried in entry.tries)
+            covered = tuple(VersionVector(sorted(map(Dot._make, replaced))).entries())
+            return [Attempt(name, id, nth, choose(3), nth, choose(3), "by", choose(2), "", covered)]
         if what == 0 and (done := [id for _, id in queue.finished(replica.rows, name)]):
             return [Purge(name, done[: 1 + choose(2)], tuple(replica.vector.entries()))]
         if what > 3 and ids:
-            return [Dequeue(name, ids[choose(len(ids))], f"by {choose(3)}", None, bytes([choose(3)]))]
-        return [Enqueue(name, "", [Item(KEYS[choose(3)], bytes([choose(2)])) for _ in range(1 + choose(2))])]
+            return [Dequeue(name, ids[choose(len(ids))], f"by {choose(3)}", None, bytes([choose(3)]), choose(2))]
+        items = [Item(KEYS[choose(3)], bytes([choose(2)])) for _ in range(1 + choose(2))]
+        return [Enqueue(name, "", items, PLANS[choose(len(PLANS))])]
 
     return decide
 
@@ -51,9 +64,13 @@ def twin(operations: list[Operation]) -> dict[tuple[str, bytes], RankedEntry]:
     """The entries that all operations make at once: a purge takes away what it covers, whenever it comes."""
     made = [(stamp, change) for operation in operations for stamp, change in operation.stamped()]
     purges = [change for _, change in made if isinstance(change, Purge)]
+    attempts = [change for _, change in made if isinstance(change, Attempt)]
 
     def purged(name: str, id: bytes, dot: Dot) -> bool:
         return any(p.queue == name and id in p.ids and VersionVector(p.context).covers(dot) for p in purges)
+
+    def replaced(name: str, id: bytes, dot: Dot) -> bool:
+        return any(a.queue == name and a.id == id and VersionVector(a.replaces).covers(dot) for a in attempts)
 
     entries: dict[tuple[str, bytes], RankedEntry] = {}
     for stamp, change in sorted(made, key=lambda one: (one[0].dot, one[0].nth)):
@@ -64,11 +81,23 @@ def twin(operations: list[Operation]) -> dict[tuple[str, bytes], RankedEntry]:
                 if not purged(change.queue, id, stamp.dot):
                     found = entries.setdefault((change.queue, id), RankedEntry(item.key, [], []))._replace(key=item.key)
                     entries[change.queue, id] = found
-                    found.puts.append(queue.Put(position, stamp.wall_ms, change.by, item.value))
+                    found.puts.append(queue.Put(position, stamp.wall_ms, change.by, item.value, change.plan))
         elif isinstance(change, Dequeue) and not purged(change.queue, change.id, stamp.dot):
             found = entries.setdefault((change.queue, change.id), RankedEntry(None, [], []))
-            finish = queue.Finish(stamp.pack_position(), stamp.wall_ms, change.by, change.key, change.result)
+            at = stamp.pack_position()
+            finish = queue.Finish(at, stamp.wall_ms, change.by, change.key, change.result, change.fence)
             found.finishes.append(finish)
+            found.finishes.sort(key=lambda finish: (-finish.fence, finish.position[8:]))
+        elif isinstance(change, Attempt) and not (
+            purged(change.queue, change.id, stamp.dot) or replaced(change.queue, change.id, stamp.dot)
+        ):
+            found = entries.setdefault((change.queue, change.id), RankedEntry(None, [], []))
+            tried = queue.Try(
+                *(change.nth, change.fence, stamp.pack_position(), stamp.wall_ms, change.attempt, change.state),
+                *(change.by, change.not_before_ms, change.reason),
+            )
+            tries = tuple(sorted((*found.tries, tried), key=lambda tried: tried.rank))
+            entries[change.queue, change.id] = found._replace(tries=tries)
     return entries
 
 
@@ -77,16 +106,30 @@ def check(choose: Choose) -> None:
     expected = twin(replica.applied)
     for name in QUEUES:
         mine = {id: entry for (where, id), entry in expected.items() if where == name}
-        pending = sorted((entry.puts[0].position, id) for id, entry in mine.items() if entry.puts and not entry.finishes)
+        is_open = {id: entry for id, entry in mine.items() if entry.puts and not entry.finishes}
+        is_dead = {id for id, entry in is_open.items() if entry.last is not None and entry.last.state == queue.DEAD}
+        pending = sorted((entry.puts[0].position, id) for id, entry in is_open.items() if id not in is_dead)
+        turns = {id: (-is_open[id].plan.priority, is_open[id].not_before_ms) for _, id in pending}
+        plain = [id for _, id in pending if turns[id] == (0, 0)]
+        special = sorted((turns[id], position, id) for position, id in pending if turns[id] != (0, 0))
+        assert [id for _, id in queue.dead(replica.rows, name)] == sorted(is_dead, key=lambda id: _last(is_open[id]))
+        assert list(queue.ready(replica.rows, name, 9)) == [*(id for _, _, id in special), *plain]
+        assert list(queue.ready(replica.rows, name, 0)) == [*(id for turn, _, id in special if not turn[1]), *plain]
         finished = sorted((entry.finishes[0].position, id) for id, entry in mine.items() if entry.finishes)
         assert list(queue.pending(replica.rows, name)) == pending
         assert list(queue.finished(replica.rows, name)) == finished
-        assert queue.counts(replica.rows, name) == Counts(len(pending), len(finished))
+        assert queue.counts(replica.rows, name) == Counts(len(pending), len(finished), len(is_dead))
         for id, entry in mine.items():
             stored = queue.entry(replica.rows, name, id)
             assert stored is not None
             assert stored == entry
-    assert [name for name, _ in queue.worklists(replica.rows)] == sorted({name for name, _ in expected} - {INBOX})
+    counted = {name for (name, _), entry in expected.items() if entry.puts or entry.finishes}
+    assert [name for name, _ in queue.worklists(replica.rows)] == sorted(counted - {INBOX})
+
+
+def _last(entry: RankedEntry) -> bytes:
+    assert entry.last is not None
+    return entry.last.position
 
 
 @settings(max_examples=100, deadline=None)
