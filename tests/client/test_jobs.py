@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal.client.jobs import complete_request
 from shoal.client.thread.worklist import Worklist
 from shoal.errors import InvalidInput, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Taken, TooLarge
@@ -332,5 +334,60 @@ def test_messages_of_an_inbox_are_claimed_too() -> None:
         assert await nodes["b"].store().space("s").thread("t").inbox.claim(ttl=TTL_S) is None
         await job.complete()
         assert [message.value async for message in one.taken()] == ["do"]
+
+    in_fleet(work)
+
+
+async def test_an_embedded_store_hands_out_alone_and_again_after_a_restart(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        work = store.space("s").worklist("pages")
+        await work.add(["x"])
+        first = await work.claim(ttl=3600)
+        assert first is not None
+        assert await work.claim(ttl=3600) is None
+    async with shoal.open(tmp_path / "state") as store:
+        work = store.space("s").worklist("pages")
+        again = await work.claim(ttl=3600)
+        assert again is not None
+        assert (again.item, again.attempt) == ("x", 2)
+        assert again.fence > first.fence
+        await again.complete("done")
+        assert (await work.progress()).is_complete
+
+
+def test_of_many_workers_at_three_nodes_each_gets_another_item() -> None:
+    async def work(nodes: Fleet) -> None:
+        await at(nodes, "a").add([f"item-{number}" for number in range(60)])
+        await nodes.converged()
+
+        async def worker(name: str) -> list[str]:
+            items, done = at(nodes, name), []
+            while (job := await items.claim(ttl=30)) is not None:
+                async with job:
+                    await job.complete(name)
+                done.append(job.item)
+            return done
+
+        done = await asyncio.gather(*(worker("abc"[nth % 3]) for nth in range(12)))
+        keys = [key for each in done for key in each]
+        assert sorted(keys) == sorted(f"item-{number}" for number in range(60))
+        items = [item async for item in at(nodes, "b").finished()]
+        assert all(len(item.done) == 1 and item.tried is not None and item.tried.attempt == 1 for item in items)
+
+    in_fleet(work)
+
+
+def test_a_lock_waits_for_the_one_that_has_it() -> None:
+    async def work(nodes: Fleet) -> None:
+        held: list[str] = []
+
+        async def hold(name: str) -> None:
+            async with nodes[name].store().space("s").lock("deploy", ttl=TTL_S):
+                held.append(name)
+                await asyncio.sleep(30)
+                assert held[-1] == name
+
+        await asyncio.gather(*map(hold, "abc"))
+        assert sorted(held) == ["a", "b", "c"]
 
     in_fleet(work)

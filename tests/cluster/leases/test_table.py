@@ -8,7 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.leases.table import HELD, OVER, Claim, Grant, Held, LeaseName, NobodyWaits, QueueFull, Table, Turn
+from shoal.cluster.leases.table import (
+    HELD,
+    OVER,
+    Candidate,
+    Claim,
+    Grant,
+    Held,
+    LeaseName,
+    NobodyWaits,
+    QueueFull,
+    Table,
+    Turn,
+    is_item,
+    item_name,
+    shard_key,
+    worklist_mark,
+)
 from shoal.cluster.leases.timing import Sightings, holds_s, waits_s
 
 NAME = LeaseName("s", "t", True)
@@ -264,3 +280,63 @@ class _World:
             self.terms[number] = grant.fence
             if grant.fence > self.ended.get(node, 0):
                 self.known[node] = grant.fence, here + holds_s(grant.claim.ttl_ms, self.drift)
+
+
+MARK = worklist_mark("t", "w")
+
+
+def item(number: int, group: str = "", group_max: int = 0) -> Candidate:
+    return Candidate(bytes([number]) * 32, group, group_max)
+
+
+def handed_out(table: Table, number: int, *candidates: Candidate) -> tuple[Candidate, Grant] | None:
+    return table.hand_out("s", MARK, candidates, claim(number), turn(number))
+
+
+def test_each_claim_gets_the_first_item_that_nobody_has() -> None:
+    table = Table()
+    first, second = handed_out(table, 1, item(1), item(2)), handed_out(table, 2, item(1), item(2))
+    assert first is not None
+    assert second is not None
+    assert (first[0], second[0]) == (item(1), item(2))
+    assert (first[1].fence, second[1].fence) == (1, 2)
+    assert handed_out(table, 3, item(1), item(2)) is None
+
+
+def test_a_repeated_claim_of_an_item_gets_the_same_item_although_an_earlier_one_is_free() -> None:
+    table = Table()
+    first = handed_out(table, 1, item(2))
+    again = handed_out(table, 1, item(1), item(2))
+    assert first is not None
+    assert again is not None
+    assert (again[0], again[1].fence, again[1].beat) == (item(2), first[1].fence, b"\x01")
+    assert len(table.grants) == 1
+
+
+def test_of_a_group_only_so_many_items_are_handed_out() -> None:
+    table = Table()
+    items = [item(number, "g", 2) for number in (1, 2, 3)]
+    got = [handed_out(table, number, *items, item(4)) for number in (1, 2, 3)]
+    assert [each and each[0] for each in got] == [items[0], items[1], item(4)]
+    table.drop(item_name("s", MARK, items[0].item), 1, claim(1).token)
+    freed = handed_out(table, 5, *items)
+    assert freed is not None
+    assert freed[0] == items[0]
+
+
+def test_a_claim_gets_a_longer_ttl_and_never_a_shorter_one() -> None:
+    table = Table()
+    handed_out(table, 1, item(1))
+    name = item_name("s", MARK, item(1).item)
+    for asked, got in ((2 * TTL_MS, 2 * TTL_MS), (TTL_MS, 2 * TTL_MS)):
+        grant = table.renewed(name, 1, claim(1).token, turn(2), ttl_ms=asked)
+        assert grant is not None
+        assert grant.claim.ttl_ms == got
+
+
+def test_all_claims_of_a_worklist_are_in_one_shard_and_are_no_leases_of_that_name() -> None:
+    names = [item_name("s", MARK, bytes([number]) * 32) for number in range(5)]
+    assert len({shard_key(name) for name in names}) == 1
+    assert len(set(names)) == 5
+    assert all(is_item(name) for name in names)
+    assert not is_item(NAME)
