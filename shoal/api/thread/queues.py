@@ -90,12 +90,12 @@ class FinishView(Struct):
 class TryView(Struct):
     """The last time that an entry was claimed, or given back."""
 
-    attempt: int
+    attempt: int  # How often it was claimed by then.
     state: str  # "claimed", "waiting" or "dead". If a claim has ended by itself, it still says "claimed".
-    by: str
+    by: str  # The worker's name.
     wall_ms: int
-    fence: int
-    reason: str
+    fence: int  # The claim's fencing number.
+    reason: str  # Why it was given back, or is a dead letter.
     not_before_ms: int  # Nobody gets it earlier.
 
 
@@ -126,7 +126,7 @@ class QueueView(Struct):
     more: bool
     pending: int  # In the whole queue.
     finished: int
-    dead: int
+    dead: int  # Dead letters, in the whole queue.
 
 
 class WorklistView(Struct):
@@ -135,7 +135,7 @@ class WorklistView(Struct):
     name: str
     pending: int
     finished: int
-    dead: int
+    dead: int  # Dead letters.
 
 
 class WorklistsView(Struct):
@@ -158,7 +158,7 @@ class AddItemsBody(Struct, forbid_unknown_fields=True):
     by: str = ""
     priority: int = 0  # To 9: items with a greater one are claimed first.
     delay: Annotated[float, Meta(ge=0)] = 0  # Seconds for which nobody gets them.
-    group: str = ""
+    group: str = ""  # The group that the items count in.
     group_max: int = 0  # How many items of the group may be claimed at once.
     attempts_max: int = 0  # After so many claims they are dead letters; 0: as the node is configured.
 

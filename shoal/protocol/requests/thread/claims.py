@@ -57,12 +57,12 @@ class ClaimItem(Read["ItemClaimed"], array_like=True, frozen=True, tag="claim-it
 class ItemClaimed(Reply, array_like=True, frozen=True, tag="item-claimed"):
     """The item that was claimed, if there was one."""
 
-    claimed: bool
-    id: str = ""
-    key: str | None = None
-    by: str = ""
-    wall_ms: Moment = 0
-    value: Value = NIL
+    claimed: bool  # False if there is nothing to claim now; the other fields are empty then.
+    id: str = ""  # The item's id.
+    key: str | None = None  # The item's key. Messages may have none.
+    by: str = ""  # The name of the one that added it.
+    wall_ms: Moment = 0  # When it was added.
+    value: Value = NIL  # The item's value.
     attempt: int = 0  # From 1: how often the item was claimed.
     fence: int = 0  # The claim's fencing number.
     token: str = ""  # A secret: whoever has it may complete the item.
@@ -86,7 +86,7 @@ class ExtendClaim(Read["ClaimExtended"], array_like=True, frozen=True, tag="exte
 class ClaimExtended(Reply, array_like=True, frozen=True, tag="claim-extended"):
     """A claim was renewed."""
 
-    ttl: Seconds
+    ttl: Seconds  # How long the claim lasts after its last renewal.
 
 
 @operation(
@@ -108,14 +108,14 @@ class CompleteItem(ObjectWrite["ItemCompleted"], array_like=True, frozen=True, t
     id: str  # The item's id.
     fence: Natural  # The claim's fencing number.
     token: str  # The secret that came with it.
-    result: Value = NIL
-    by: str = ""
+    result: Value = NIL  # The item's result.
+    by: str = ""  # The worker's name.
 
 
 class ItemCompleted(Reply, array_like=True, frozen=True, tag="item-completed"):
     """An item was completed."""
 
-    id: str
+    id: str  # The item's id.
 
 
 @operation(
@@ -137,9 +137,9 @@ class FailItem(ObjectWrite["ItemFailed"], array_like=True, frozen=True, tag="fai
     id: str  # The item's id.
     fence: Natural  # The claim's fencing number.
     token: str  # The secret that came with it.
-    reason: str = ""
+    reason: str = ""  # Why the item is given back; the last one is kept.
     retry_in: Seconds = 0  # How long nobody gets it.
-    by: str = ""
+    by: str = ""  # The worker's name.
 
 
 class ItemFailed(Reply, array_like=True, frozen=True, tag="item-failed"):
@@ -165,13 +165,13 @@ class ReviveItem(ObjectWrite["ItemRevived"], array_like=True, frozen=True, tag="
     thread: str
     worklist: str
     id: str  # The item's id.
-    by: str = ""
+    by: str = ""  # The name of the one that puts it back.
 
 
 class ItemRevived(Reply, array_like=True, frozen=True, tag="item-revived"):
     """A dead letter was put back."""
 
-    id: str
+    id: str  # The item's id.
 
 
 class BeginAttempt(ObjectWrite["AttemptBegun"], array_like=True, frozen=True, tag="begin-attempt"):
