@@ -391,3 +391,25 @@ def test_a_lock_waits_for_the_one_that_has_it() -> None:
         assert sorted(held) == ["a", "b", "c"]
 
     in_fleet(work)
+
+
+def test_a_worker_that_gives_up_before_the_answer_keeps_no_item() -> None:
+    async def work(nodes: Fleet) -> None:
+        one = at(nodes, "a")
+        await one.add(["x"], attempts_max=1000)
+        begun = now()
+        for turns in range(0, 200, 5):
+            claiming = asyncio.create_task(one.claim(ttl=1000))
+            for _ in range(turns):
+                await asyncio.sleep(0.0002)
+            claiming.cancel()
+            with suppress(asyncio.CancelledError):
+                job = await claiming
+                if job is not None:
+                    await job.fail("given up")
+            await asyncio.sleep(1)
+        job = await at(nodes, "b").claim(ttl=TTL_S)
+        assert job is not None
+        assert now() - begun < 500
+
+    in_fleet(work)

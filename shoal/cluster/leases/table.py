@@ -164,7 +164,8 @@ class Table:
         self, space: str, mark: str, candidates: Iterable[Candidate], claim: Claim, turn: Turn
     ) -> tuple[Candidate, Grant] | None:
         """Grant the claim of the first candidate that nobody has; a repeated claim gets what it got."""
-        mine = [name for name, grant in self.grants.items() if name.name.startswith(mark) and grant.is_of(claim.token)]
+        here = ((name, grant) for name, grant in self.grants.items() if name.space == space and name.name.startswith(mark))
+        mine = [name for name, grant in here if grant.is_of(claim.token)]
         counts: dict[bytes, int] = {}
         for grant in self.grants.values():
             if grant.claim.group:
@@ -183,6 +184,12 @@ class Table:
             owned = msgspec.structs.replace(claim, group=group) if group else claim
             return candidate, self._grant(name, owned, (), turn, state=HELD)
         return None
+
+    def take_back(self, space: str, mark: str, token: bytes, turn: Turn) -> None:
+        """Release the items of a worklist that this claim has."""
+        for name, grant in list(self.grants.items()):
+            if name.space == space and name.name.startswith(mark):
+                self.release(name, grant.fence, token, turn)
 
     def drop(self, name: LeaseName, fence: int, token: bytes) -> None:
         """End a lease, whoever accepts its writes: there is nothing left to do under it."""

@@ -169,12 +169,12 @@ class RankedEntry(NamedTuple):
     @property
     def is_dead(self) -> bool:
         """Whether it is a dead letter."""
-        return self.is_open and self.last is not None and self.last.state == DEAD
+        return bool(self.tries) and self.tries[-1].state == DEAD and self.is_open
 
     @property
     def is_pending(self) -> bool:
         """Whether it is to be done."""
-        return self.is_open and not self.is_dead
+        return bool(self.puts) and not self.finishes and not (self.tries and self.tries[-1].state == DEAD)
 
     @property
     def plan(self) -> Plan:
@@ -189,6 +189,8 @@ class RankedEntry(NamedTuple):
     @property
     def turn(self) -> bytes:
         """Its order among the pending ones that have one; empty: it has none."""
+        if not self.tries and self.puts[0].plan is None:
+            return b""
         priority, from_ms = self.plan.priority, self.not_before_ms
         return bytes([255 - priority]) + from_ms.to_bytes(8, "big") if priority or from_ms else b""
 
@@ -382,7 +384,7 @@ def _store(rows: Rows, queue: str, id: bytes, before: RankedEntry, after: Ranked
     moved = Counts(
         here.pending + after.is_pending - before.is_pending,
         here.finished + bool(after.finishes) - bool(before.finishes),
-        here.dead + after.is_dead - before.is_dead,
+        here.dead + (after.is_dead - before.is_dead if after.tries or before.tries else 0),
     )
     if moved == Counts():
         rows.delete(_counts_row(queue))

@@ -6,7 +6,8 @@ Laws:
   acknowledged under an earlier claim; if the entry cannot be handed out any more, the claim is ended, and the next is tried.
 - A write under a claim is accepted and acknowledged as one under a thread's lease is: while this node knows that the claim
   has not ended. It has durability `quorum`. So an entry has at most one completion that was acknowledged.
-- A claim ends when its entry is completed or given back; otherwise others get the entry when the claim is dead.
+- A claim ends when its entry is completed or given back, or if its client gives up before the answer. Otherwise others get
+  the entry when the claim is dead.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from shoal.errors import LeaseLost, ShoalError, SlowConsumer
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
-from shoal.node.leases.leases import TOKEN_BYTES, Leases, check_holder, check_token
+from shoal.node.leases.leases import Leases
+from shoal.node.leases.terms import TOKEN_BYTES, check_holder, check_token
 from shoal.node.leases.tries import UNDER_CLAIM, UnderClaim, finished
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -86,11 +88,18 @@ class Claims:
         self._leases.check_ttl(request.ttl)
         check_holder(request.holder)
         token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
-        claim = Claim(token, request.holder, request.ttl)
+        mark = worklist_mark(request.thread, request.worklist)
+        try:
+            return await self._claimed(request, mark, Claim(token, request.holder, request.ttl), bookmark)
+        except asyncio.CancelledError:
+            self._later(self._leases.withdraw(request.space, mark, token))
+            raise
+
+    async def _claimed(self, request: ClaimItem, mark: str, claim: Claim, bookmark: Bookmark) -> ItemClaimed:
+        token = claim.token
         waits_s = min(request.wait / 1000, self._config.lease_poll_s)
         ends_at = self._environment.uptime() + waits_s
         watch = Watch(request.space, kind="thread", prefix=request.thread)
-        mark = worklist_mark(request.thread, request.worklist)
         partition = partition_of(request.space, request.thread)
         if not self._database.holds(partition, bookmark.vector(partition)):
             await self._replicas.wait_applied(partition, bookmark.vector(partition))

@@ -19,11 +19,12 @@ from shoal.cluster.leases import table
 from shoal.cluster.leases.table import Candidate, Claim, Grant, LeaseName
 from shoal.cluster.leases.timing import holds_s
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidValue, LeaseHeld, LeaseLost, NotFound, Overloaded, ShoalError
-from shoal.names import NAME_BYTES_MAX, check_name
+from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
+from shoal.names import check_name
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
 from shoal.node.leases.shards import Decided, Shard
+from shoal.node.leases.terms import TOKEN_BYTES, check_holder, check_token, described, item_of, lost
 from shoal.protocol.requests import (
     AcquireLease,
     LeaseGranted,
@@ -34,7 +35,6 @@ from shoal.protocol.requests import (
     Term,
 )
 
-TOKEN_BYTES = 16
 _KEY = "lease/"
 _ENDING_MAX = 1024  # More than are released while one renewal is on its way.
 
@@ -242,6 +242,19 @@ class Leases:
         self._end(name, term.fence)
         await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token))
 
+    async def withdraw(self, space: str, mark: str, token: bytes) -> None:
+        """Release whatever this claim of a worklist's items has got.
+
+        Raises:
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        for name, known in list(self._known.items()):
+            if name.space == space and name.name.startswith(mark) and known.token == token:
+                del self._known[name]
+                self._end(name, known.fence)
+        shard = self._shard(table.item_name(space, mark, b""))
+        await shard.decide(lambda leases, turn: leases.take_back(space, mark, token, turn))
+
     async def give_back(self, term: Term) -> None:
         """Release a claim: others may get its item.
 
@@ -447,53 +460,3 @@ class Leases:
             fence=state.fence,
             until_ms=state.until_ms,
         )
-
-
-def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
-    """The error for a term that has ended."""
-    if grant is None or grant.fence == fence:
-        why, holder = "has ended", ""
-    else:
-        holder = grant.claim.holder
-        why = f"has ended: {repr(holder) if holder else 'another client'} holds it now (fencing number {grant.fence})"
-    return LeaseLost(
-        f"your {'claim' if table.is_item(name) else 'lease'} of {described(name)} (fencing number {fence}) {why}. "
-        "Nothing was written. Stop, or acquire it again and load the current state.",
-        fence=fence,
-        holder=holder,
-    )
-
-
-def described(name: LeaseName) -> str:
-    """A lease, for people."""
-    if table.is_item(name):
-        return "an item"
-    return f"thread {name.name!r}" if name.is_thread else f"lease {name.name!r}"
-
-
-def item_of(term: Term) -> LeaseName:
-    """The lease that is this claim."""
-    try:
-        item = bytes.fromhex(term.item)
-    except ValueError:
-        raise InvalidValue(f"an item's id is hex digits; got {term.item[:80]!r}. Nothing was written.") from None
-    return table.item_name(term.space, table.worklist_mark(term.lease, term.worklist), item)
-
-
-def check_holder(holder: str) -> None:
-    """Check the name of a holder, which may be empty."""
-    if holder:
-        check_name("holder", holder)
-        if len(holder.encode()) > NAME_BYTES_MAX // 4:
-            raise InvalidInput(f"a holder's name has at most {NAME_BYTES_MAX // 4} bytes. Nothing was written.", field="holder")
-
-
-def check_token(text: str) -> bytes:
-    """A token in bytes."""
-    try:
-        token = bytes.fromhex(text)
-    except ValueError:
-        token = b""
-    if len(token) != TOKEN_BYTES:
-        raise InvalidValue(f"a token has {2 * TOKEN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
-    return token

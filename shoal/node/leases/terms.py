@@ -1,0 +1,61 @@
+"""Terms of leases and claims: their names, tokens and holders, and the error once one has ended."""
+
+from __future__ import annotations
+
+from shoal.cluster.leases import table
+from shoal.cluster.leases.table import Grant, LeaseName
+from shoal.errors import InvalidInput, InvalidValue, LeaseLost
+from shoal.names import NAME_BYTES_MAX, check_name
+from shoal.protocol.requests import Term
+
+TOKEN_BYTES = 16
+
+
+def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
+    """The error for a term that has ended."""
+    if grant is None or grant.fence == fence:
+        why, holder = "has ended", ""
+    else:
+        holder = grant.claim.holder
+        why = f"has ended: {repr(holder) if holder else 'another client'} holds it now (fencing number {grant.fence})"
+    return LeaseLost(
+        f"your {'claim' if table.is_item(name) else 'lease'} of {described(name)} (fencing number {fence}) {why}. "
+        "Nothing was written. Stop, or acquire it again and load the current state.",
+        fence=fence,
+        holder=holder,
+    )
+
+
+def described(name: LeaseName) -> str:
+    """A lease, for people."""
+    if table.is_item(name):
+        return "an item"
+    return f"thread {name.name!r}" if name.is_thread else f"lease {name.name!r}"
+
+
+def item_of(term: Term) -> LeaseName:
+    """The lease that is this claim."""
+    try:
+        item = bytes.fromhex(term.item)
+    except ValueError:
+        raise InvalidValue(f"an item's id is hex digits; got {term.item[:80]!r}. Nothing was written.") from None
+    return table.item_name(term.space, table.worklist_mark(term.lease, term.worklist), item)
+
+
+def check_holder(holder: str) -> None:
+    """Check the name of a holder, which may be empty."""
+    if holder:
+        check_name("holder", holder)
+        if len(holder.encode()) > NAME_BYTES_MAX // 4:
+            raise InvalidInput(f"a holder's name has at most {NAME_BYTES_MAX // 4} bytes. Nothing was written.", field="holder")
+
+
+def check_token(text: str) -> bytes:
+    """A token in bytes."""
+    try:
+        token = bytes.fromhex(text)
+    except ValueError:
+        token = b""
+    if len(token) != TOKEN_BYTES:
+        raise InvalidValue(f"a token has {2 * TOKEN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
+    return token
