@@ -7,9 +7,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shoal.cluster.leases.table import (
     HELD,
+    OFFERED,
     OVER,
     Candidate,
     Claim,
@@ -178,6 +180,16 @@ def test_a_grant_is_dead_once_it_was_seen_unrenewed_for_its_ttl_and_the_drift() 
     seen.glimpse(table, 111.0)
     assert not seen.is_dead(NAME, renewed, 121.0)
     assert seen.is_dead(NAME, renewed, 121.1)
+
+
+def test_an_offer_goes_on_to_the_next_if_it_is_not_taken_in_time() -> None:
+    table, seen = Table(), sightings()
+    grant = held(table, 1, turn(1))
+    offered = replace(grant, state=OFFERED)
+    table.grants[NAME] = offered
+    seen.see(table, 100.0)
+    assert not seen.is_dead(NAME, offered, 101.0)  # `offer_ms`, not its ttl,
+    assert seen.is_dead(NAME, offered, 101.1)  # and the drift.
 
 
 def test_only_renewals_that_were_stored_make_a_node_the_only_one() -> None:
