@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import aiohttp
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, served
+from tests.end_to_end.test_members import nodes
 
 WORKER = """
 import asyncio, sys
@@ -22,7 +22,7 @@ import asyncio, sys
 import shoal
 
 async def main():
-    async with shoal.connect(sys.argv[1]) as store:
+    async with shoal.connect(sys.argv[1].split(",")) as store:
         work = store.space("s").worklist("pages")
         while True:
             job = await work.claim(ttl=1.5, wait=60, holder=sys.argv[2])
@@ -38,53 +38,94 @@ asyncio.run(main())
 """
 
 
-async def test_items_of_killed_workers_are_completed_once_by_others(tmp_path: Path) -> None:
-    count, kills = 30, 4
-    workers: list[subprocess.Popen[str]] = []
-    said: list[list[str]] = []
+class Crew:
+    """Processes of workers, and all that they said."""
 
-    with served(tmp_path / "state") as (_, url):
+    def __init__(self, urls: list[str]) -> None:
+        self.said: list[list[str]] = []
+        self._urls = urls
+        self._workers: list[subprocess.Popen[str]] = []
+        self._listening: list[asyncio.Task[None]] = []
 
-        def start() -> asyncio.Task[None]:
-            worker = subprocess.Popen(
-                [sys.executable, "-c", WORKER, url, f"worker-{len(workers)}"], stdout=subprocess.PIPE, text=True
-            )
-            workers.append(worker)
-            return asyncio.create_task(listen(worker))
+    def start(self) -> None:
+        name = f"worker-{len(self._workers)}"
+        worker = subprocess.Popen([sys.executable, "-c", WORKER, ",".join(self._urls), name], stdout=subprocess.PIPE, text=True)
+        self._workers.append(worker)
+        self._listening.append(asyncio.create_task(self._listen(worker)))
 
-        async def listen(worker: subprocess.Popen[str]) -> None:
+    async def _listen(self, worker: subprocess.Popen[str]) -> None:
+        assert worker.stdout is not None
+        while line := await asyncio.to_thread(worker.stdout.readline):
+            self.said.append(line.split())
+
+    def kill(self, number: int) -> None:
+        self._workers[number].send_signal(signal.SIGKILL)
+
+    async def heard(self, count: int) -> None:
+        while len(self.said) < count:
+            await asyncio.sleep(0.01)
+
+    async def end(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        await asyncio.gather(*self._listening)
+        for worker in self._workers:
+            worker.wait()
             assert worker.stdout is not None
-            while line := await asyncio.to_thread(worker.stdout.readline):
-                said.append(line.split())
+            worker.stdout.close()
 
-        listening = [start() for _ in range(3)]
+    async def check(self, work: shoal.Worklist, count: int) -> None:
+        """All items are completed, each once, with the result of the worker that was told so."""
+        while not (await work.progress()).is_complete:
+            await asyncio.sleep(0.05)
+        done = {item.key: item.done async for item in work.finished()}
+        assert len(done) == count
+        assert all(len(finishes) == 1 for finishes in done.values())
+        await self.end()
+        completed = [(item, int(fence)) for what, item, fence, _ in self.said if what == "completed"]
+        assert len(completed) == len({item for item, _ in completed})
+        assert all(done[item][0].result == fence for item, fence in completed)
+
+
+async def test_items_of_killed_workers_are_completed_once_by_others(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (_, url):
+        crew = Crew([url])
         try:
+            for _ in range(3):
+                crew.start()
             async with shoal.connect(url) as store, asyncio.timeout(4 * PATIENCE_S):
                 work = store.space("s").worklist("pages")
-                for nth in range(kills):
-                    before = len(said)
-                    await work.add([f"page-{nth}-{number}" for number in range(count // kills)])
-                    while len(said) == before:
-                        await asyncio.sleep(0.01)
-                    workers[nth].send_signal(signal.SIGKILL)
-                    listening.append(start())
-                while not (await work.progress()).is_complete:
-                    await asyncio.sleep(0.05)
-                done = [item async for item in work.finished()]
-                assert len(done) == kills * (count // kills)
-                assert all(len(item.done) == 1 for item in done)
+                for nth in range(4):
+                    heard = len(crew.said)
+                    await work.add([f"page-{nth}-{number}" for number in range(8)])
+                    await crew.heard(heard + 1)
+                    crew.kill(nth)
+                    crew.start()
+                await crew.check(work, 32)
         finally:
-            for worker in workers:
-                worker.kill()
-            await asyncio.gather(*listening)
-            for worker in workers:
-                worker.wait()
-                assert worker.stdout is not None
-                worker.stdout.close()
-        completed = Counter(item for what, item, *_ in said if what == "completed")
-        assert max(completed.values()) == 1
-        results = {item.key: item.done[0].result for item in done}
-        assert all(results[item] == int(fence) for what, item, fence, _ in said if what == "completed")
+            await crew.end()
+
+
+async def test_workers_and_a_node_of_a_cluster_are_killed_and_each_item_is_completed_once(tmp_path: Path) -> None:
+    with nodes(tmp_path) as processes:
+        for number in range(3):
+            processes.start(number, [0, 1, 2])
+        urls = processes.urls([0, 1, 2])
+        crew = Crew(urls)
+        try:
+            for _ in range(4):
+                crew.start()
+            async with shoal.connect(urls) as store, asyncio.timeout(4 * PATIENCE_S):
+                work = store.space("s").worklist("pages")
+                await work.add([f"page-{number}" for number in range(40)], durability="quorum", attempts_max=50)
+                await crew.heard(6)
+                crew.kill(0)
+                processes.kill(0)
+                crew.kill(1)
+                crew.start()
+                await crew.check(work, 40)
+        finally:
+            await crew.end()
 
 
 async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_completed_once(tmp_path: Path) -> None:
