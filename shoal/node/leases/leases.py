@@ -240,7 +240,8 @@ class Leases:
         name, token = item_of(term), check_token(term.token)
         self._known.pop(name, None)
         self._end(name, term.fence)
-        await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token))
+        gather_s = self._config.lease_gather_s  # It is stored with the next claim, if one comes.
+        await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token), gather_s=gather_s)
 
     async def withdraw(self, space: str, mark: str, token: bytes) -> None:
         """Release whatever this claim of a worklist's items has got.
