@@ -158,6 +158,10 @@ async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_complete
             claimed = json.loads((await run("claim", "t", "w", "--json")).stdout)
             assert (claimed["key"], claimed["attempt"]) == ("b", 1)
             assert (await run("claim", "t", "w")).returncode == 1
+            command = [sys.executable, "-m", "shoal.cli", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
+            alone = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            assert alone.returncode != 0
+            assert "would end with this command. Nothing was claimed" in alone.stderr
             wrong = await run("complete", "t", "w", "b", "--ticket", "7")
             assert "a ticket is what claim printed" in wrong.stderr
             failed = await run("fail", "t", "w", "b", "--ticket", claimed["ticket"], "--reason", "no answer")

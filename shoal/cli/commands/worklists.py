@@ -139,10 +139,17 @@ def claim(
 ) -> Work:
     """Claim the next item: nobody else gets it for --ttl. The ticket is for complete and fail.
 
-    It exits with status 1 if there is none.
+    It exits with status 1 if there is none. It needs a running node: a claim of a store on this machine would end with
+    this command.
 
     Example: shoal worklist claim researcher-1 files --url http://127.0.0.1:7400 --space crew
     """
+
+    if run.target.url is None:
+        raise InvalidInput(
+            "a claim of a store on this machine would end with this command. Nothing was claimed. Run `shoal serve`, and use "
+            "--url; or claim in Python, in the process that does the work."
+        )
 
     async def work(store: Store) -> None:
         items = store.space(run.space).thread(thread).worklist(name)
