@@ -1,9 +1,11 @@
-"""Bugs in what is removed once keys expired."""
+"""Bugs in what is removed once keys expired.
+
+That claims leave before their window is over is found by `node/collection/test_expiring.py`; drawn plans do not show it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -17,16 +19,6 @@ from tests.mutants.mutant import Mutant
 
 def claims_are_swept_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClaimSweeper, "_stable", _held)
-
-
-def claims_are_swept_before_their_window_is_over(patch: pytest.MonkeyPatch) -> None:
-    sound = ClaimSweeper.__init__
-
-    def init(self: ClaimSweeper, *arguments: Any, **options: Any) -> None:
-        sound(self, *arguments, **options)
-        self._step_s, self._step_ms, self._span_ms = 0.25, 250, 0
-
-    patch.setattr(ClaimSweeper, "__init__", init)
 
 
 def a_learner_sweeps_claims(patch: pytest.MonkeyPatch) -> None:
@@ -71,13 +63,6 @@ MUTANTS = (
         _TWICE,
         "composed",
         _APART,
-    ),
-    Mutant(
-        claims_are_swept_before_their_window_is_over,
-        "a node forgets a request's key while a node that was set back may take the request again",
-        _TWICE,
-        "composed",
-        frozenset({"asked_late"}),
     ),
     Mutant(a_learner_sweeps_claims, "a learner forgets keys of requests", _TWICE, "composed", _APART),
     Mutant(the_sum_goes_with_the_claim, "what was added goes with the key of the request", _TWICE, "composed", _APART),
