@@ -210,7 +210,8 @@ async def test_a_worklist(space: Space, rest: Rest) -> None:
     done = {"id": entries[0]["id"], "result": "ok", "by": "ann"}
     assert await rest("POST", "/threads/t/worklists/files/done", done) == {"first": True, "by": "ann", "result": "ok"}
     assert [item.key async for item in work.pending()] == ["b", "c"]
-    assert (await rest("GET", "/threads/t/worklists"))["worklists"] == [{"name": "files", "pending": 2, "finished": 1}]
+    shown = {"name": "files", "pending": 2, "finished": 1, "dead": 0}
+    assert (await rest("GET", "/threads/t/worklists"))["worklists"] == [shown]
 
 
 async def test_a_request_waits_for_an_event(space: Space, store: Store, rest: Rest) -> None:

@@ -13,8 +13,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from shoal.cluster.leases.table import Candidate, Claim, worklist_mark
@@ -92,7 +93,7 @@ class Claims:
         try:
             return await self._claimed(request, mark, Claim(token, request.holder, request.ttl), bookmark)
         except asyncio.CancelledError:
-            self._later(self._leases.withdraw(request.space, mark, token))
+            self._later(partial(self._leases.withdraw, request.space, mark, token))
             raise
 
     async def _claimed(self, request: ClaimItem, mark: str, claim: Claim, bookmark: Bookmark) -> ItemClaimed:
@@ -130,7 +131,7 @@ class Claims:
         except LeaseLost:
             return None  # It took too long.
         except ShoalError:
-            self._later(self._leases.give_back(term))
+            self._later(partial(self._leases.give_back, term))
             raise
         assert isinstance(begun, AttemptBegun)
         if not begun.attempt:
@@ -202,9 +203,9 @@ class Claims:
         """These writes are acknowledged: end the claims of entries that are completed or given back."""
         for write in writes:
             if isinstance(write, CompleteItem):
-                self._later(self._leases.drop(_term(write)))
+                self._later(partial(self._leases.drop, _term(write)))
             elif isinstance(write, FailItem):
-                self._later(self._leases.give_back(_term(write)))
+                self._later(partial(self._leases.give_back, _term(write)))
 
     async def close(self) -> None:
         """End the work that is under way."""
@@ -212,12 +213,12 @@ class Claims:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """If it fails, the claim ends by itself."""
+    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Called at once, or never where this closes before. If it fails, the claim ends by itself."""
 
         async def tried() -> None:
             with suppress(ShoalError):
-                await work
+                await work()
 
         task = asyncio.get_running_loop().create_task(tried())
         self._tasks.add(task)
