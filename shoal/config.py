@@ -53,6 +53,14 @@ class Config(Struct, frozen=True, kw_only=True):
     lease_offer_s: float = 5.0  # A lease that is granted to one that waits, and is not taken for this long, goes to the next.
     lease_poll_s: float = 10.0  # For one request that waits for a lease; the client sends it again.
     lease_gather_s: float = 0.5  # Renewals wait for others to be stored with them, at most a tenth of their ttl.
+    crew_agents_max: int = 512  # Agents of one crew, each with a lease; see lease_shards.
+    crew_machines_max: int = 64  # Machines that run one crew, each with a lease.
+    crew_params_bytes_max: int = 16 * KiB  # The parameters of one agent, as JSON.
+    crew_patience_s: float = 0.5  # After this, an agent that is still free is taken by any machine with room; up to twice that.
+    crew_balance_s: float = 10.0  # A crew in which nothing has changed for this long moves agents to machines with fewer.
+    crew_backoff_s_max: float = 60.0  # Between two tries of an agent that raises; the first pause is a second.
+    crew_steady_s: float = 600.0  # After an agent has run for this long, its tries are counted anew.
+    crew_change_s: float = 30.0  # How long a change of a crew's record waits for others.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
     rights_spread_s: float = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
     rights_spread_max: int = 64  # Budgets in one such check.

@@ -13,7 +13,7 @@ status. docs/ERRORS.md is made from this module.
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
     │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
-    │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay
+    │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
@@ -239,6 +239,12 @@ class LeaseLost(Conflict):
     code = "lease-lost"
     status = 412
     is_stale_write_owner_error = True  # As above.
+
+
+class CrewConflict(Conflict):
+    """Programs or machines of one crew contradict each other: an agent is declared twice, or two machines have one name."""
+
+    code = "crew-conflict"
 
 
 class Taken(Conflict):

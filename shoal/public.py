@@ -61,6 +61,8 @@ from shoal.client.values.scalars import Counter, Register, RegisterState
 from shoal.client.values.sets import Members, SharedSet
 from shoal.client.watching import Change, Reset
 from shoal.config import Config
+from shoal.crew.context import CrewContext
+from shoal.crew.crew import AgentStatus, Crew, CrewStatus, MachineStatus
 from shoal.opening import connect, open
 from shoal.protocol.requests import (
     NO_HEAD,
@@ -96,6 +98,7 @@ from shoal.workflows.steps import Attempt, StepRecord
 
 __all__ = [
     "NO_HEAD",
+    "AgentStatus",
     "Appended",
     "Attempt",
     "AuditEntry",
@@ -123,6 +126,9 @@ __all__ = [
     "ConsumerInfo",
     "Counter",
     "CounterReading",
+    "Crew",
+    "CrewContext",
+    "CrewStatus",
     "Damage",
     "Difference",
     "Document",
@@ -149,6 +155,7 @@ __all__ = [
     "LeaseState",
     "Leasing",
     "Loop",
+    "MachineStatus",
     "MapReading",
     "Member",
     "Members",

@@ -87,6 +87,11 @@ class Lease:
             )
 
 
+def tenure_of(lease: Lease) -> Tenure:
+    """The term of a lease."""
+    return lease._tenure
+
+
 @named
 class Leasing:
     """A lease to acquire: `async with`, or `await acquire()`. It also tells who holds it."""
@@ -174,16 +179,17 @@ class Leasing:
         token = self._connection.entropy(_TOKEN_BYTES).hex()
         try:
             granted, sent_s = await self._granted(token)
+            term = Term(self._space, self._name, self._is_thread, granted.fence, granted.token)
+            tenure = Tenure(self._connection, term, ttl_s=self._ttl_s, sent_s=sent_s)
+            # It counts from when the request was sent. After a long wait that is over, until it is renewed.
+            if self._connection.uptime() >= tenure.due_s:
+                with suppress(ShoalError):
+                    await tenure.renew()
         except BaseException as error:
             if not isinstance(error, LeaseHeld):
                 keeper_of(self._connection).later(self._withdraw(token))
             raise
-        term = Term(self._space, self._name, self._is_thread, granted.fence, granted.token)
-        tenure = Tenure(self._connection, term, ttl_s=self._ttl_s, sent_s=sent_s)
         tenure.begin()
-        if self._connection.uptime() >= tenure.due_s:
-            with suppress(ShoalError):
-                await tenure.renew()
         return tenure
 
     async def _granted(self, token: str) -> tuple[LeaseGranted, float]:

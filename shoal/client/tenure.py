@@ -9,13 +9,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import LeaseLost, ShoalError
-from shoal.protocol.requests import ReleaseLease, RenewLeases, Term
+from shoal.protocol.requests import ReleaseLease, RenewLeases, Request, Term
 from shoal.workflows.connection import HeldLease
 
 RENEWALS = 3  # In each ttl.
@@ -34,10 +34,11 @@ class Tenure:
         self.is_renewing = False
         self.task: asyncio.Task[Any] | None = None
         self.interrupted = False  # Whether the task was cancelled.
+        self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
         self._connection = connection
         self._lost: LeaseLost | None = None
         self._until_s = 0.0
-        self._held = HeldLease(term, self.check, self.lose)
+        self._held = HeldLease(term, self.check, self.lose, self._written)
         self._timer: asyncio.Task[None] | None = None
         self.renewed(sent_s)
 
@@ -141,6 +142,10 @@ class Tenure:
         self._connection.held.drop(self._held)
         if self._timer is not None and self._timer is not asyncio.current_task():
             self._timer.cancel()
+
+    def _written(self, request: Request[Any]) -> None:
+        if self.on_write is not None:
+            self.on_write(request)
 
     async def _expire(self) -> None:
         while (left_s := self._until_s - self._connection.uptime()) > 0:  # noqa: ASYNC110

@@ -17,12 +17,20 @@ from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, R
 from shoal.protocol.session import Session
 
 
+def _untold(_: Request[Any]) -> None:
+    """Nobody is told of a write."""
+
+
 class HeldLease(NamedTuple):
-    """A thread's lease. `check` raises LeaseLost once it is lost; `lost` is called if a node says that it is."""
+    """A thread's lease. `check` raises LeaseLost once it is lost; `lost` is called if a node says that it is.
+
+    `written` is called with each write that was acknowledged under it.
+    """
 
     term: Term
     check: Callable[[], None]
     lost: Callable[[], None]
+    written: Callable[[Request[Any]], None] = _untold
 
 
 def threads_of(request: Request[Any]) -> list[tuple[str, str]]:
@@ -83,6 +91,8 @@ class Connection:
                     if lease.term.fence == error.detail.get("fence"):
                         lease.lost()
                 raise
+            for lease in leases:
+                lease.written(request)
             return cast("R", reply.reply)
         return await self.session.call(request, key=key, durability=durability or self.durability)
 

@@ -154,6 +154,22 @@ def test_a_lease_of_a_space_excludes_others_and_passes_to_those_that_wait() -> N
     in_fleet(work)
 
 
+def test_a_lease_that_was_waited_for_longer_than_its_ttl_is_held() -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = thread_of(nodes["a"].store()), thread_of(nodes["b"].store())
+        first = await one.lease(ttl=TTL_S).acquire()
+        waiting = asyncio.ensure_future(two.lease(ttl=TTL_S, wait=60).acquire())
+        await asyncio.sleep(1.5 * TTL_S)
+        await first.release()
+        second = await waiting
+        await asyncio.sleep(0.1)
+        second.check()
+        await two.save({"n": 1}, overwrite=True)
+        assert second.remaining_s > 0
+
+    in_fleet(work)
+
+
 def test_a_lease_is_handed_over() -> None:
     async def work(nodes: Fleet) -> None:
         one, two = nodes["a"].store().space("s"), nodes["b"].store().space("s")

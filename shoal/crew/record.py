@@ -1,0 +1,109 @@
+"""The record of a crew in the store: the state of the thread `shoal-crew` of its space, changed under that thread's lease.
+
+Laws:
+- Changes are linearizable: each is made on the state that the one before has left, and none is lost. A holder of the lease
+  catches up with a quorum before it reads, and its saves are fenced and held by a quorum.
+- Of concurrent heads the one with the greatest fencing number counts: another was saved by a holder that had lost the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from shoal.client.leases import Lease
+from shoal.client.resuming import reread
+from shoal.client.store import Space, Store
+from shoal.client.thread.thread import Thread
+from shoal.crew.declaration import CrewRecord, from_channels, to_channels
+from shoal.errors import NoQuorum, NotFound
+from shoal.workflows.checkpoint import Checkpoint
+from shoal.workflows.resume import catch_up
+
+THREAD = "shoal-crew"
+Alter = Callable[[CrewRecord], CrewRecord | Awaitable[CrewRecord]]
+
+_LEASE_S = 10.0  # A change takes a few milliseconds; this is for one whose machine dies meanwhile.
+_KEPT = 64  # Checkpoints of the record: its history.
+_FENCE = "fence"
+
+
+class Record:
+    """The record of one crew, as one machine or command reads and changes it. `holder` is its name, for people."""
+
+    def __init__(self, store: Store, space: Space, *, holder: str) -> None:
+        self._space = space
+        self._connection = store.connection
+        self._holder = holder
+        self._turn = asyncio.Lock()  # One change at a time of this process; others wait for the lease.
+        self._changes = 0
+
+    async def read(self) -> CrewRecord:
+        """The record as the serving node holds it."""
+        return (await self._newest(self._thread()))[0]
+
+    async def settled(self) -> CrewRecord:
+        """The record with each change that was made before.
+
+        Raises:
+            NoQuorum: too few nodes can be reached to know it.
+        """
+        missing = await catch_up(self._connection, self._space.name, THREAD)
+        if missing:
+            raise NoQuorum(f"the record of the crew cannot be read: {missing}. Nothing was written. Try again.")
+        return await self.read()
+
+    async def change(self, alter: Alter) -> CrewRecord:
+        """Change the record. If `alter` raises, or returns an equal record, nothing is written.
+
+        Raises:
+            LeaseHeld: others have been changing it for `crew_change_s`.
+            ShoalError: no quorum can be reached, or the outcome is unknown. Changing it again does no harm.
+        """
+        wait_s = self._connection.config.crew_change_s
+        async with self._turn, self._thread().lease(ttl=_LEASE_S, wait=wait_s, holder=self._holder) as lease:
+            return await self._changed(alter, lease)
+
+    async def _changed(self, alter: Alter, lease: Lease) -> CrewRecord:
+        thread = self._thread()
+        record, found = await self._newest(thread)
+        outcome = alter(record)
+        altered = await outcome if inspect.isawaitable(outcome) else outcome
+        if altered != record or found is None:
+            parent = None if found is None else found.id
+            await thread.save(to_channels(altered), parent=parent, metadata={"by": self._holder, _FENCE: lease.fence})
+            self._changes += 1
+            if self._changes % _KEPT == 0:
+                await thread.prune(keep_last=_KEPT)
+        return altered
+
+    def follow(self) -> AsyncGenerator[CrewRecord, None]:
+        """Yield the record as the serving node holds it, and each change of it.
+
+        Raises:
+            ShoalError: no node could be reached for `request_timeout_s`.
+        """
+        known: CrewRecord | None = None
+
+        async def read() -> AsyncGenerator[CrewRecord, None]:
+            nonlocal known
+            found = await self.read()
+            if found != known:
+                known = found
+                yield found
+
+        return reread(self._connection, self._space.name, THREAD, "save", read)
+
+    def _thread(self) -> Thread:
+        return self._space.thread(THREAD, author=self._holder)
+
+    async def _newest(self, thread: Thread) -> tuple[CrewRecord, Checkpoint | None]:
+        try:
+            found = await thread.load()
+        except NotFound:
+            return CrewRecord(), None
+        if found.forked:
+            heads = [found] + [await thread.load(head) for head in found.heads if head != found.id]
+            found = max(heads, key=lambda head: (head.metadata.get(_FENCE, 0), head.id))
+        return from_channels(found.state, space=self._space.name), found
