@@ -98,6 +98,15 @@ class Incarnation:
         """Write nothing from now on, for this reason; empty: nothing forbids it any more."""
         self.barred = why
 
+    def check(self) -> None:
+        """Whether this node may write at all.
+
+        Raises:
+            NotAMember: it joins or leaves the cluster, or was removed.
+        """
+        if self.barred:
+            raise NotAMember(f"this node writes nothing: {self.barred}. Nothing was written. Ask another node.")
+
     def is_over(self, origin: Origin) -> bool:
         """Whether an earlier incarnation of this directory wrote under that origin."""
         if self._gave_up or origin == self._origin:
@@ -137,8 +146,7 @@ class Incarnation:
             CatchingUp: this directory is a copy or was set back, and has not yet fetched what its peers hold.
             NotAMember: this node joins or leaves the cluster, or was removed.
         """
-        if self.barred:
-            raise NotAMember(f"this node writes nothing: {self.barred}. Nothing was written. Ask another node.")
+        self.check()
         if not self._issues:
             raise CatchingUp(f"{self.fence}. Nothing was written. Ask another node, or try again later.")
         if self._origin is not None:

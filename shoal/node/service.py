@@ -203,6 +203,7 @@ class Service:
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
             await self._replicas.wait_applied(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
+            self._incarnation.check()
             await self._replicas.reachable(durability)
             contest = self._database.contest_of(request)
             if contest is not None or is_claimed:

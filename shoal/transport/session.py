@@ -10,9 +10,9 @@ Laws:
   `wait_s` is over. From then on a node that is gone may come back.
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
   write of which any attempt may have been sent ends with OutcomeUnknown.
-- Only failures of a broken or stopping node are tried again; and if a node does not hold the
-  state in the bookmark, each other node is asked once. Any other answer is
-  raised. But a refusal does not tell what another node did
+- Failures of a broken or stopping node are tried again. If a node cannot serve the request for a
+  reason of its own (it is behind, fetches data, only reads, or is no member), each other node is
+  asked once. Any other answer is raised. But a refusal does not tell what another node did
   with an attempt that was sent before.
 - Each session has its own order of the addresses, drawn once, so that clients
   spread over the nodes; with `in_order` it is the order in which they are given.
@@ -36,9 +36,12 @@ from typing import Protocol, TypeVar
 
 from shoal.config import Config
 from shoal.errors import (
+    CatchingUp,
     Disconnected,
+    NotAMember,
     OutcomeUnknown,
     Overloaded,
+    ReadOnly,
     SessionBehind,
     ShoalError,
     ShuttingDown,
@@ -72,6 +75,7 @@ class Dial(Protocol):
         ...
 
 
+_ELSEWHERE = (SessionBehind, CatchingUp, NotAMember, ReadOnly)  # Another node may serve the request.
 _SHARE_S_MIN = 0.05  # To reach one address.
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
@@ -178,7 +182,7 @@ class RemoteSession:
             await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
         ends_at = loop.time() + self._config.request_timeout_s
         left = False
-        attempt = behind = 0
+        attempt = refused = 0
         while True:
             link: Link | None = None
             try:
@@ -195,12 +199,12 @@ class RemoteSession:
                 if isinstance(failure, ShuttingDown):
                     await self._leave(link)
                 attempt += 1
-            except SessionBehind as failure:
-                behind += 1
-                if behind >= len(self._urls) or self._closed or loop.time() >= ends_at:
-                    raise _final(failure, key=key, left=left) from None
-                await self._leave(link)
             except ShoalError as failure:
+                if isinstance(failure, _ELSEWHERE) and failure.written == "no":
+                    refused += 1
+                    if refused < len(self._urls) and not self._closed and loop.time() < ends_at:
+                        await self._leave(link)
+                        continue
                 if failure.written == "unknown" and key is not None:
                     failure.detail.setdefault("key", key)
                 raise _final(failure, key=key, left=left) from None

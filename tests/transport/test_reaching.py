@@ -14,8 +14,11 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import (
     CatchingUp,
+    ClockWrong,
     InvalidConfig,
+    NotAMember,
     Overloaded,
+    ReadOnly,
     SessionBehind,
     ShoalError,
     Unreachable,
@@ -314,8 +317,11 @@ async def test_a_node_that_refuses_sessions_is_passed_over(peer: Peer, other_pee
     await session.close()
 
 
-async def test_a_node_that_is_behind_is_left_for_one_that_is_not(peer: Peer, other_peer: Peer) -> None:
-    peer.answer = lambda frame: encode_error(frame.id, SessionBehind("behind"))
+@pytest.mark.parametrize("why", [SessionBehind, CatchingUp, NotAMember, ReadOnly, ClockWrong])
+async def test_a_node_that_cannot_serve_a_request_is_left_for_one_that_can(
+    peer: Peer, other_peer: Peer, why: type[ShoalError]
+) -> None:
+    peer.answer = lambda frame: encode_error(frame.id, why("not here. Nothing was written."))
     other_peer.answer = lambda frame: encode_reply(frame.id, Added(1, True))
     session = RemoteSession(
         f"{peer.url},{other_peer.url}", config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, in_order=True
