@@ -9,6 +9,8 @@ names: a call that is awaited there returns its result here, `async for` becomes
 The types of the proxies are in `blocking.pyi`, which `python -m tests.reference` derives
 from the handles. `shoal.sync.Thread` and the like are names for annotations.
 
+There is no blocking `Crew`: agents are coroutines, which run on the loop of the store that they use.
+
 Leaving the `with` ends everything: calls that still wait on other threads are
 cut off with an error, and no thread is left behind.
 """

@@ -34,6 +34,7 @@ MODULES = (
     "journals",
     "worklists",
     "leases",
+    "crews",
     "erasing",
     "status",
     "objects",
@@ -41,7 +42,6 @@ MODULES = (
     "items",
     "steps",
     "schemas",
-    "export",
 )
 """In the order of `shoal --help`."""
 

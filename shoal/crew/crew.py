@@ -87,6 +87,11 @@ class Crew:
     """The agents of a space. The functions that are declared with `agent` are driven by `run`."""
 
     def __init__(self, store: Store, space: str) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(
+                f"a crew needs a store of shoal.open or shoal.connect, not {type(store).__name__}: agents are coroutines, "
+                "so there is no blocking crew. Nothing was written."
+            )
         self._store = store
         self._connection = store.connection
         self._space = store.space(space)

@@ -448,6 +448,8 @@ def test_bad_input_is_refused_before_anything_is_started() -> None:
         await crew.run(until_finished=True, signals=False)
         with pytest.raises(InvalidInput, match="this crew runs already, or has run"):
             await crew.run()
+        with pytest.raises(InvalidInput, match="there is no blocking crew"):
+            shoal.Crew(shoal.sync, SPACE)  # type: ignore[arg-type]
         with pytest.raises(NotFound, match="there is no crew in space 'empty'"):
             await shoal.Crew(ground.nodes["a"].store(), "empty").status()
 

@@ -1,11 +1,16 @@
-"""`shoal graph`: the graph of a thread's checkpoints, with its branches, forks and merges."""
+"""A thread as a whole: `shoal graph` draws its checkpoints, `shoal export` prints it as JSON lines.
+
+Law: a line of an export holds one record of `shoal.workflows.export`, and is written as soon as it is read. Values are in
+the tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,20 +18,24 @@ from shoal.cli.absence import check_thread
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, shown_metadata
 from shoal.cli.drawing import ASCII, BOXES, drawn, newest_first
+from shoal.cli.execution import execute
 from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import emit, line, note, plain, to_text
+from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
+from shoal.workflows.export import export as exported
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
+    """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(graph)
+    app.command(rich_help_panel=PANEL)(export)
 
 
 @in_store
@@ -95,3 +104,26 @@ def _notes(each: Checkpoint) -> Iterator[str]:
         yield f"by {plain(each.author)}"
     if metadata := shown_metadata(each):
         yield to_text(metadata)
+
+
+def export(
+    thread: Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's name.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All threads of the space.")] = False,
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    json: Annotated[bool, typer.Option("--json", help="The output is always JSON lines.", rich_help_panel="Output")] = True,
+) -> None:
+    """Print a thread, or all of a space, as JSON lines: branches, checkpoints with their states, events, steps.
+
+    Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
+    """
+    if (thread is None) != everything:
+        raise typer.BadParameter("give either a THREAD or --all.")
+    execute(_export(chosen(data, url, environment=os.environ), space, thread))
+
+
+async def _export(target: Target, space: str, thread: str | None) -> None:
+    async with opened(target) as store:
+        async for record in exported(store.connection, space, thread):
+            emit(record)
