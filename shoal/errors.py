@@ -165,7 +165,11 @@ class ItemChanged(Conflict):
 
 
 class RegisterChanged(Conflict):
-    """`expect` is not the register's version. `detail["version"]` is the one on the replica that was asked; "" for no value."""
+    """A register has another version than `expect`, or another value than `compare_and_set` expects.
+
+    `detail["version"]` is its version on the replica that was asked; "" for no value. After `compare_and_set`,
+    `detail["value"]` shows its value, for people.
+    """
 
     code = "register-changed"
     status = 412

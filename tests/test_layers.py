@@ -85,7 +85,7 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"reads", "peers", "verification", "snapshots", "leases"},
+    "database": {"reads", "peers", "verification", "snapshots", "leases", "writes"},
     "service": set(),
     "node": set(),
 }

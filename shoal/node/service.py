@@ -23,14 +23,11 @@ from contextlib import asynccontextmanager
 from typing import Any, get_args
 
 from shoal.config import Config
-from shoal.crdt.dot import VersionVector
 from shoal.errors import (
     BudgetExhausted,
     CatchingUp,
     Conflict,
-    DeletedMeanwhile,
     InvalidInput,
-    NoQuorum,
     OutcomeUnknown,
     RightsElsewhere,
     SchemaViolation,
@@ -44,6 +41,7 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
+from shoal.node.leases.alone import Alone
 from shoal.node.leases.claims import is_under_claim
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.requests import LeaseRequests
@@ -59,6 +57,7 @@ from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderLease
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
+from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly
 from shoal.protocol import requests
@@ -125,6 +124,7 @@ class Service:
             environment=environment,
             config=config,
         )
+        self._alone = Alone(leases, replicas=replicas, write=self._write, environment=environment, config=config)
         answers = {
             **self._holding.answers,
             **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
@@ -132,9 +132,10 @@ class Service:
             **presences.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
+        self._acknowledging = Acknowledging(database, commit, replicas=replicas)
         self._rights = Rights(database, commit, replicas=replicas)
         self._flows = self._rights.flows
-        self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys()
+        self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
         """Writes that may wait only for the disk."""
         self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
         self._pause = environment.pause
@@ -170,6 +171,11 @@ class Service:
         if type(request) is self._holding.wrapper:
             return await self._holding.written(request, bookmark, key, durability, stale=stale)
         if isinstance(request, requests.ObjectWrite | requests.Batch):
+            alone = self._alone.answers.get(type(request))
+            if alone is not None:
+                self._refuse_if_stopping()
+                self._located(request, key)
+                return await alone(request, bookmark, key, durability, stale=stale)
             return await self._write(request, bookmark, key, durability, stale=stale)
         assert isinstance(request, requests.Read)
         return await self._reads.answer(request, bookmark, stale=stale)
@@ -226,51 +232,16 @@ class Service:
             raise
         self._database.do_chores()
         try:
-            await self._made_durable(located, issued, bookmark, durability)
+            await self._acknowledging.made_durable(located, issued, bookmark, durability)
             await self._holding.acknowledged(located, terms)
             bookmark.note(partition, issued.vector)
-            return issued.reply if contest is None else await self._looked_again(contest, located, issued.reply, bookmark)
+            if contest is None:
+                return issued.reply
+            return await self._acknowledging.looked_again(contest, located, issued.reply, bookmark)
         except ShoalError as error:
             if error.written != "no":
                 raise
             raise after(error, "the write is recorded on this node", _AGAIN) from error
-
-    async def _made_durable(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
-        """Return once the write is as durable as was asked.
-
-        Raises:
-            StorageFull, OutcomeUnknown: that is not known.
-            DeletedMeanwhile: it has no effect on an object that was deleted.
-        """
-        if durability == "memory":
-            await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of one caller.
-            return
-        await self._commit.wait_durable(issued.number)
-        if durability != "local":
-            await self._wait_replicated(located.partition, issued.copied, durability)
-            await self._refuse_dead(located, issued, bookmark, durability)
-
-    async def _wait_replicated(self, partition: int, wanted: VersionVector, durability: Durability) -> None:
-        """Return once enough owners hold what `wanted` covers.
-
-        Raises:
-            OutcomeUnknown: too few are known to hold it in time.
-        """
-        copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(late: OutcomeUnknown | None) -> None:
-            if copied.done():
-                return  # The caller gave up.
-            if late is None:
-                copied.set_result(None)
-            else:
-                copied.set_exception(late)
-
-        leave = self._replicas.when_replicated(partition, wanted, durability, told)
-        try:
-            await copied
-        finally:
-            leave()
 
     def begin(
         self, request: AnyWrite, bookmark: Bookmark, told: Told, /, *, key: str | None, durability: Durability, stale: bool
@@ -319,7 +290,7 @@ class Service:
     async def _tell(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability, told: Told) -> None:
         """Answer a write that owners hold, after something was deleted in its partition."""
         try:
-            await self._refuse_dead(located, issued, bookmark, durability)
+            await self._acknowledging.refuse_dead(located, issued, bookmark, durability)
             bookmark.note(located.partition, issued.vector)
         except ShoalError as error:
             told(error if error.written != "no" else after(error, "the write is recorded on this node", _AGAIN))
@@ -362,57 +333,6 @@ class Service:
                     raise  # The error does not say which object is damaged.
                 repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)
-
-    async def _refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
-        """Check, once the owners hold a write, that it has an effect on all of its objects.
-
-        Raises:
-            DeletedMeanwhile: an object was deleted, so the write has no effect there.
-            OutcomeUnknown: it is not known whether the write has an effect.
-        """
-        if issued.dot is None:
-            return
-        partition = located.partition
-        if issued.again:
-            # The owners acknowledged it to the node that issued it. This node may lack deletions that they know.
-            try:
-                await self._replicas.catch_up(partition, durability)
-            except NoQuorum as error:
-                raise OutcomeUnknown(
-                    f"the write is recorded, but it is not known whether its object was deleted meanwhile: {error.message} "
-                    "Send it again with the same key."
-                ) from None
-        elif self._database.partitions.load(partition).endings is issued.endings:
-            return  # Nothing was deleted there since.
-        dead = self._database.dead(issued)
-        if not dead:
-            return
-        shown = self._database.vector_of(partition)
-        await self._database.durable_of(partition)
-        bookmark.note(partition, shown)
-        objects = [f"{target.kind.label} {target.name!r} of space {target.space!r}" for target in dead]
-        rest = " The rest of the batch counts." if len(dead) < len(set(located.targets)) else ""
-        raise DeletedMeanwhile(
-            f"{', '.join(objects)} was deleted by a client that had not seen this write. The write is recorded "
-            "but has no effect "
-            f"there, because it was deleted with the object.{rest} Load again, and write with a new key if the "
-            "write is still needed.",
-            objects=objects,
-        )
-
-    async def _looked_again(self, contest: Contest, located: Located, reply: AnyReply, bookmark: Bookmark) -> AnyReply:
-        """The reply once a quorum holds the write. If two callers make it at once, at least one sees the other."""
-        if not contest.won(reply):
-            return reply
-        [request], partition = located.writes, located.partition
-        try:
-            await self._replicas.catch_up(partition)
-        except NoQuorum as error:
-            raise OutcomeUnknown(contest.unknown(request, error.message)) from None
-        seen = self._database.decided_again(contest, request, reply)
-        await self._database.durable_of(partition)
-        bookmark.note(partition, self._database.vector_of(partition))
-        return seen
 
     async def _follow_through(self, flow: Flow, request: Any, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         """Answer a write that takes more than one operation, or asks other nodes."""
@@ -514,6 +434,7 @@ class Service:
         self._stopping = True
         await self._spreading.stop()
         await self._holding.claims.close()
+        await self._alone.close()
         self.presences.stop()
         self._feed.close()
         if self._commit.failed is None:

@@ -46,6 +46,15 @@ def test_a_register_is_set_if_it_is_as_expected(data: Path) -> None:
     assert "was expected. Nothing was written" in result.stderr
 
 
+def test_a_register_is_set_if_it_has_the_expected_value(data: Path) -> None:
+    assert run(data, "register", "compare-and-set", "leader", "null", '"one"')
+    result = CliRunner().invoke(app, ["register", "compare-and-set", "leader", "null", '"two"', "--data", str(data)])
+    assert result.exit_code == 1
+    assert "is 'one', not None. It was not changed" in " ".join(result.stderr.split())
+    assert run(data, "register", "compare-and-set", "leader", '"one"', "null")
+    assert told(data, "register", "get", "leader") is None
+
+
 def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "add", "urls", '"a"', "2", '"a"') == "2"
     assert told(data, "set", "remove", "urls", "2", "3") == {"removed": 1}

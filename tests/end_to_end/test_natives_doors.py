@@ -52,6 +52,16 @@ async def test_a_register_that_expects(space: Space, rest: Rest) -> None:
     assert await space.register("goal").get() == "b"
 
 
+async def test_a_register_that_is_compared_and_set(space: Space, rest: Rest, cli: Cli) -> None:
+    path = "/registers/leader/compare-and-set"
+    made = await rest("POST", path, {"expected": None, "value": "one"})
+    assert made["version"] == (await space.register("leader").read()).version
+    refused = await rest("POST", path, {"expected": None, "value": "two"}, status=412)
+    assert (refused["code"], refused["version"], refused["value"]) == ("register-changed", made["version"], "'one'")
+    assert (await cli("register", "compare-and-set", "leader", '"one"', '"two"'))[0]["version"]
+    assert (await space.register("leader").compare_and_set("two", "three")).value == "three"
+
+
 async def test_budgets(space: Space, rest: Rest, cli: Cli) -> None:
     granted = {"remaining": 100, "granted": True}
     assert await rest("POST", "/budgets/tokens/grants", {"amount": 100, "key": "daily"}) == granted

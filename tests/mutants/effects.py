@@ -8,8 +8,8 @@ from shoal.crdt.thread import step_log
 from shoal.crdt.thread.step_log import StepEntry
 from shoal.node.handler import Contest
 from shoal.node.peers.quorum import Quorum
-from shoal.node.service import Service
 from shoal.node.thread.steps import Steps
+from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply
@@ -17,10 +17,12 @@ from tests.mutants.mutant import Mutant
 
 
 def an_intent_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
-    async def looked_again(self: Service, contest: Contest, located: Located, reply: AnyReply, bookmark: Bookmark) -> AnyReply:
+    async def looked_again(
+        self: Acknowledging, contest: Contest, located: Located, reply: AnyReply, bookmark: Bookmark
+    ) -> AnyReply:
         return reply
 
-    patch.setattr(Service, "_looked_again", looked_again)
+    patch.setattr(Acknowledging, "looked_again", looked_again)
 
 
 def a_step_is_begun_on_what_one_node_knows(patch: pytest.MonkeyPatch) -> None:

@@ -141,3 +141,31 @@ class Register(Deletable):
         if reply.siblings == 1 and number > self._told:
             self._context, self._told = reply.context, number
         return reply.version
+
+    async def compare_and_set(
+        self, expected: Any, value: Any, *, key: str | None = None, durability: Durability | None = None
+    ) -> RegisterState:
+        """Set the register if its latest value is `expected`, and return it. None is also a register that was never set.
+
+        All such calls for one register are carried out one at a time, on all nodes: each finds the value of the one before.
+        So of several that expect the same value, one succeeds. The durability is at least `quorum`. A `set` beside it does
+        not take part: it may appear as another sibling, after this value.
+
+        Raises:
+            RegisterChanged: it has another value, which the message names. It was not changed.
+            NoQuorum: too few nodes can be reached. Nothing was written.
+            OutcomeUnknown: it may be set. Read it, or call again with the same `key`.
+            InvalidValue: `expected` or `value` cannot be serialised.
+        """
+        request = requests.CompareAndSet(
+            self.space, self.name, values.encode(expected, where="expected"), values.encode(value, where="value")
+        )
+        self._begun += 1
+        number, self._under_way = self._begun, self._under_way + 1
+        try:
+            reply = await self._connection.write(request, key=key, durability=durability)
+        finally:
+            self._under_way -= 1
+        if number > self._told:
+            self._context, self._told = reply.context, number
+        return RegisterState((values.decode(request.value),), reply.version)

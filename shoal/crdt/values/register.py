@@ -17,6 +17,9 @@ Laws (dotted version vectors, Preguiça et al. 2010):
   in the past of a shown sibling. Origins without a live sibling need no entry for the
   same reason. The partition's whole vector would be correct too, but it would make every
   context as long as the list of origins.
+- A `Swap` has a fencing number: of two, that with the greater one counts, whichever came first, and its value is the
+  `latest`. So if a swap was never acknowledged, and a later one was made without it, it does not come back
+  (docs/decisions/0072-compare-and-set.md). Whatever it covers is replaced nevertheless.
 - If one request was sent to several nodes and left several live siblings, the one with the
   least dot is shown. The others stay in the row, so that order does not matter.
 
@@ -28,6 +31,8 @@ Rows:
 
 There is one row for all siblings. With a row for each, every assign would leave a tombstone in
 storage, and a read of a key that is written often would pass all of them.
+
+    F                            msgpack [number, position₃₄] of the swap with the greatest number; no row if there is none
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
 
-SIBLINGS = b"S"
+SIBLINGS, FENCE = b"S", b"F"
 NO_VALUE = ""
 """The version of a register without a value."""
 
@@ -58,6 +63,22 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
     value: bytes
     context: tuple[tuple[bytes, int], ...] | None = None
     key: str | None = None  # Of the request.
+
+
+class Swap(msgspec.Struct, array_like=True, frozen=True, tag="swap"):
+    """The mutation: assigns a value, or none, under a fencing number."""
+
+    value: bytes | None
+    context: tuple[tuple[bytes, int], ...]
+    fence: int
+    key: str
+
+
+class Fence(NamedTuple):
+    """The swap with the greatest number, which may have been replaced since."""
+
+    number: int
+    position: bytes
 
 
 class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
@@ -82,10 +103,12 @@ class Sibling(NamedTuple):
     hlc: int
     wall_ms: int
     name: bytes  # The key of the request that made it, or else its position. A request that was sent twice has one name.
+    is_swap: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AssignedValue])
+_fence_decoder = msgspec.msgpack.Decoder(tuple[int, bytes])
 _position = attrgetter("position")
 
 
@@ -95,6 +118,24 @@ def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
     left.append(AssignedValue(stamp.pack_position(), stamp.wall_ms, assign.key, assign.value))
     store(rows, left)
+
+
+def apply_swap(rows: Rows, stamp: Stamp, swap: Swap) -> None:
+    """Remove the siblings that its context covers, and assign the value unless a swap of a greater number is known."""
+    seen, known, own = context_from(swap.context), fence(rows), Fence(swap.fence, stamp.pack_position())
+    left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
+    if own >= known:
+        left = [entry for entry in left if entry.position != known.position]
+        if swap.value is not None:
+            left.append(AssignedValue(own.position, stamp.wall_ms, swap.key, swap.value))
+        rows.put(FENCE, _encoder.encode(own))
+    store(rows, left)
+
+
+def fence(rows: Rows) -> Fence:
+    """The swap with the greatest number; the number is 0 if there is none."""
+    stored = rows.get(FENCE)
+    return Fence(0, b"") if stored is None else Fence(*_fence_decoder.decode(stored))
 
 
 def _replaces(stamp: Stamp, seen: VersionVector, dot: Dot) -> bool:
@@ -116,19 +157,21 @@ def store(rows: Rows, live: list[AssignedValue]) -> None:
 
 
 def siblings(rows: Rows) -> list[Sibling]:
-    """The values that are shown, the greatest (HLC, dot) first: the first is the `latest`."""
-    return siblings_of(entries(rows))
+    """The values that are shown: that of a swap, then the greatest (HLC, dot) first. The first is the `latest`."""
+    live = entries(rows)
+    return siblings_of(live, fence(rows).position if len(live) > 1 else b"")
 
 
-def siblings_of(live: Iterable[AssignedValue]) -> list[Sibling]:
-    """As `siblings`, of the result of `entries`."""
+def siblings_of(live: Iterable[AssignedValue], swapped: bytes = b"") -> list[Sibling]:
+    """As `siblings`, of the result of `entries`; `swapped` is the position of a swap."""
     shown: dict[bytes, Sibling] = {}
     for entry in live:
         name = entry.position if entry.key is None else entry.key.encode()
-        sibling = Sibling(entry.value, entry.dot, int.from_bytes(entry.position[:8], "big"), entry.wall_ms, name)
+        hlc, is_swap = int.from_bytes(entry.position[:8], "big"), entry.position == swapped
+        sibling = Sibling(entry.value, entry.dot, hlc, entry.wall_ms, name, is_swap)
         if name not in shown or sibling.dot < shown[name].dot:
             shown[name] = sibling
-    return sorted(shown.values(), key=_time, reverse=True)
+    return sorted(shown.values(), key=_rank, reverse=True)
 
 
 def version_of(siblings: Iterable[Sibling]) -> str:
@@ -192,5 +235,5 @@ def context_from(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
     return VersionVector([(Origin(origin), sequence) for origin, sequence in context])
 
 
-def _time(sibling: Sibling) -> tuple[int, Dot]:
-    return sibling.hlc, sibling.dot
+def _rank(sibling: Sibling) -> tuple[bool, int, Dot]:
+    return sibling.is_swap, sibling.hlc, sibling.dot

@@ -63,6 +63,7 @@ Change = (
     | compaction.Compact
     | counter.Add
     | register.Assign
+    | register.Swap
     | orset.Alter
     | budget.Change
     | ormap.Change

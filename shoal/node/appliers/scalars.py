@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.crdt.rows import Stamp
+from shoal.crdt.thread.ownership import FENCE_MAX
 from shoal.crdt.values import counter, ormap, orset, register
 from shoal.errors import BadOperation
 from shoal.node.appliers.applier import Appliers, bare
@@ -21,9 +22,15 @@ def _check_entry(_stamp: Stamp, change: ormap.Change) -> None:
         raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
 
 
+def _check_swap(_stamp: Stamp, change: register.Swap) -> None:
+    if not 0 < change.fence <= FENCE_MAX:
+        raise BadOperation(f"a swap has the fencing number {change.fence}. Nothing of it was written.", reason="content")
+
+
 APPLIERS: Appliers = {
     counter.Add: bare(Kind.COUNTER, counter.apply, _check_add),
     register.Assign: bare(Kind.REGISTER, register.apply),
+    register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap),
     orset.Alter: bare(Kind.SET, orset.apply),
     **{
         kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key)

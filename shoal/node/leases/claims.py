@@ -27,8 +27,8 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
 from shoal.node.leases.leases import Leases
-from shoal.node.leases.terms import TOKEN_BYTES, check_holder, check_token
-from shoal.node.leases.tries import UNDER_CLAIM, UnderClaim, finished
+from shoal.node.leases.terms import TOKEN_BYTES, UNDER_CLAIM, check_holder, check_token, term_of
+from shoal.node.leases.tries import finished
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.thread.queues import check_names
@@ -143,7 +143,7 @@ class Claims:
         check_names(request.thread, request.worklist)
         if request.ttl:
             self._leases.check_ttl(request.ttl)
-        return ClaimExtended(await self._leases.extended(_term(request), request.ttl))
+        return ClaimExtended(await self._leases.extended(term_of(request), request.ttl))
 
     def _candidates(self, request: ClaimItem) -> Iterator[Candidate]:
         """The entries that may be handed out now, as this node knows them, in order."""
@@ -181,7 +181,7 @@ class Claims:
 
     def terms(self, writes: Sequence[ObjectWrite[Any]]) -> list[Term]:
         """The claims under which these writes are made."""
-        return [_term(write) for write in writes if isinstance(write, UnderClaim)]
+        return [term_of(write) for write in writes if type(write) in UNDER_CLAIM]
 
     def durability(self, asked: Durability) -> Durability:
         """The durability of a write under a claim: others must find it when they get the item."""
@@ -203,9 +203,9 @@ class Claims:
         """These writes are acknowledged: end the claims of entries that are completed or given back."""
         for write in writes:
             if isinstance(write, CompleteItem):
-                self._later(partial(self._leases.drop, _term(write)))
+                self._later(partial(self._leases.drop, term_of(write)))
             elif isinstance(write, FailItem):
-                self._later(partial(self._leases.give_back, _term(write)))
+                self._later(partial(self._leases.give_back, term_of(write)))
 
     async def close(self) -> None:
         """End the work that is under way."""
@@ -228,7 +228,3 @@ class Claims:
 def is_under_claim(writes: Sequence[ObjectWrite[Any]]) -> bool:
     """Whether one of these writes needs a claim."""
     return not UNDER_CLAIM.isdisjoint(map(type, writes))
-
-
-def _term(write: UnderClaim | ExtendClaim) -> Term:
-    return Term(write.space, write.thread, False, write.fence, write.token, write.worklist, write.id)

@@ -231,8 +231,8 @@ class Leases:
         """Return when claims of a worklist may have changed, or after this time."""
         await self._shard(table.item_name(space, mark, b"")).stirred(timeout_s)
 
-    async def drop(self, term: Term) -> None:
-        """End a claim whose item is finished.
+    async def drop(self, term: Term, *, gather_s: float | None = None) -> None:
+        """End a claim under which there is nothing left to do. It may wait `gather_s` to be stored with the next one.
 
         Raises:
             NoQuorum, OutcomeUnknown: as the quorum register.
@@ -240,7 +240,7 @@ class Leases:
         name, token = item_of(term), check_token(term.token)
         self._known.pop(name, None)
         self._end(name, term.fence)
-        gather_s = self._config.lease_gather_s  # It is stored with the next claim, if one comes.
+        gather_s = self._config.lease_gather_s if gather_s is None else gather_s
         await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token), gather_s=gather_s)
 
     async def withdraw(self, space: str, mark: str, token: bytes) -> None:

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.cluster.leases import table
 from shoal.cluster.leases.table import Grant, LeaseName
 from shoal.errors import InvalidInput, InvalidValue, LeaseLost
 from shoal.names import NAME_BYTES_MAX, check_name
-from shoal.protocol.requests import Term
+from shoal.protocol.requests import BeginAttempt, CompleteItem, ExtendClaim, FailItem, ObjectWrite, Swap, Term
 
 TOKEN_BYTES = 16
+
+
+UNDER_CLAIM = frozenset[type]((BeginAttempt, CompleteItem, FailItem, Swap))
+"""The requests that a node accepts only under a claim: of an item, or of a register for one `compare_and_set`."""
+
+_REGISTERS, _THE_REGISTER = "\0register", "00"  # No worklist has such a name.
+
+
+def register_term(space: str, register: str, fence: int = 0, token: str = "") -> Term:
+    """A claim of a register."""
+    return Term(space, register, False, fence, token, _REGISTERS, _THE_REGISTER)
+
+
+def term_of(write: ObjectWrite[Any] | ExtendClaim) -> Term:
+    """The claim that a request in `UNDER_CLAIM`, or the renewal of one, is about."""
+    if isinstance(write, Swap):
+        return register_term(write.space, write.register, write.fence, write.token)
+    assert isinstance(write, BeginAttempt | CompleteItem | FailItem | ExtendClaim)
+    return Term(write.space, write.thread, False, write.fence, write.token, write.worklist, write.id)
 
 
 def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:

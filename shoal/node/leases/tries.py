@@ -28,8 +28,6 @@ from shoal.protocol.requests import (
 )
 
 UnderClaim = BeginAttempt | CompleteItem | FailItem
-UNDER_CLAIM = frozenset((BeginAttempt, CompleteItem, FailItem))
-"""The requests that a node accepts only from the holder of a claim."""
 
 
 class Tries:

@@ -7,13 +7,28 @@ from collections.abc import Sequence
 from shoal import values
 from shoal.config import Config
 from shoal.crdt.values import counter, register
-from shoal.errors import InvalidInput, KeyReused, RegisterChanged, TooManySiblings
+from shoal.errors import InvalidInput, KeyReused, LeaseLost, RegisterChanged, TooManySiblings, Unsupported
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import expires
 from shoal.protocol import requests
-from shoal.protocol.requests import Add, Added, Assign, Assigned, CounterValue, ReadCounter, ReadRegister, Siblings
+from shoal.protocol.requests import (
+    NIL,
+    Add,
+    Added,
+    Assign,
+    Assigned,
+    CompareAndSet,
+    CounterValue,
+    ReadCounter,
+    ReadRegister,
+    Siblings,
+    Swap,
+    Swapped,
+    WasSet,
+)
+from shoal.values.canonical import canonical
 
 AMOUNT_MAX = 2**63 - 1
 
@@ -60,14 +75,20 @@ class Registers:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.checks: Checks = {Assign: self._check}
-        self.writers: Writers = {Assign: self._assign}
+        self.checks: Checks = {Assign: self._check, CompareAndSet: self._check_compared, Swap: self._check_compared}
+        self.writers: Writers = {Assign: self._assign, CompareAndSet: _refuse, Swap: self._swap}
         self.readers: Readers = {ReadRegister: self._read}
 
-    def _check(self, request: Assign) -> None:
+    def _check(self, request: Assign | CompareAndSet | Swap) -> None:
         check_name("register", request.register)
         values.check(request.value)
         check_size(self._config, len(request.value), "a register's value")
+
+    def _check_compared(self, request: CompareAndSet | Swap) -> None:
+        self._check(request)
+        values.check(request.expected)
+        canonical(request.expected)
+        check_size(self._config, len(request.expected), "an expected value")
 
     def _assign(self, context: WriteContext, request: Assign) -> Assigned:
         """Assign a value, which replaces the siblings that its context covers.
@@ -96,10 +117,57 @@ class Registers:
         version = register.version_of(siblings)
         return Assigned(siblings=len(siblings), context=context_after, version=version)
 
+    def _swap(self, context: WriteContext, request: Swap) -> Swapped:
+        """Assign a value if the latest one is the expected one. If not, and `settles`, assign the latest one again.
+
+        So what is told of the register has the greatest number, and no swap of a smaller one that arrives later
+        replaces it.
+
+        Raises:
+            LeaseLost: a swap of a greater number is known here.
+        """
+        rows, known = context.rows, register.fence(context.rows)
+        if known.number > request.fence:
+            raise LeaseLost(
+                f"a later compare_and_set of register {request.register!r} has begun. Nothing was written. Try again.",
+                fence=request.fence,
+                holder="",
+            )
+        live = register.entries(rows)
+        latest = next(iter(register.siblings_of(live, known.position)), None)
+        if request.made:
+            swapped = latest is not None and latest.name == _swap_key(request.made).encode()
+        else:
+            swapped = canonical(NIL if latest is None else latest.value) == canonical(request.expected)
+        value: bytes | None = request.value
+        key = _swap_key(request.fence)
+        if request.settles:
+            value = None if latest is None else latest.value
+            key = latest.name.decode() if latest is not None and latest.is_swap else key
+        if request.settles or swapped:
+            seen = register.clipped(register.context_in(live), context.stamp.context, live)
+            context.apply(register.Swap(value, register.context_entries(seen), request.fence, key))
+            live = register.entries(rows)
+        packed = register.pack_context(register.context_in(live))
+        shown = register.siblings_of(live)
+        return Swapped(swapped, request.fence, shown[0].value if shown else NIL, packed, register.version_of(shown))
+
     def _read(self, view: View, _request: ReadRegister) -> Siblings:
         siblings = register.siblings(view.rows)
         found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings]
         return Siblings(found, register.pack_context(register.context_of(view.rows)), register.version_of(siblings))
+
+
+def _refuse(context: WriteContext, request: CompareAndSet) -> WasSet:
+    raise Unsupported(
+        f"compare_and_set of register {request.register!r} takes a lease of its own, so it cannot be made under one. "
+        "Nothing was written. Send it alone."
+    )
+
+
+def _swap_key(fence: int) -> str:
+    """The key of a value that was set under this number; it stays when the value is written again."""
+    return f"swap/{fence}"
 
 
 def check_expected(what: str, expected: str, siblings: Sequence[register.Sibling]) -> None:

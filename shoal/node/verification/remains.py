@@ -119,7 +119,7 @@ def _map(rows: Rows) -> None:
 _READERS: dict[Kind, Callable[[Rows], object]] = {
     Kind.THREAD: _thread,
     Kind.COUNTER: lambda rows: (counter.value(rows), counter.conflicts(rows)),
-    Kind.REGISTER: register.entries,
+    Kind.REGISTER: lambda rows: (register.entries(rows), register.fence(rows)),
     Kind.ITEMS: lambda rows: list(items.below(rows, ())),
     Kind.SCHEMA: schema.versions,
     Kind.SET: lambda rows: (orset.size(rows), list(orset.members(rows))),

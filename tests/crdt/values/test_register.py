@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import register
-from shoal.crdt.values.register import Assign, AssignedValue
+from shoal.crdt.values.register import Assign, AssignedValue, Swap
 from shoal.errors import InvalidValue
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.rows import DictRows
@@ -103,6 +103,77 @@ def test_an_assign_with_the_context_of_a_read_replaces_exactly_what_was_read(dat
     writer.receive([concurrent])
     writer.issue([Assign(b"mine", read)], wall_ms=1)
     assert {sibling.value for sibling in register.siblings(writer.rows)} == {b"mine", b"concurrent"}
+
+
+def deciding_with_swaps(choose: Choose) -> Decide:
+    """Assigns, and swaps of what their replica shows. Each swap has a number of its own; a few are made late."""
+    plain = deciding(choose)
+    numbers = list(range(1, 1000))
+
+    def decide(replica: Replica, everyone: list[Replica]) -> list[Assign] | list[Swap]:
+        if choose(2):
+            return [each for each in plain(replica, everyone) if isinstance(each, Assign)]
+        number = numbers.pop(choose(2))
+        seen = register.context_entries(register.context_of(replica.rows))
+        return [Swap(None if choose(4) == 0 else bytes([choose(3)]), seen, number, f"swap/{number}")]
+
+    return decide
+
+
+def apply_either(rows: Rows, stamp: Stamp, change: Assign | Swap) -> None:
+    if isinstance(change, Swap):
+        register.apply_swap(rows, stamp, change)
+    else:
+        register.apply(rows, stamp, change)
+
+
+def check_swaps(choose: Choose, apply: Apply = apply_either) -> None:
+    replica = check_converges(choose, apply, deciding_with_swaps(choose))[0]
+    swaps = {
+        operation.stamp.dot: change for operation in replica.applied for change in operation.changes if isinstance(change, Swap)
+    }
+    newest = max((swap.fence for swap in swaps.values()), default=0)
+    void = {dot for dot, swap in swaps.items() if swap.fence < newest or swap.value is None}
+    expected = {each for each in alive(replica.applied) if each[0] not in void}
+    siblings = register.siblings(replica.rows)
+    assert {(sibling.dot, sibling.hlc, sibling.value) for sibling in siblings} == expected
+    assert all(sibling.dot not in swaps for sibling in siblings[1:]), "a swap is the latest"
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_of_two_swaps_that_with_the_greater_number_counts_on_every_replica(data: st.DataObject) -> None:
+    check_swaps(chooser(data))
+
+
+def a_swap_is_an_assign(rows: Rows, stamp: Stamp, change: Assign | Swap) -> None:
+    register.apply(rows, stamp, Assign(change.value or b"", change.context))
+
+
+def the_last_swap_to_arrive_wins(rows: Rows, stamp: Stamp, change: Assign | Swap) -> None:
+    if isinstance(change, Swap):
+        rows.delete(register.FENCE)
+    apply_either(rows, stamp, change)
+
+
+@pytest.mark.parametrize("bug", [a_swap_is_an_assign, the_last_swap_to_arrive_wins])
+def test_the_check_of_swaps_finds_a_planted_bug(bug: Apply) -> None:
+    assert fails_for_some_seed(lambda choose: check_swaps(choose, bug))
+
+
+def test_a_swap_that_nobody_saw_does_not_come_back_over_a_set_that_saw_a_later_one() -> None:
+    rows = DictRows()
+    register.apply_swap(rows, stamp(Dot(B, 1), hlc=2), Swap(b"new", (), 2, "swap/2"))
+    register.apply(rows, stamp(Dot(B, 2), hlc=3, context=VersionVector({B: 1})), Assign(b"set"))
+    register.apply_swap(rows, stamp(Dot(A, 1), hlc=9), Swap(b"old", (), 1, "swap/1"))
+    assert [sibling.value for sibling in register.siblings(rows)] == [b"set"]
+
+
+def test_a_set_that_did_not_see_a_swap_stays_beside_it_after_it() -> None:
+    rows = DictRows()
+    register.apply_swap(rows, stamp(Dot(B, 1), hlc=2), Swap(b"swapped", (), 2, "swap/2"))
+    register.apply(rows, stamp(Dot(A, 1), hlc=9), Assign(b"set", ()))
+    assert [sibling.value for sibling in register.siblings(rows)] == [b"swapped", b"set"]
 
 
 def stamp(dot: Dot, *, hlc: int = 1, context: VersionVector = VersionVector(), nth: int = 0) -> Stamp:

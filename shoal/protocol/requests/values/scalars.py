@@ -6,12 +6,26 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from shoal.errors import RegisterChanged, TooManySiblings
-from shoal.protocol.fields import Cursor, Named, Value
+from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
+from shoal.protocol.fields import Cursor, Named, Natural, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Cli, Http, operation
 
-__all__ = ["Add", "Added", "Assign", "Assigned", "CounterValue", "ReadCounter", "ReadRegister", "Sibling", "Siblings"]
+__all__ = [
+    "Add",
+    "Added",
+    "Assign",
+    "Assigned",
+    "CompareAndSet",
+    "CounterValue",
+    "ReadCounter",
+    "ReadRegister",
+    "Sibling",
+    "Siblings",
+    "Swap",
+    "Swapped",
+    "WasSet",
+]
 
 
 @operation(
@@ -98,6 +112,71 @@ class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
     siblings: int
     context: Cursor
     version: str = ""
+
+
+@operation(
+    http=Http(
+        "POST",
+        "/registers/{register}/compare-and-set",
+        "Set a register if it has this value",
+        errors=(RegisterChanged, NoQuorum),
+        example={"expected": "worker-1", "value": "worker-2"},
+    ),
+    cli=[
+        Cli(
+            "register compare-and-set",
+            "Set a register if its value is the expected one on all nodes, and print its version.",
+            """shoal register compare-and-set leader null '"worker-1"' --data ./state""",
+            shows="version",
+            arguments=("expected", "value"),
+        )
+    ],
+)
+class CompareAndSet(ObjectWrite["WasSet"], array_like=True, frozen=True, tag="compare-and-set"):
+    """Set a register if its latest value is the expected one; a register that was never set has the value nil.
+
+    All these requests for one register are carried out in one order, on all nodes. Durability is at least `quorum`.
+
+    Raises RegisterChanged if it has another value.
+    """
+
+    register: str
+    expected: Value
+    value: Value
+
+
+class WasSet(Reply, array_like=True, frozen=True, tag="was-set"):
+    """The register after a write that replaced all its values."""
+
+    context: Cursor
+    version: str
+
+
+@operation(not_of_key=("fence", "token"))
+class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-register"):
+    """Carry out a `CompareAndSet` under a lease: nodes do this.
+
+    If `settles`, a value is written in any case: the one that is there, under this number. With `made` the value is the
+    expected one if the swap of that number set it.
+    """
+
+    register: str
+    expected: Value
+    value: Value
+    fence: Natural
+    token: str
+    settles: bool = False
+    made: int = 0
+
+
+class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):
+    """Whether the value was the expected one, the number under which that was decided, and the register after it."""
+
+    swapped: bool
+    fence: int
+    value: Value
+    context: Cursor
+    version: str
 
 
 @operation(multi_read=True)

@@ -1,0 +1,329 @@
+"""`compare_and_set` on real nodes, in virtual time: one order of all, whatever is cut, crashes or stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from shoal import values
+from shoal.client.values.scalars import Register
+from shoal.errors import (
+    InvalidValue,
+    KeyReused,
+    LeaseLost,
+    NoQuorum,
+    OutcomeUnknown,
+    RegisterChanged,
+    TooLarge,
+    Unsupported,
+)
+from shoal.protocol import requests
+from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
+from shoal.testing.loop import run
+from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench
+
+NIL = values.encode(None)
+
+
+def in_fleet(work: Callable[[Fleet], Awaitable[None]], names: str = "abc", **settings: Any) -> None:
+    async def main() -> None:
+        async with Fleet(names, **{"quorum_timeout_s": 4.0, "quorum_register_retry_s": 0.05, **settings}) as nodes:
+            await work(nodes)
+
+    run(main())
+
+
+def leader(nodes: Fleet, name: str, register: str = "leader") -> Register:
+    return nodes[name].store().space("s").register(register)
+
+
+def request(expected: Any, value: Any) -> CompareAndSet:
+    return CompareAndSet("s", "leader", values.encode(expected), values.encode(value))
+
+
+async def shown(nodes: Fleet, name: str) -> list[Any]:
+    reply = await nodes[name].node.session().call(ReadRegister("s", "leader"))
+    return [values.decode(sibling.value) for sibling in reply.siblings]
+
+
+def test_of_many_that_expect_the_same_on_all_nodes_one_succeeds() -> None:
+    async def work(nodes: Fleet) -> None:
+        async def run_for(nth: int) -> object:
+            try:
+                return (await leader(nodes, "abc"[nth % 3]).compare_and_set(None, f"worker-{nth}")).value
+            except RegisterChanged:
+                return ""
+
+        won = [each for each in await asyncio.gather(*map(run_for, range(9))) if each]
+        assert len(won) == 1
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [won] * 3
+
+    in_fleet(work, quorum_timeout_s=20.0)
+
+
+def test_counting_through_all_nodes_loses_nothing() -> None:
+    async def work(nodes: Fleet) -> None:
+        async def count(name: str) -> None:
+            register, known = leader(nodes, name, "n"), None
+            for _ in range(5):
+                while True:
+                    try:
+                        await register.compare_and_set(known, (known or 0) + 1)
+                        break
+                    except RegisterChanged:
+                        known = await register.get()
+
+        await asyncio.gather(*(count(name) for name in "abcabc"))
+        await nodes.converged()
+        assert await leader(nodes, "a", "n").get() == 30
+
+    in_fleet(work, quorum_timeout_s=20.0)
+
+
+def test_another_value_is_named_and_nothing_changes() -> None:
+    async def work(nodes: Fleet) -> None:
+        set_to = await leader(nodes, "a").compare_and_set(None, "one")
+        assert (set_to.value, set_to.siblings) == ("one", ("one",))
+        with pytest.raises(RegisterChanged, match="register 'leader' is 'one', not 'two'") as refused:
+            await leader(nodes, "b").compare_and_set("two", "three")
+        assert refused.value.detail["version"]
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [["one"]] * 3
+        with pytest.raises(RegisterChanged, match="is None, not 'x'"):
+            await leader(nodes, "b", "never-set").compare_and_set("x", "y")
+        assert await leader(nodes, "b", "never-set").siblings() == []
+
+    in_fleet(work)
+
+
+def test_a_version_stays_while_comparisons_fail() -> None:
+    async def work(nodes: Fleet) -> None:
+        before = await leader(nodes, "a").compare_and_set(None, "one")
+        with pytest.raises(RegisterChanged) as refused:
+            await leader(nodes, "b").compare_and_set("two", "three")
+        assert refused.value.detail["version"] == before.version
+
+    in_fleet(work)
+
+
+def test_equal_values_are_equal_in_whichever_order_their_keys_are() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set({"a": 1, "b": [2]}, durability="all")
+        await leader(nodes, "b").compare_and_set({"b": [2], "a": 1}, "next")
+
+    in_fleet(work)
+
+
+def test_without_a_quorum_nothing_is_written() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").compare_and_set(None, "one")
+        await nodes.converged()
+        await nodes.isolate("a")
+        with pytest.raises(NoQuorum) as refused:
+            await leader(nodes, "a").compare_and_set("one", "two")
+        assert refused.value.written == "no"
+        assert await shown(nodes, "a") == ["one"]
+        assert (await leader(nodes, "b").compare_and_set("one", "three")).value == "three"
+
+    in_fleet(work)
+
+
+async def cut_off_after_its_write(nodes: Fleet, name: str, value: str) -> asyncio.Future[Any]:
+    """A call that has its lease and has caught up, and whose write stays on its node: it is cut off before the fsync."""
+    member = nodes[name].simulated
+    made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    issuer = nodes[name].node._database.issuer
+    sound = issuer.issue
+
+    def issue(located: Any, key: str | None) -> Any:
+        issued = sound(located, key)
+        if isinstance(located.request, Swap) and not made.done():
+            member.hold_syncs()
+            made.set_result(None)
+        return issued
+
+    issuer.issue = issue  # type: ignore[method-assign]
+    late = asyncio.ensure_future(nodes[name].node.session().call(request("base", value), key="k"))
+    await made
+    await nodes.isolate(name)
+    member.release_syncs()
+    issuer.issue = sound  # type: ignore[method-assign]
+    return late
+
+
+def test_a_write_that_was_not_acknowledged_does_not_come_back_over_a_later_one() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await leader(nodes, "a").compare_and_set("base", "base")
+        await nodes.converged()
+        late = await cut_off_after_its_write(nodes, "a", "lost")
+        with pytest.raises(OutcomeUnknown):
+            await late
+        assert await shown(nodes, "a") == ["lost"]
+        await asyncio.sleep(5)
+        assert (await leader(nodes, "b").compare_and_set("base", "kept")).value == "kept"
+        nodes.link_all("a")
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [["kept"]] * 3
+
+    in_fleet(work)
+
+
+def test_what_a_refused_call_was_told_is_not_replaced_by_a_write_that_nobody_had_seen() -> None:
+    """Its number is smaller than that of the call that was told, though it is greater than that of the value."""
+
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await leader(nodes, "a").compare_and_set("base", "base")
+        await nodes.converged()
+        late = await cut_off_after_its_write(nodes, "a", "lost")
+        with pytest.raises(OutcomeUnknown):
+            await late
+        await asyncio.sleep(5)
+        with pytest.raises(RegisterChanged, match="is 'base'"):
+            await leader(nodes, "b").compare_and_set("other", "x")
+        nodes.link_all("a")
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [["base"]] * 3
+
+    in_fleet(work)
+
+
+def test_a_repeated_request_whose_write_was_overtaken_is_not_acknowledged() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await nodes.converged()
+        late = await cut_off_after_its_write(nodes, "a", "lost")
+        with pytest.raises(OutcomeUnknown):
+            await late
+        await asyncio.sleep(5)
+        await leader(nodes, "b").compare_and_set("base", "kept")
+        nodes.link_all("a")
+        await nodes.converged()
+        for name in "abc":
+            with pytest.raises(OutcomeUnknown, match="is 'kept'"):
+                await nodes[name].node.session().call(request("base", "lost"), key="k")
+        assert [await shown(nodes, name) for name in "abc"] == [["kept"]] * 3
+
+    in_fleet(work)
+
+
+def test_a_repeated_request_counts_once_on_all_nodes() -> None:
+    async def work(nodes: Fleet) -> None:
+        first = await nodes["a"].node.session().call(request(None, "one"), key="k")
+        for name in "abc":
+            assert (await nodes[name].node.session().call(request(None, "one"), key="k")).version == first.version
+        with pytest.raises(KeyReused):
+            await nodes["b"].node.session().call(request(None, "two"), key="k")
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [["one"]] * 3
+
+    in_fleet(work)
+
+
+def test_if_a_node_dies_with_the_lease_others_wait_for_its_end() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await nodes.converged()
+        late = await cut_off_after_its_write(nodes, "a", "lost")
+        late.cancel()
+        await nodes.crash("a")
+        assert (await leader(nodes, "b").compare_and_set("base", "next")).value == "next"
+
+    in_fleet(work, quorum_timeout_s=6.0)
+
+
+def test_a_call_that_is_given_up_leaves_no_lease_behind() -> None:
+    async def work(nodes: Fleet) -> None:
+        for nth in range(4):
+            call = asyncio.ensure_future(leader(nodes, "a").compare_and_set(None, nth))
+            await asyncio.sleep(0.002 * nth)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        begun = asyncio.get_running_loop().time()
+        value = await leader(nodes, "b").get()
+        with suppress(RegisterChanged):
+            await leader(nodes, "b").compare_and_set(value, "next")
+        assert asyncio.get_running_loop().time() - begun < 1.0, "nobody waited for a lease to end"
+
+    in_fleet(work, quorum_timeout_s=6.0)
+
+
+def test_a_swap_without_its_lease_is_refused() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").compare_and_set(None, "one")
+        forged = Swap("s", "leader", values.encode("one"), values.encode("two"), 99, "ab" * 16)
+        with pytest.raises(LeaseLost, match="Nothing was written"):
+            await nodes["b"].node.session().call(forged)
+        assert await shown(nodes, "a") == ["one"]
+
+    in_fleet(work)
+
+
+async def test_an_embedded_store_compares_and_sets_and_writes_nothing_if_it_refuses(bench: Bench) -> None:
+    register = bench.space.register("leader")
+    state = await register.compare_and_set(None, "one", durability="memory")
+    assert await register.read() == state
+    before = bench.node._database.issuer.operations
+    with pytest.raises(RegisterChanged):
+        await register.compare_and_set(None, "two")
+    assert bench.node._database.issuer.operations == before
+    assert (await register.compare_and_set("one", None)).value is None
+    assert (await register.compare_and_set(None, "three")).value == "three"
+    await register.set("four")
+    assert await register.siblings() == ["four"]
+
+
+async def test_a_set_of_another_handle_is_seen(bench: Bench) -> None:
+    one, other = bench.space.register("leader"), bench.space.register("leader")
+    await one.get()
+    await one.set("one")
+    await other.compare_and_set("one", "two")
+    with pytest.raises(RegisterChanged):
+        await one.compare_and_set("one", "three")
+
+
+async def test_concurrent_values_are_all_replaced_if_the_latest_is_the_expected_one(bench: Bench) -> None:
+    one, other = bench.space.register("leader"), bench.space.register("leader")
+    await one.get()
+    await other.get()
+    await one.set("left")
+    await other.set("right")
+    with pytest.raises(RegisterChanged, match="is 'right', not 'left'"):
+        await one.compare_and_set("left", "x")
+    assert (await one.compare_and_set("right", "x")).siblings == ("x",)
+    assert await other.siblings() == ["x"]
+
+
+async def test_bad_input_is_refused_before_anything_is_asked(bench: Bench) -> None:
+    session = bench.node.session()
+    with pytest.raises(InvalidValue):
+        await session.call(CompareAndSet("crew", "leader", b"\xc1", NIL))
+    with pytest.raises(TooLarge):
+        await session.call(CompareAndSet("crew", "leader", NIL, values.encode(b"x" * (bench.config.request_bytes_max + 1))))
+    held = await session.call(requests.AcquireLease("crew", "t", 5000, thread=True))
+    with pytest.raises(Unsupported, match="Send it alone"):
+        await session.call(Fenced([Term("crew", "t", True, held.fence, held.token)], CompareAndSet("crew", "leader", NIL, NIL)))
+
+
+def test_a_node_that_has_not_heard_of_the_last_value_asks_a_quorum_first() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await leader(nodes, "c").compare_and_set("base", "one")
+        await asyncio.sleep(1)
+        nodes.spoil = lambda source, target, message: None if target == "c" and b"two" in message else message
+        await leader(nodes, "a").compare_and_set("one", "two")
+        call = asyncio.ensure_future(leader(nodes, "c").compare_and_set("one", "three"))
+        await asyncio.sleep(0.5)
+        assert await shown(nodes, "c") == ["one"]
+        nodes.spoil = lambda source, target, message: message
+        with pytest.raises(RegisterChanged, match="is 'two'"):
+            await call
+
+    in_fleet(work)
