@@ -286,6 +286,8 @@ ActKind = Literal[
     "save-unleased",
     "add-work",
     "claim-work",
+    "elect",
+    "ask-who-leads",
 ]
 
 

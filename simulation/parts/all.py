@@ -8,6 +8,7 @@ from simulation.parts.beginnings import Pages
 from simulation.parts.branches import Lines
 from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
+from simulation.parts.elections import Elections
 from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.parts.evidence import Evidence
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "tenures": Tenures,
     "rooms": Rooms,
     "shifts": Shifts,
+    "elections": Elections,
 }
 """By the name of the family of their objects."""
 

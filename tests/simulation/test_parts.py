@@ -23,6 +23,7 @@ from simulation.parts.beginnings import Page
 from simulation.parts.branches import Lines
 from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
+from simulation.parts.elections import Elections
 from simulation.parts.erasing import ERASED, Deletion, Erasing, Pruned
 from simulation.parts.memory import Items, Written
 from simulation.parts.memory import Place as ItemPlace
@@ -425,5 +426,21 @@ def test_a_decree_that_nobody_made_and_a_read_that_goes_back_are_found() -> None
         operations.append(Operation(99, 0, 0.0, 0.1, "denied"))
         operations.append(Operation(0, -1, 0.0, 0.1, "shown", 9, 99))
         return await broken(cluster, agents, "decrees")
+
+    assert set(scene(work)) == {"8"}
+
+
+def test_an_election_on_a_value_that_another_one_had_replaced_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        elections = cast(Elections, agents.parts["elections"])
+        for kind in ("elect", "ask-who-leads", "elect"):
+            await carry_out(agents, kind, 3)
+        operations = elections.operations[name_of("elections", "a")]
+        made = [each for each in operations if each.outcome == "made"]
+        assert len(made) > 1
+        assert await broken(cluster, agents, "elections") == []
+        now = asyncio.get_running_loop().time()
+        operations.append(Operation(99, made[0].expected, now, now, "made"))
+        return await broken(cluster, agents, "elections")
 
     assert set(scene(work)) == {"8"}
