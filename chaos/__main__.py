@@ -1,4 +1,4 @@
-"""`python -m chaos run`, `python -m chaos judge DIR` and `python -m chaos upgrade --revision REV`.
+"""`python -m chaos run`, `python -m chaos judge DIR`, `python -m chaos crew` and `python -m chaos upgrade --revision REV`.
 
 Ends with 0 if every promise was kept, with 1 if one was broken or the trial
 could not be run, with 2 if it was not understood.
@@ -19,6 +19,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from chaos import crews
 from chaos import evidence as archive
 from chaos import upgrade as upgrading
 from chaos.cluster import NodeFailed, last_words
@@ -133,6 +134,38 @@ def upgrade(
     if outcome.problems:
         raise typer.Exit(FAILED)
     typer.echo(f"{outcome.acknowledged:,} writes were acknowledged, and each is on all nodes once")
+
+
+@app.command()
+def crew(
+    kills: Annotated[int, typer.Option(min=1, help="How many machines are killed with -9, one after another.")] = 10,
+    ttl: Annotated[float, typer.Option(min=1.0, help="Of the agents' leases, in seconds.")] = 5.0,
+    agents: Annotated[int, typer.Option(min=1, max=100, help="How many agents there are.")] = 6,
+    seed: Annotated[int | None, typer.Option(help="Of all chance in the harness; drawn and told if it is not given.")] = None,
+) -> None:
+    """Kill machines of a crew, some with their nodes: agents are at work elsewhere in time, and do nothing twice.
+
+    Example: python -m chaos crew --kills 100
+    """
+    seed = SystemRandom().getrandbits(32) if seed is None else seed
+    typer.echo(f"seed {seed}")
+    directory = Path(tempfile.mkdtemp(prefix="shoal-crew-"))
+    trial = crews.run(directory, kills=kills, seed=seed, ttl_s=ttl, agents=agents, say=typer.echo, now_s=time.monotonic)
+    kept = False
+    try:
+        verdict = execute(interruptible(trial))
+        for line in verdict.lines():
+            typer.echo(line)
+        kept = not verdict.problems
+    except NodeFailed as failure:
+        typer.echo(f"chaos: {failure}", err=True)
+    finally:
+        if kept:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            typer.echo(f"kept: {directory}")
+    if not kept:
+        raise typer.Exit(FAILED)
 
 
 @app.command()
