@@ -66,7 +66,9 @@ SHOWN = {
         "confirm tea/oolong: done by ann, who was asked to confirm tea/oolong",
         "All 3 nodes report:",
         "oolong comes from Fujian",
-    )
+    ),
+    "crew": ("points where the agent can be killed", "all ended like the run without a crash."),
+    "langgraph_crew": ("writer-2 has finished: introduction on coffee, method on coffee, results on coffee",),
 }
 """What a program must show."""
 
