@@ -3,7 +3,8 @@
 Laws:
 - Changes are linearizable: each is made on the state that the one before has left, and none is lost. A holder of the lease
   catches up with a quorum before it reads, and its saves are fenced and held by a quorum.
-- Of concurrent heads the one with the greatest fencing number counts: another was saved by a holder that had lost the lease.
+- Of concurrent heads the one with the greatest fencing number counts: another was saved by a holder that was told that it
+  may have failed. The next change ends the fork.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from shoal.client.store import Space, Store
 from shoal.client.thread.thread import Thread
 from shoal.crew.declaration import CrewRecord, from_channels, to_channels
 from shoal.errors import NoQuorum, NotFound
-from shoal.workflows.checkpoint import Checkpoint
+from shoal.protocol.requests import NO_HEAD, Save
+from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
 from shoal.workflows.resume import catch_up
 
 THREAD = "shoal-crew"
@@ -26,7 +28,7 @@ Alter = Callable[[CrewRecord], CrewRecord | Awaitable[CrewRecord]]
 
 _LEASE_S = 10.0  # A change takes a few milliseconds; this is for one whose machine dies meanwhile.
 _KEPT = 64  # Checkpoints of the record: its history.
-_FENCE = "fence"
+_FENCE, _CHANGE = "fence", "change"
 
 
 class Record:
@@ -37,7 +39,6 @@ class Record:
         self._connection = store.connection
         self._holder = holder
         self._turn = asyncio.Lock()  # One change at a time of this process; others wait for the lease.
-        self._changes = 0
 
     async def read(self) -> CrewRecord:
         """The record as the serving node holds it."""
@@ -70,11 +71,19 @@ class Record:
         record, found = await self._newest(thread)
         outcome = alter(record)
         altered = await outcome if inspect.isawaitable(outcome) else outcome
-        if altered != record or found is None:
-            parent = None if found is None else found.id
-            await thread.save(to_channels(altered), parent=parent, metadata={"by": self._holder, _FENCE: lease.fence})
-            self._changes += 1
-            if self._changes % _KEPT == 0:
+        if altered != record or found is None or found.forked:
+            number = 1 if found is None else found.metadata.get(_CHANGE, 0) + 1
+            request = Save(
+                self._space.name,
+                THREAD,
+                encode_channels(to_channels(altered)),
+                encode_metadata({"by": self._holder, _FENCE: lease.fence, _CHANGE: number}),
+                parent=NO_HEAD if found is None else found.id,
+                merged=[] if found is None else [head for head in found.heads if head != found.id],
+                author=self._holder,
+            )
+            await self._connection.write(request, key=None, durability=None)
+            if number % _KEPT == 0:
                 await thread.prune(keep_last=_KEPT)
         return altered
 
@@ -96,7 +105,7 @@ class Record:
         return reread(self._connection, self._space.name, THREAD, "save", read)
 
     def _thread(self) -> Thread:
-        return self._space.thread(THREAD, author=self._holder)
+        return self._space.thread(THREAD)
 
     async def _newest(self, thread: Thread) -> tuple[CrewRecord, Checkpoint | None]:
         try:
@@ -104,6 +113,6 @@ class Record:
         except NotFound:
             return CrewRecord(), None
         if found.forked:
-            heads = [found] + [await thread.load(head) for head in found.heads if head != found.id]
+            heads = [found, *[await thread.load(head) for head in found.heads if head != found.id]]
             found = max(heads, key=lambda head: (head.metadata.get(_FENCE, 0), head.id))
         return from_channels(found.state, space=self._space.name), found

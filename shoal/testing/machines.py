@@ -23,7 +23,7 @@ from shoal.errors import ShoalError
 from shoal.node.environment import Environment
 from shoal.node.node import Node
 from shoal.node.peers.quorum import Quorum
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, ListLeases
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.lives import Errands
@@ -34,6 +34,8 @@ START_MS = 1_700_000_000_000
 TRIP_S = 0.000_5  # From a client or node to a node.
 SYNC_S = 0.002
 RESTART_S = 1.0
+_ANY_SPACE = "any"
+
 CONVERGED_S = 60.0  # The maximal time until all nodes hold the same.
 
 
@@ -116,6 +118,7 @@ class Machines:
     async def __aenter__(self) -> Machines:
         self.start_all()
         await self.converged()
+        await self._found()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -123,6 +126,12 @@ class Machines:
             wire.cut()
         for machine in self._all:
             await machine.stop()
+
+    async def _found(self) -> None:
+        """Found the quorum register, which needs all nodes: a cluster that has been up for a while has one."""
+        node = self._all[0].node
+        assert node is not None
+        await node.session().call(ListLeases(_ANY_SPACE))
 
     def for_life(self, number: int) -> Machine:
         """The machine of an agent's life: after each restart the next one that is up."""
