@@ -7,7 +7,6 @@ Laws:
   was a member of a cluster and is opened without peers retires nothing either.
 - Before an origin is retired in a partition, its directory merges what it added to keys of maps: nobody else may.
 - Once no partition has anything of an origin, nor a budget rights of it, the directory forgets that it had it.
-- What is left of a retired origin is forgotten after `forget_after_s`, or if a partition has more than `retired_origins_max`.
 - A program that opens its store for a moment only retires as well: a lone store looks once more before it stops.
 - While there is nothing to retire there is no task and no timer.
 """
@@ -21,7 +20,7 @@ from contextlib import suppress
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Step
 from shoal.config import Config
-from shoal.crdt.dot import HORIZON, Dot, Origin
+from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
@@ -35,7 +34,6 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _AT_ONCE = 256  # Origins that one operation retires.
-_PART = 8  # One in so many retired origins is forgotten at once; they may be older than `forget_after_s` by such a part of it.
 _LOOKS = 64  # In the window of keys, at adds whose keys are remembered still.
 
 
@@ -176,31 +174,7 @@ class Retiring:
         self._retire(partition.number, origins)
         del self._steps[partition.number]
         self.retired += len(origins)
-        self._forget(partition, owners)
         return set(origins)
-
-    def _forget(self, partition: Partition, owners: list[Holding]) -> None:
-        """Forget the oldest retired origins of a partition, if every owner has retired them.
-
-        All rows are read for that, so some are gathered first, or go ahead of time.
-        """
-        retired, forget_ms = partition.retired, int(self._config.forget_after_s * 1000)
-        surplus, now_ms = retired.summary.remembered - self._config.retired_origins_max, self._now_ms()
-        if surplus <= 0 and retired.summary.oldest_ms >= now_ms - forget_ms - forget_ms // _PART:
-            return
-        if not all(owner.vector.dominates(retired.summary.floor) for owner in owners[1:]):
-            return
-        if surplus > 0:
-            surplus += self._config.retired_origins_max // _PART
-        rows = sorted(retired.all(), key=lambda row: row[1].time)
-        old = [row for at, row in enumerate(rows) if at < surplus or row[1].wall_ms < now_ms - forget_ms]
-        gone = {origin: row for origin, row in old if not row.is_logged}
-        if gone:
-            rest = [row.wall_ms for origin, row in rows if origin not in gone]
-            summary = retired.summary.forgetting(list(gone.values()), min(rest, default=0))
-            written: dict[bytes, bytes | None] = {keys.retired(partition.number, origin): None for origin in gone}
-            self._commit.write({**written, keys.retired(partition.number, HORIZON): summary.pack()})
-            partition.forget(retired.after(summary, {}).written())
 
     def _is_short(self, partition: Partition, origin: Origin) -> bool:
         """Whether so little of an origin is still in the log that it need not count against `log_bytes_max`."""

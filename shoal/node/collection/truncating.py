@@ -27,6 +27,7 @@ from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, ShoalError
 from shoal.node.collection import answers
+from shoal.node.collection.forgetting import Forgetting
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.key_expiry import Expiry
 from shoal.node.environment import Environment
@@ -69,6 +70,7 @@ class Truncator:
         self._partitions = partitions
         self._garbage = garbage
         self._expiry = Expiry(storage, config)
+        self._forgetting = Forgetting(config)
         self._now_ms = environment.now_ms
         self._pause = environment.pause
         self._keep_ms = int(config.log_keep_s * 1000)
@@ -167,6 +169,8 @@ class Truncator:
         owners = [Holding(vector, vector), *others]
         more = self._truncate(partition, owners)
         self._truncate_retired(partition)
+        if forgotten := self._forgetting.forget(partition, owners, self._now_ms()):
+            self._commit.write(forgotten)
         expired = self._expiry.expired(number, owners, self._now_ms())
         if expired.rows:
             self._commit.write(expired.rows)

@@ -160,6 +160,28 @@ async def test_a_lost_disk_is_filled_again_with_what_was_retired(fleet: Fleet) -
     assert fleet.rows("c") == fleet.rows("a")
 
 
+async def test_every_node_forgets_what_is_left_of_retired_origins(fleet: Fleet) -> None:
+    """Also one that is never opened again, and so never retires anything itself."""
+    await reopen(fleet, "a", 6)
+    await reopen(fleet, "b", 6)
+    await until(lambda: all(member.node._database.retiring._task is None for member in fleet.members.values()))
+    await fleet.converged(WAIT_S)
+    assert all(len(retired(member)) >= 8 for member in fleet.members.values())
+    for member in fleet.members.values():
+        member.simulated.now_ms += 8 * 24 * HOUR_MS
+    for member in fleet.members.values():
+        async with asyncio.timeout(WAIT_S):
+            while retired(member):  # It may not know yet what the others hold, and their operations leave the log first.
+                await member.node._database.truncator.look([PARTITION])
+                await asyncio.sleep(0.01)
+    for name in "abc":
+        await restarted(fleet, name)
+        assert retired(fleet[name]) == set()
+        events = [event async for event in fleet[name].store().space("crew").thread("t").journal.read()]
+        assert len(events) == 13
+        assert verify(fleet[name].storage, config=fleet[name].config).problems == []
+
+
 async def test_a_lost_disk_is_filled_by_a_snapshot_if_what_was_retired_has_left_the_logs(fleet: Fleet) -> None:
     await reopen(fleet, "a", 6)
     await until(lambda: all(len(retired(member)) >= 5 for member in fleet.members.values()))
