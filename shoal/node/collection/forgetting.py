@@ -2,7 +2,8 @@
 
 Laws:
 - A row goes once it is older than `forget_after_s`, or if its partition has more than `retired_origins_max`, the oldest first.
-- None goes before every owner holds all retirements that this node has applied, or while operations of the origin are in the log.
+- None goes before every owner holds all retirements that this node has applied, or while operations of its origin are in
+  the log.
 - Each node forgets by itself, whether it retires origins of its own or only applies the retirements of others.
 """
 
