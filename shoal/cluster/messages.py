@@ -12,7 +12,8 @@ Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
-quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`.
+quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`,
+those about claims in `shoal.cluster.leases.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
 `SnapshotRequest` and `SnapshotPiece` bring a whole partition (`shoal.cluster.snapshots`).
 """
@@ -29,6 +30,8 @@ from shoal.cluster import clocks
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus import motions
 from shoal.cluster.consensus.motions import AnyMotion, Motion
+from shoal.cluster.leases import wishes
+from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.cluster.membership import notices
 from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.cluster.operation import CHAIN_BYTES
@@ -288,6 +291,8 @@ Message = (
     | SnapshotPiece
     | AnyMotion
     | Notice
+    | Wishes
+    | Granted
 )
 
 
@@ -330,6 +335,8 @@ _Received = (
     | SnapshotPiece
     | AnyMotion
     | Notice
+    | Wishes
+    | Granted
 )
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
@@ -403,6 +410,8 @@ def decode(packed: bytes) -> Message:
             clocks.check(message)
         case Motion():
             motions.check(message)
+        case Wishes() | Granted():
+            wishes.check(message)
         case Membership() | Standing():
             notices.check(message)
         case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cluster.consensus import acceptor
 from shoal.cluster.consensus.acceptor import Acceptor
-from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Ballot, Change, Electorate, Term, Terms, Value
+from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Change, Electorate, Term, Terms, Value
 from shoal.cluster.consensus.motions import AnyMotion
 from shoal.cluster.consensus.proposal import Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
@@ -105,6 +105,17 @@ def a_change_is_not_recognised_when_it_is_repeated(patch: pytest.MonkeyPatch) ->
     patch.setattr(Change, "apply", apply)
 
 
+def a_vote_does_not_keep_the_promise_that_it_gives(patch: pytest.MonkeyPatch) -> None:
+    """It tells the proposer that it has promised the next ballot, and accepts lower ones."""
+    sound = Acceptor._vote
+
+    def vote(self: Acceptor, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
+        before = self._slots[key][1] if key in self._slots else NO_BALLOT
+        sound(self, key, accepted if accepted > before else promised, accepted, value)
+
+    patch.setattr(Acceptor, "_vote", vote)
+
+
 def a_change_that_may_be_made_is_denied(patch: pytest.MonkeyPatch) -> None:
     sound = QuorumRegister._undecided
 
@@ -139,5 +150,6 @@ MUTANTS = (
     ),
     Mutant(votes_are_told_before_the_fsync, "the number of a voter's votes is told before their fsync", ("9",), "storm"),
     Mutant(a_change_is_not_recognised_when_it_is_repeated, "a change that is repeated is made again, or denied", ("8",)),
+    Mutant(a_vote_does_not_keep_the_promise_that_it_gives, "a vote does not keep the next ballot that it promises", ("8",)),
     Mutant(a_change_that_may_be_made_is_denied, "a change of unknown outcome is said not to be made", ("8",), "storm"),
 )

@@ -117,8 +117,8 @@ class Acceptor:
         match motion:
             case Prepare(key, ballot):
                 return [(source, self._prepare(key, ballot))]
-            case Accept(key, ballot, value):
-                return [(source, self._accept(key, ballot, value))]
+            case Accept(key, ballot, value, _, promise):
+                return [(source, self._accept(key, ballot, value, promise))]
             case Vote(term=term):
                 self.hear({source: term})
             case Ask(term):
@@ -177,12 +177,16 @@ class Acceptor:
             self._vote(key, promised, accepted, value)
         return self._reply(key, ballot, False, refusal, promised, accepted, value)
 
-    def _accept(self, key: str, ballot: Ballot, value: Value) -> Vote:
+    def _accept(self, key: str, ballot: Ballot, value: Value, promise: Ballot) -> Vote:
         promised, accepted, _ = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
-        refusal: Refusal = "full" if len(value.content) > self._limits.value_bytes_max else self._refusal(key, ballot, promised)
+        # If this vote was given before, what is promised since then is no more than this vote promised.
+        is_repeated = accepted == ballot and promised == promise
+        refusal = self._refusal(key, ballot, ballot if is_repeated else promised)
+        if len(value.content) > self._limits.value_bytes_max:
+            refusal = "full"
         if not refusal and ballot > accepted:
-            promised = ballot
-            self._vote(key, ballot, ballot, value)
+            promised = max(ballot, promise)
+            self._vote(key, promised, ballot, value)
         return self._reply(key, ballot, True, refusal, promised, NO_BALLOT, NOTHING)
 
     def _refusal(self, key: str, ballot: Ballot, promised: Ballot) -> Refusal:
@@ -260,6 +264,10 @@ class Acceptor:
     def version_of(self, key: str) -> int:
         """The version of a key that this member accepted last; the cluster may have a later one. 0: none."""
         return self._slots[key][2].version if key in self._slots else 0
+
+    def promised(self, key: str) -> Ballot:
+        """The highest ballot that this member has promised for a key."""
+        return self._slots[key][0] if key in self._slots else NO_BALLOT
 
     def _put(self, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
         self._slots[key] = promised, accepted, value

@@ -36,17 +36,18 @@ class Ballots:
     """The ballots of one run of a node; `proposer` is random."""
 
     def __init__(self, proposer: bytes) -> None:
-        self._proposer = proposer
+        self.proposer = proposer
         self._counter = 0
 
     def next(self) -> Ballot:
         """A ballot above all that this proposer has used or seen."""
         self._counter += 1
-        return Ballot(self._counter, self._proposer)
+        return Ballot(self._counter, self.proposer)
 
-    def saw(self, ballot: Ballot) -> None:
-        """Another proposer uses this ballot."""
-        self._counter = max(self._counter, ballot.counter)
+    def saw(self, ballot: Ballot, *, ahead: int = 0) -> None:
+        """Another proposer uses this ballot, and maybe so many after it."""
+        if ballot.proposer != self.proposer:
+            self._counter = max(self._counter, ballot.counter + ahead)
 
 
 class Value(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from shoal.cluster.consensus.ballots import ID_BYTES, RECENT_MAX, Ballot, Term, Value
+from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, RECENT_MAX, Ballot, Term, Value
 from shoal.errors import InvalidValue
 from shoal.names import KEY_BYTES_MAX
 
@@ -44,12 +44,13 @@ class Prepare(Motion, array_like=True, frozen=True, tag=17):
 
 
 class Accept(Motion, array_like=True, frozen=True, tag=18):
-    """Asks to accept a value; answered by a `Vote`."""
+    """Asks to accept a value; answered by a `Vote`, which also promises the ballot `promise` if that is higher."""
 
     key: str
     ballot: Ballot
     value: Value
     terms: dict[str, Term]
+    promise: Ballot = NO_BALLOT  # The sender's next one.
 
 
 class Vote(Motion, array_like=True, frozen=True, tag=19):
@@ -107,8 +108,8 @@ def check(motion: Motion) -> None:
     match motion:
         case Prepare(key, ballot, terms):
             is_sound = _is_key(key) and _is_ballot(ballot) and _are_terms(terms)
-        case Accept(key, ballot, value, terms):
-            is_sound = _is_key(key) and _is_ballot(ballot) and _is_value(value) and _are_terms(terms)
+        case Accept(key, ballot, value, terms, promise):
+            is_sound = _is_key(key) and _is_ballot(ballot) and _is_value(value) and _are_terms(terms) and _is_ballot(promise)
         case Vote(key, ballot, _, _, promised, accepted, value, term, terms):
             is_sound = _is_key(key) and all(map(_is_ballot, (ballot, promised, accepted))) and _is_value(value)
             is_sound = is_sound and _is_term(term) and _are_terms(terms)

@@ -1,11 +1,17 @@
 """One read or change of a key of the quorum register: a proposer of CASPaxos, as a state machine.
 
-    begin · receive   →   messages, and in the end a chosen value
+    begin · receive   →   messages, and in the end a chosen value, and a lead
+
+Votes for a value promise the proposer's next ballot, too. If a majority has promised it in this way, the proposer has a
+`Lead`: its next operation on the key needs no first phase, as long as nobody else proposes (Multi-Paxos; the CASPaxos
+paper calls it the one-round-trip optimization).
 
 Laws:
 - The value that is proposed is made from the one with the highest ballot that a majority has accepted, or from none.
 - A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
 - A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
+  The terms that were known when a lead was won are known to the operation that uses it.
+- A lead is used once, by the proposer that won it, in the epoch in which it was won.
 - All votes that are counted in an attempt were given in one epoch of the members, that of the attempt.
 - The caller decides when to send again, when to begin again with a higher ballot, and when to give up. A change stays the
   same in all attempts, and is applied once.
@@ -14,11 +20,13 @@ Laws:
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import (
     NO_BALLOT,
     NO_TERM,
     NOTHING,
+    Ballot,
     Ballots,
     Change,
     Electorate,
@@ -39,6 +47,14 @@ class Phase(Enum):
     BEATEN = "beaten"  # A member has promised a higher ballot.
 
 
+class Lead(NamedTuple):
+    """A majority has accepted `value` last, and has promised `ballot`."""
+
+    ballot: Ballot
+    value: Value
+    terms: Terms  # Those that the proposer knew.
+
+
 class Proposal:
     """Read `key`, or make a `change` of it, with the votes of an electorate."""
 
@@ -57,13 +73,30 @@ class Proposal:
         self._ballots = ballots
         self._terms: dict[str, Term] = {}
         self._votes: dict[str, Vote] = {}
+        self._promise = NO_BALLOT
 
-    def begin(self, terms: Terms) -> None:
-        """Begin an attempt with a new ballot; `terms` are those that this node knows. `messages` returns what to send."""
-        self.ballot = self._ballots.next()
-        self.phase = Phase.PREPARING
-        self._terms = joined(self._terms, terms)
+    def begin(self, terms: Terms, lead: Lead | None = None) -> None:
+        """Begin an attempt, with a new ballot or that of a lead. `terms` are those that this node knows.
+
+        `messages` returns what to send.
+        """
         self._votes, self.refusals = {}, {}
+        if lead is None:
+            self.ballot = self._ballots.next()
+            self.phase = Phase.PREPARING
+            self._terms = joined(self._terms, terms)
+        else:
+            self.ballot = lead.ballot
+            self._terms = joined(self._terms, terms, lead.terms)
+            self._propose(lead.value)
+
+    @property
+    def lead(self) -> Lead | None:
+        """What was won for the next operation of this proposer, once a value is chosen."""
+        promised = [member for member in self.counted if self._votes[member].promised == self._promise]
+        if self.phase is not Phase.CHOSEN or not self._electorate.decides(promised):
+            return None
+        return Lead(self._promise, self.value, self._terms)
 
     def reform(self, electorate: Electorate) -> None:
         """The members have changed: an attempt that is under way is over, and the next one needs the votes of these."""
@@ -106,12 +139,15 @@ class Proposal:
         if self.phase is Phase.ACCEPTING:
             self.phase = Phase.CHOSEN
             return []
-        found = self._found()
+        self._propose(self._found())
+        return self.messages()
+
+    def _propose(self, found: Value) -> None:
         self.value = found if self.change is None else self.change.apply(found)
         self.may_be_made |= self.change is not None and self.value.version_of(self.change.id) is not None
         self.phase = Phase.ACCEPTING
         self._votes = {}
-        return self.messages()
+        self._promise = self._ballots.next()
 
     def _found(self) -> Value:
         """The value that may have been chosen before."""
@@ -120,4 +156,4 @@ class Proposal:
     def _message(self) -> AnyMotion:
         if self.phase is Phase.PREPARING:
             return Prepare(self.key, self.ballot, self._terms)
-        return Accept(self.key, self.ballot, self.value, self._terms)
+        return Accept(self.key, self.ballot, self.value, self._terms, self._promise)

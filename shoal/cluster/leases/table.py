@@ -13,7 +13,8 @@ Laws:
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ class LeaseName(NamedTuple):
     is_thread: bool = False
 
 
+ITEM_BYTES = 12  # Of an item's id, in the name of its claim.
 _MARK = "\0"  # No lease's own name begins with it.
 
 
@@ -40,8 +42,8 @@ def worklist_mark(thread: str, worklist: str) -> str:
 
 
 def item_name(space: str, mark: str, item: bytes) -> LeaseName:
-    """The lease that is a claim of an item, of which 32 bytes are known."""
-    return LeaseName(space, mark + b64encode(item[:12]).decode())
+    """The lease that is a claim of an item."""
+    return LeaseName(space, mark + b64encode(item[:ITEM_BYTES]).decode())
 
 
 def is_item(name: LeaseName) -> bool:
@@ -53,14 +55,6 @@ def shard_key(name: LeaseName) -> bytes:
     """Names with the same key are in one shard: all claims of one worklist are."""
     own = name.name[: len(_MARK) + 12] if is_item(name) else name.name
     return f"{name.space}\0{own}\0{int(name.is_thread)}".encode()
-
-
-class Candidate(NamedTuple):
-    """An item that may be claimed, if fewer than `group_max` claims of its group are there; 0: any number."""
-
-    item: bytes
-    group: str = ""
-    group_max: int = 0
 
 
 class Claim(msgspec.Struct, array_like=True, frozen=True):
@@ -88,6 +82,36 @@ class Grant(msgspec.Struct, array_like=True, frozen=True):
         return self.state != OVER and self.claim.token == token
 
 
+class Group(NamedTuple):
+    """An item of this group may be claimed if fewer than so many of the group are; 0: any number."""
+
+    name: str = ""
+    claims_max: int = 0
+
+
+class HandOut(NamedTuple):
+    """Claims of items of one worklist, and the items that they may get: the first ones first."""
+
+    space: str
+    mark: str
+    items: Iterable[bytes]
+    claims: Sequence[Claim]
+
+
+class Handed(NamedTuple):
+    """An item that a claim got."""
+
+    item: bytes
+    grant: Grant
+
+
+class HandedOut(NamedTuple):
+    """What each claim got, in their order."""
+
+    found: list[Handed | None]
+    is_full: bool  # Whether a claim got nothing because there is no room for another one.
+
+
 class Turn(NamedTuple):
     """What a node knows when it changes the table."""
 
@@ -96,6 +120,7 @@ class Turn(NamedTuple):
     is_dead: Callable[[LeaseName, Grant], bool]  # Whether a grant has been seen unrenewed for long enough.
     is_alone: Callable[[LeaseName, Grant], bool]  # Whether only this node has renewed it for so long.
     waiters_max: int
+    bytes_max: int  # Of the content.
 
 
 class Held(Exception):
@@ -160,30 +185,41 @@ class Table:
             self.grants[name] = msgspec.structs.replace(grant, waiting=(*grant.waiting, claim))
         return None
 
-    def hand_out(
-        self, space: str, mark: str, candidates: Iterable[Candidate], claim: Claim, turn: Turn
-    ) -> tuple[Candidate, Grant] | None:
-        """Grant the claim of the first candidate that nobody has; a repeated claim gets what it got."""
-        here = ((name, grant) for name, grant in self.grants.items() if name.space == space and name.name.startswith(mark))
-        mine = [name for name, grant in here if grant.is_of(claim.token)]
-        counts: dict[bytes, int] = {}
-        for grant in self.grants.values():
-            if grant.claim.group:
-                counts[grant.claim.group] = counts.get(grant.claim.group, 0) + 1
-        for candidate in candidates:
-            name = item_name(space, mark, candidate.item)
-            if mine:
-                if name in mine:
-                    return candidate, self._renewed(name, self.grants[name], turn)
+    def hand_out(self, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Turn) -> HandedOut:
+        """Grant each claim the first item that nobody has; a repeated claim gets what it got."""
+        found: dict[bytes, Handed] = {}
+        here = [name for name in self.grants if name.space == wanted.space and name.name.startswith(wanted.mark)]
+        owned = {self.grants[name].claim.token for name in here if self.grants[name].state != OVER}
+        waiting = deque(claim for claim in wanted.claims if claim.token not in owned)
+        repeated = owned.intersection(claim.token for claim in wanted.claims)
+        counts = Counter(grant.claim.group for grant in self.grants.values())
+        left_bytes = turn.bytes_max - len(self.pack()) - _SPARE_BYTES if waiting else 0
+        is_full = False
+        for item in wanted.items:
+            if not (waiting or repeated):
+                break
+            name = item_name(wanted.space, wanted.mark, item)
+            grant = self.grants.get(name)
+            if grant is not None and grant.state != OVER and grant.claim.token in repeated:
+                repeated.remove(grant.claim.token)
+                found[grant.claim.token] = Handed(item, self._renewed(name, grant, turn))
+            if grant is not None or not waiting:
                 continue
-            if name in self.grants:
+            group = group_of(item)
+            hashed = sha256(f"{wanted.space}\0{wanted.mark}\0{group.name}".encode()).digest()[:8] if group.name else b""
+            if group.name and group.claims_max and counts[hashed] >= group.claims_max:
                 continue
-            group = sha256(f"{space}\0{mark}\0{candidate.group}".encode()).digest()[:8] if candidate.group else b""
-            if group and candidate.group_max and counts.get(group, 0) >= candidate.group_max:
+            claim = msgspec.structs.replace(waiting[0], group=hashed) if group.name else waiting[0]
+            granted = self._grant(name, claim, (), turn, state=HELD)
+            left_bytes -= len(_encoder.encode((*name, granted)))
+            if is_full := left_bytes < 0:
+                del self.grants[name]
+                self.last -= 1
+                waiting.clear()
                 continue
-            owned = msgspec.structs.replace(claim, group=group) if group else claim
-            return candidate, self._grant(name, owned, (), turn, state=HELD)
-        return None
+            counts[hashed] += 1
+            found[waiting.popleft().token] = Handed(item, granted)
+        return HandedOut([found.get(claim.token) for claim in wanted.claims], is_full)
 
     def take_back(self, space: str, mark: str, token: bytes, turn: Turn) -> None:
         """Release the items of a worklist that this claim has."""
@@ -266,5 +302,6 @@ class Table:
         return renewed
 
 
+_SPARE_BYTES = 16  # The count of the grants and the last fencing number take more bytes as they grow.
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, str, bool, Grant]]])

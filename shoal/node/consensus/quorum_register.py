@@ -20,7 +20,8 @@ from typing import NamedTuple
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, Ballot, Ballots, Change, Electorate, Value, Verdict
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
-from shoal.cluster.consensus.proposal import Phase, Proposal
+from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
+from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
     InvalidValue,
@@ -44,7 +45,8 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _ROWS, _ROWS_END = keys.meta("register/"), keys.meta("register0")  # "0" follows "/".
-_PAUSE_S_MAX = 1.0  # Between two attempts of one operation.
+_AHEAD = 8  # Ballots that are skipped.
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.002, 1.0  # Between two attempts of one operation.
 
 
 class Versioned(NamedTuple):
@@ -59,7 +61,7 @@ class Links(NamedTuple):
 
     electorate: Electorate | None  # None: this node alone.
     linked: Callable[[], Mapping[str, bytes]]
-    send: Callable[[bytes, AnyMotion], None]
+    send: Callable[[bytes, Message], None]
 
 
 ALONE = Links(None, dict, lambda node, motion: None)
@@ -86,11 +88,13 @@ class QuorumRegister:
         self._commit = commit
         self._environment = environment
         self._config = config
-        self._links = links
+        self.links = links
         self._member = config.advertise
-        self._ballots: Ballots | None = None
+        self._ballots = Ballots(b"")  # Of this run of the node, once it proposes something.
         self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `quorum_register_requests_max`.
         self._turns: dict[str, asyncio.Lock] = {}
+        self._leads: dict[str, Lead] = {}  # By key. Each operation takes the one that the last one won.
+        self._proposers: dict[str, str] = {}  # By key, the member that changed or read it last, as far as this node was told.
         self._requests = 0
         self._wanted = False  # Whether somebody uses the register, so that this node should vote.
         self._number = 0  # The last write of votes.
@@ -173,7 +177,7 @@ class QuorumRegister:
                 f"{self._requests} operations of the quorum register are under way. Nothing was written. Try again later.",
                 retry_after_s=self._config.quorum_register_retry_s,
             )
-        if self._ballots is None:
+        if not self._ballots.proposer:
             self._ballots = Ballots(self._environment.entropy(ID_BYTES))
         proposal = Proposal(key, change, electorate=self._acceptor.electorate, ballots=self._ballots)
         self._requests += 1
@@ -197,11 +201,15 @@ class QuorumRegister:
 
     async def _attempt(self, proposal: Proposal) -> None:
         """Try until a value is chosen."""
-        pause_s = retry_s = self._config.quorum_register_retry_s
+        pause_s, retry_s = _PAUSE_S_MIN, self._config.quorum_register_retry_s
         self._want()
+        lead = self._lead(proposal.key)
         while True:
             proposal.reform(self._acceptor.electorate)
-            proposal.begin(self._acceptor.told)
+            # A proposer that has the lead uses up ballots while this one asks for promises.
+            self._ballots.saw(self._acceptor.promised(proposal.key), ahead=_AHEAD)
+            proposal.begin(self._acceptor.told, lead)
+            lead, began_s = None, self._environment.uptime()
             attempt = self._attempts[proposal.ballot] = _Attempt(proposal, asyncio.Event())
             try:
                 self._send(proposal.messages())
@@ -216,9 +224,24 @@ class QuorumRegister:
             finally:
                 del self._attempts[attempt.proposal.ballot]
             if proposal.phase is Phase.CHOSEN:
+                if (won := proposal.lead) is not None:
+                    self._leads[proposal.key] = won
                 return
+            # As long as an attempt takes, so that the other proposer can finish; longer after each.
+            pause_s = max(pause_s, min(self._environment.uptime() - began_s, retry_s))
             await asyncio.sleep(pause_s * (0.5 + self._environment.entropy(1)[0] / 256))
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _lead(self, key: str) -> Lead | None:
+        """The lead that the last operation on a key won, if it is likely to be of use.
+
+        While a majority cannot be reached a change begins with a `Prepare`, so that it is known that it was not made.
+        """
+        lead = self._leads.pop(key, None)
+        if lead is None or self._commit.failed is not None or self._acceptor.promised(key) != lead.ballot:
+            return None
+        reachable = {self._member, *self.links.linked()}
+        return lead if self._acceptor.electorate.decides(reachable) else None
 
     def _check_room(self, proposal: Proposal) -> None:
         full = [member for member, refusal in proposal.refusals.items() if refusal == "full"]
@@ -232,7 +255,7 @@ class QuorumRegister:
 
     def _undecided(self, proposal: Proposal, *, repeated: bool) -> NoQuorum | OutcomeUnknown:
         members = self._acceptor.electorate.members
-        linked = self._links.linked()
+        linked = self.links.linked()
         needed = len(members) // 2 + 1
         why = (
             "; ".join(self._why(proposal, member, linked) for member in members if member not in proposal.counted)
@@ -261,6 +284,7 @@ class QuorumRegister:
 
     def reform(self, electorate: Electorate) -> None:
         """The members have changed: operations that are under way begin again, with the votes of these."""
+        self._leads.clear()
         self._acceptor.reform(electorate)
         self._reply(())
         for attempt in self._attempts.values():
@@ -272,6 +296,10 @@ class QuorumRegister:
         """The keys that this member has voted on."""
         return list(self._acceptor.versions)
 
+    def proposer_of(self, key: str) -> bytes | None:
+        """The node that used a key last, if it is another one and is linked. It has the shortest way to change it again."""
+        return self.links.linked().get(self._proposers.get(key, ""))
+
     def version_here(self, key: str) -> int:
         """The version of a key that this member has voted for last. It may never be chosen; a read tells."""
         return self._acceptor.version_of(key)
@@ -282,17 +310,18 @@ class QuorumRegister:
 
     def heard(self, node: bytes, motion: AnyMotion) -> None:
         """Take a message of a peer in this epoch; one of a node that is not linked as a member is ignored."""
-        source = next((address for address, linked in self._links.linked().items() if linked == node), None)
+        source = next((address for address, linked in self.links.linked().items() if linked == node), None)
         if source is not None:
             self._take(source, motion)
 
     def linked(self, node: bytes) -> None:
         """A link begins: a node that does not vote learns that it could."""
         if self._acceptor.term is not None:
-            self._links.send(node, Known(self._acceptor.told))
+            self.links.send(node, Known(self._acceptor.told))
 
     def forget(self) -> dict[bytes, bytes | None]:
         """Stop to vote until enough others have told what they know: this directory was set back. Returns rows to write."""
+        self._leads.clear()
         self._acceptor.forget()
         rows = self._rows()
         self._acceptor.written()
@@ -306,8 +335,8 @@ class QuorumRegister:
                 self._reply(self._acceptor.questions())
         elif now >= self._next_hello:
             self._next_hello = now + self._config.quorum_register_hello_s
-            for node in self._links.linked().values():
-                self._links.send(node, Known(self._acceptor.told))
+            for node in self.links.linked().values():
+                self.links.send(node, Known(self._acceptor.told))
 
     def close(self) -> None:
         """Reject new operations."""
@@ -325,8 +354,8 @@ class QuorumRegister:
         answers = self._acceptor.receive(source, motion)
         if isinstance(motion, Prepare | Accept | Known):
             self._wanted = True
-        if isinstance(motion, Accept) and self.on_proposed is not None:
-            self.on_proposed(motion.key, motion.value.content)
+        if isinstance(motion, Accept):
+            self._proposed(source, motion)
         if isinstance(motion, Answer) and self._acceptor.term is not None:
             _log.info("this node votes in the quorum register, in term %d", self._acceptor.term.number)
         self._reply(answers)
@@ -336,6 +365,12 @@ class QuorumRegister:
             self._send(attempt.proposal.receive(source, motion))
             if attempt.proposal.phase is not before:
                 attempt.stirred.set()
+
+    def _proposed(self, source: str, motion: Accept) -> None:
+        if self._acceptor.promised(motion.key) == max(motion.ballot, motion.promise):
+            self._proposers[motion.key] = source
+        if self.on_proposed is not None:
+            self.on_proposed(motion.key, motion.value.content)
 
     def _reply(self, answers: Iterable[tuple[str, AnyMotion]]) -> None:
         """Send what binds this directory once it is durable. If the disk fails it is not sent; the asking node asks again."""
@@ -359,12 +394,12 @@ class QuorumRegister:
         return {_ROWS + key: value for key, value in self._acceptor.rows.items()}
 
     def _send(self, sends: Iterable[tuple[str, AnyMotion]]) -> None:
-        linked = self._links.linked()
+        linked = self.links.linked()
         for member, motion in sends:
             if member == self._member:
                 self._take(member, motion)
             elif member in linked:
-                self._links.send(linked[member], motion)
+                self.links.send(linked[member], motion)
 
 
 _REASONS = {

@@ -7,6 +7,7 @@ Laws:
   moment and begin a new one, or crash; their client then repeats the same change through a new proposer.
 - Two worlds that no later step can tell apart are one: acceptors are exchanged for one another, votes that no
   proposer waits for are dropped, and a proposer takes its votes in the one step that completes them. So the search ends.
+- If the case says so, the second proposer goes on where the first one was when its value was chosen: with its lead.
 - A member answers a question of a member that has forgotten once; all else may come again.
 
 The number of a vote (`Term.votes`) is left out: it matters only for a directory that was set back within a term.
@@ -48,6 +49,7 @@ class Case(NamedTuple):
     restarts: int = 0  # Of acceptors.
     wipes: int = 0  # Of the first acceptor.
     crashes: int = 0  # Of proposers.
+    leads: bool = False  # Whether the first attempt of the second proposer has the lead that the first one won.
 
 
 class _Uncounted(Acceptor):
@@ -209,8 +211,13 @@ class _Search:
         if client.proposal.phase is Phase.CHOSEN:
             return
         if client.attempts < self._case.attempts[number]:
+            lead = None
+            if self._case.leads and number == 1 and not client.attempts:
+                lead = world.clients[0].proposal.lead
+                if lead is None:
+                    return
             proposal = _copied_proposal(client.proposal)
-            proposal.begin({})
+            proposal.begin({}, lead)
             asked = {(number, msgspec.msgpack.encode(motion)) for _, motion in proposal.messages()}
             floor = world.highest if client.floor < 0 else client.floor
             began = Client(self._same(proposal), client.attempts + 1, client.crashes, floor)
@@ -284,8 +291,9 @@ class _Search:
 
     def _same(self, proposal: Proposal) -> Proposal:
         terms = tuple(sorted(proposal._terms.items()))
-        ballots = proposal._ballots._proposer, proposal._ballots._counter
-        key = proposal.change, proposal.ballot, proposal.phase, proposal.value, terms, ballots
+        ballots = proposal._ballots.proposer, proposal._ballots._counter
+        lead = proposal.lead is not None, proposal._promise
+        key = proposal.change, proposal.ballot, proposal.phase, proposal.value, terms, ballots, lead
         assert not proposal._votes or proposal.phase in (Phase.CHOSEN, Phase.BEATEN)
         return self._proposals.setdefault(key, proposal)
 

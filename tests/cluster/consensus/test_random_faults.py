@@ -12,7 +12,7 @@ import pytest
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Ballots, Change, Electorate, Terms, Value, Verdict
 from shoal.cluster.consensus.motions import AnyMotion, Known, Vote
-from shoal.cluster.consensus.proposal import Phase, Proposal
+from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from simulation.judging.linearity import Operation, broken
 
@@ -51,6 +51,7 @@ class Member:
         )
         self.ballots = Ballots(random.randbytes(ID_BYTES))
         self.proposals: list[tuple[Proposal, Operation]] = []
+        self.lead: Lead | None = None
         self.save()
 
     def save(self) -> None:
@@ -73,6 +74,7 @@ class Cluster:
         self.messages: list[Message] = []
         self.operations: list[Operation] = []
         self.seen = 0
+        self.leads = 0  # Won so far.
         self.now = 0.0
 
     def run(self, *, faults: bool) -> None:
@@ -111,6 +113,8 @@ class Cluster:
             self.send(member, proposal.receive(message.source, message.motion))
             if proposal.phase is Phase.CHOSEN:
                 member.proposals.remove((proposal, operation))
+                member.lead = proposal.lead
+                self.leads += member.lead is not None
                 self.conclude(proposal, operation)
 
     def conclude(self, proposal: Proposal, operation: Operation) -> None:
@@ -149,7 +153,8 @@ class Cluster:
         operation = Operation(number, change.expected if change else -1, self.now)
         self.operations.append(operation)
         proposal = Proposal(KEY, change, electorate=self.electorate, ballots=member.ballots)
-        proposal.begin(member.acceptor.told)
+        lead, member.lead = member.lead, None
+        proposal.begin(member.acceptor.told, lead)
         member.proposals = [*member.proposals[-2:], (proposal, operation)]
         self.send(member, proposal.messages())
 
@@ -178,6 +183,7 @@ def test_what_clients_are_told_is_linearizable(seed: int) -> None:
     assert cluster.voting() == len(cluster.members)
     assert list(broken(cluster.operations)) == []
     assert any(operation.outcome == "made" for operation in cluster.operations[-50:])
+    assert cluster.leads
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -13,9 +14,11 @@ from shoal.cluster.leases.table import (
     HELD,
     OFFERED,
     OVER,
-    Candidate,
     Claim,
     Grant,
+    Group,
+    Handed,
+    HandOut,
     Held,
     LeaseName,
     NobodyWaits,
@@ -38,7 +41,7 @@ def claim(number: int, ttl_ms: int = TTL_MS) -> Claim:
 
 
 def turn(beat: int = 0, *, node: bytes = b"n", dead: bool = False, alone: bool = False, waiters_max: int = 4) -> Turn:
-    return Turn(node, bytes([beat]), lambda name, grant: dead, lambda name, grant: alone, waiters_max)
+    return Turn(node, bytes([beat]), lambda name, grant: dead, lambda name, grant: alone, waiters_max, 1 << 14)
 
 
 def held(table: Table, number: int, at: Turn) -> Grant:
@@ -269,6 +272,7 @@ class _World:
             lambda name, grant: seen.is_dead(name, grant, here),
             lambda name, grant: seen.is_alone(name, grant, here),
             3,
+            1 << 14,
         )
         wanted = Claim(bytes([number]) * 16, str(number), self.random.choice((2000, 3000)))
         kind = self.random.random()
@@ -297,12 +301,17 @@ class _World:
 MARK = worklist_mark("t", "w")
 
 
-def item(number: int, group: str = "", group_max: int = 0) -> Candidate:
-    return Candidate(bytes([number]) * 32, group, group_max)
+def item(number: int) -> bytes:
+    return bytes([number]) * 32
 
 
-def handed_out(table: Table, number: int, *candidates: Candidate) -> tuple[Candidate, Grant] | None:
-    return table.hand_out("s", MARK, candidates, claim(number), turn(number))
+def no_group(item: bytes) -> Group:
+    return Group()
+
+
+def handed_out(table: Table, number: int, *items: bytes, group_of: Callable[[bytes], Group] = no_group) -> Handed | None:
+    [found] = table.hand_out(HandOut("s", MARK, items, [claim(number)]), group_of, turn(number)).found
+    return found
 
 
 def test_each_claim_gets_the_first_item_that_nobody_has() -> None:
@@ -327,11 +336,16 @@ def test_a_repeated_claim_of_an_item_gets_the_same_item_although_an_earlier_one_
 
 def test_of_a_group_only_so_many_items_are_handed_out() -> None:
     table = Table()
-    items = [item(number, "g", 2) for number in (1, 2, 3)]
-    got = [handed_out(table, number, *items, item(4)) for number in (1, 2, 3)]
+    items = [item(number) for number in (1, 2, 3)]
+
+    def group_of(item: bytes) -> Group:
+        return Group("g", 2) if item in items else Group()
+
+    wanted = HandOut("s", MARK, [*items, item(4)], [claim(number) for number in (1, 2, 3)])
+    got = table.hand_out(wanted, group_of, turn(1)).found
     assert [each and each[0] for each in got] == [items[0], items[1], item(4)]
-    table.drop(item_name("s", MARK, items[0].item), 1, claim(1).token)
-    freed = handed_out(table, 5, *items)
+    table.drop(item_name("s", MARK, items[0]), 1, claim(1).token)
+    freed = handed_out(table, 5, *items, group_of=group_of)
     assert freed is not None
     assert freed[0] == items[0]
 
@@ -339,7 +353,7 @@ def test_of_a_group_only_so_many_items_are_handed_out() -> None:
 def test_a_claim_gets_a_longer_ttl_and_never_a_shorter_one() -> None:
     table = Table()
     handed_out(table, 1, item(1))
-    name = item_name("s", MARK, item(1).item)
+    name = item_name("s", MARK, item(1))
     for asked, got in ((2 * TTL_MS, 2 * TTL_MS), (TTL_MS, 2 * TTL_MS)):
         grant = table.renewed(name, 1, claim(1).token, turn(2), ttl_ms=asked)
         assert grant is not None
@@ -352,3 +366,27 @@ def test_all_claims_of_a_worklist_are_in_one_shard_and_are_no_leases_of_that_nam
     assert len(set(names)) == 5
     assert all(is_item(name) for name in names)
     assert not is_item(NAME)
+
+
+def test_claims_that_are_handed_out_together_get_what_they_would_get_one_after_another() -> None:
+    together, alone = Table(), Table()
+    items = [item(number) for number in range(5)]
+    handed_out(together, 9, items[1])
+    handed_out(alone, 9, items[1])
+    claims = [claim(number) for number in (1, 9, 2, 3, 4, 5)]
+    found = together.hand_out(HandOut("s", MARK, items, claims), no_group, turn(7)).found
+    one_by_one = [alone.hand_out(HandOut("s", MARK, items, [each]), no_group, turn(7)).found[0] for each in claims]
+    assert found == one_by_one
+    assert found[-1] is None
+    assert together.pack() == alone.pack()
+
+
+def test_no_more_claims_are_handed_out_than_there_is_room_for() -> None:
+    table = Table()
+    items = [item(number) for number in range(200)]
+    claims = [claim(number) for number in range(200)]
+    at = turn(1)._replace(bytes_max=4096)
+    outcome = table.hand_out(HandOut("s", MARK, items, claims), no_group, at)
+    assert outcome.is_full
+    assert 20 < sum(found is not None for found in outcome.found) == len(table.grants)
+    assert 3500 < len(table.pack()) <= 4096

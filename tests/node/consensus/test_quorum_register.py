@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.motions import Motion, Vote
+from shoal.cluster.consensus.motions import Accept, Motion, Vote
+from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
     InvalidName,
@@ -358,8 +359,51 @@ async def test_a_store_whose_disk_failed_says_so_and_that_nothing_was_written() 
     storage.fail_next("write")
     node.register._config = msgspec.structs.replace(node.register._config, quorum_timeout_s=0.3)
     with pytest.raises(NoQuorum, match=r"cannot write to its disk\. Nothing was written"):
-        await node.register.change("k", 1, b"two")
+        await node.register.change("other", 0, b"two")
     await node.stop()
+
+
+async def test_a_second_change_of_one_node_asks_each_member_once() -> None:
+    async with fleet() as nodes:
+        register = nodes["a"].node.register
+        await voting(nodes)
+        await register.change("k", 0, b"one")
+        sent: list[Message] = []
+        links = register.links
+
+        def send(node: bytes, message: Message) -> None:
+            sent.append(message)
+            links.send(node, message)
+
+        register.links = links._replace(send=send)
+        assert await register.change("k", 1, b"two") == (2, b"two")
+        assert [type(motion) for motion in sent] == [Accept, Accept]
+        assert await nodes["b"].node.register.change("k", 2, b"three") == (3, b"three")
+        assert await register.change("k", 3, b"four") == (4, b"four")  # Another proposer has been here.
+
+
+async def test_a_change_while_no_majority_is_linked_is_not_made() -> None:
+    """Although the last one left a lead: a change that goes without a `Prepare` may be made later."""
+    async with fleet() as nodes:
+        register = nodes["a"].node.register
+        await voting(nodes)
+        await register.change("k", 0, b"one")
+        await nodes.isolate("a")
+        with impatient(nodes["a"]), pytest.raises(NoQuorum, match="Nothing was written"):
+            await register.change("k", 1, b"two")
+
+
+async def test_a_node_knows_which_other_one_used_a_key_last() -> None:
+    async with fleet() as nodes:
+        a, b = nodes["a"].node, nodes["b"].node
+        await voting(nodes)
+        await b.register.change("k", 0, b"one")
+        async with asyncio.timeout(30):
+            while a.register.proposer_of("k") != nodes["b"].replicator.identity().node:
+                await asyncio.sleep(0.002)
+        assert b.register.proposer_of("k") is None
+        await a.register.change("k", 1, b"two")
+        assert a.register.proposer_of("k") is None
 
 
 async def test_an_operation_that_never_had_its_turn_wrote_nothing() -> None:
