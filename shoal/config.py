@@ -41,7 +41,7 @@ class Config(Struct, frozen=True, kw_only=True):
     quorum_register_keys_max: int = 64  # Keys of the quorum register, which every member holds in memory.
     quorum_register_value_bytes_max: int = 16 * KiB  # The content of one of them.
     quorum_register_requests_max: int = 64  # Its operations in progress on one node; beyond this: Overloaded.
-    quorum_register_retry_s: float = 0.1  # Until its messages are sent again; the pause between two attempts begins with it.
+    quorum_register_retry_s: float = 0.1  # Until its messages are sent again; at most the first pause between two attempts.
     quorum_register_hello_s: float = 5.0  # Between two reports of a voter to its peers, once the register is used.
     quorum_register_found_s: float = 10.0  # How long all members must be linked until the register is founded unasked.
     members_tell_s: float = 1.0  # Between two reports of how far a node is with a change of the members.
@@ -52,6 +52,7 @@ class Config(Struct, frozen=True, kw_only=True):
     lease_drift_max: float = 0.01  # By which share of the time clocks run too fast or too slow; below 0.5, the same everywhere.
     lease_offer_s: float = 5.0  # A lease that is granted to one that waits, and is not taken for this long, goes to the next.
     lease_poll_s: float = 10.0  # For one request that waits for a lease; the client sends it again.
+    lease_forward_s: float = 0.5  # How long a node waits for the one that decides on its claims. Then it decides itself.
     lease_gather_s: float = 0.5  # Renewals wait for others to be stored with them, at most a tenth of their ttl.
     crew_agents_max: int = 512  # Agents of one crew, each with a lease; see lease_shards.
     crew_machines_max: int = 64  # Machines that run one crew, each with a lease.

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.leases.handouts import Handouts
 from shoal.node.leases.leases import Leases
 from shoal.node.peers.replicator import Replicator
 from shoal.node.replicas import Alone, SingleNode
@@ -105,6 +107,9 @@ class Node:
             config=config,
             is_fresh=is_embedded and self.replicator is None,
         )
+        self._handouts = Handouts(self.leases, self.register, environment=environment, config=config)
+        if self.replicator is not None:
+            self.replicator.handlers |= {Wishes: self._handouts.heard, Granted: self._handouts.heard}
         self.service = Service(
             self._database,
             storage=storage,
@@ -115,6 +120,7 @@ class Node:
             company=Alone(alone) if self.replicator is None else self.replicator.memberships,
             presences=presences,
             leases=self.leases,
+            handouts=self._handouts,
             environment=environment,
             config=config,
         )
@@ -176,6 +182,7 @@ class Node:
             await self._database.indexer.stop()
             await self._database.statuses.stop()
             await self._database.compactor.stop()
+            await self._handouts.close()
             await self.leases.close()
             await self.service.close()
             marker = self._incarnation.closing()

@@ -43,6 +43,7 @@ from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
 from shoal.node.leases.alone import Alone
 from shoal.node.leases.claims import is_under_claim
+from shoal.node.leases.handouts import Handouts
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.requests import LeaseRequests
 from shoal.node.peers.rights import Rights
@@ -101,6 +102,7 @@ class Service:
         company: Company,
         presences: Presences,
         leases: Leases,
+        handouts: Handouts,
         environment: Environment,
         config: Config,
     ) -> None:
@@ -117,6 +119,7 @@ class Service:
         )
         self._holding = LeaseRequests(
             leases,
+            handouts,
             database,
             replicas=replicas,
             write=self._write,
@@ -124,7 +127,7 @@ class Service:
             environment=environment,
             config=config,
         )
-        self._alone = Alone(leases, replicas=replicas, write=self._write, environment=environment, config=config)
+        self._alone = Alone(leases, handouts, replicas=replicas, write=self._write, environment=environment, config=config)
         answers = {
             **self._holding.answers,
             **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,

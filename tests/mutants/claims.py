@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from shoal.cluster.leases.table import Candidate, Claim, Grant, Table, Turn
+from shoal.cluster.leases.table import Group, HandedOut, HandOut, Table, Turn
 from shoal.crdt.thread import queue
 from shoal.crdt.thread.queue import RankedEntry
 from shoal.node.handler import WriteContext
@@ -45,13 +45,12 @@ def a_completion_is_acknowledged_without_copies(patch: pytest.MonkeyPatch) -> No
 def an_item_is_handed_out_again_while_it_is_claimed(patch: pytest.MonkeyPatch) -> None:
     sound = Table.hand_out
 
-    def hand_out(
-        self: Table, space: str, mark: str, candidates: Iterable[Candidate], claim: Claim, turn: Turn
-    ) -> tuple[Candidate, Grant] | None:
+    def hand_out(self: Table, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Turn) -> HandedOut:
+        tokens = {claim.token for claim in wanted.claims}
         for name, grant in list(self.grants.items()):
-            if name.name.startswith(mark) and not grant.is_of(claim.token) and grant.via != turn.node:
+            if name.name.startswith(wanted.mark) and grant.claim.token not in tokens and grant.via != turn.node:
                 del self.grants[name]
-        return sound(self, space, mark, candidates, claim, turn)
+        return sound(self, wanted, group_of, turn)
 
     patch.setattr(Table, "hand_out", hand_out)
 

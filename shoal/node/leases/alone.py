@@ -21,10 +21,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from shoal import values
-from shoal.cluster.leases.table import Candidate, Claim, LeaseName, worklist_mark
+from shoal.cluster.leases.table import Claim, Group, LeaseName, worklist_mark
 from shoal.config import Config
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, ShoalError, Unavailable
 from shoal.node.environment import Environment
+from shoal.node.leases.handouts import Handouts, Worklist
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.terms import TOKEN_BYTES, item_of, register_term
 from shoal.node.replicas import Replicas
@@ -62,8 +63,18 @@ class Answer(Protocol):
 class Alone:
     """`answers` serves the requests."""
 
-    def __init__(self, leases: Leases, *, replicas: Replicas, write: Write, environment: Environment, config: Config) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        handouts: Handouts,
+        *,
+        replicas: Replicas,
+        write: Write,
+        environment: Environment,
+        config: Config,
+    ) -> None:
         self._leases = leases
+        self._handouts = handouts
         self._replicas = replicas
         self._write = write
         self._environment = environment
@@ -167,13 +178,13 @@ class Alone:
                 yield term
             finally:
                 renewals.end()
-                self._later(partial(self._leases.drop, term, gather_s=_GATHER_S))
+                self._handouts.end(term, gather_s=_GATHER_S)
         finally:
             lock.release()
 
     async def _granted(self, wanted: Term) -> Term:
-        mark = worklist_mark(wanted.lease, wanted.worklist)
-        candidate = Candidate(bytes.fromhex(wanted.item))
+        mark, item = worklist_mark(wanted.lease, wanted.worklist), bytes.fromhex(wanted.item)
+        worklist = Worklist(wanted.space, mark, lambda: (item,), lambda item: Group())
         token = self._environment.entropy(TOKEN_BYTES)
         claim = Claim(token, "", int(1000 * self._config.compare_ttl_s))
         ends_at = self._environment.uptime() + self._config.quorum_timeout_s
@@ -181,7 +192,7 @@ class Alone:
             while True:
                 left_s = ends_at - self._environment.uptime()
                 try:
-                    found = await self._leases.hand_out(wanted.space, mark, lambda: (candidate,), claim)
+                    found = await self._handouts.hand_out(worklist, claim)
                 except OutcomeUnknown as error:
                     if left_s <= _LOOK_S:
                         raise NoQuorum(
@@ -190,11 +201,11 @@ class Alone:
                         ) from None
                     continue  # If it was granted, the claim finds that.
                 if found is not None:
-                    return msgspec.structs.replace(wanted, fence=found[1].fence, token=token.hex())
+                    return msgspec.structs.replace(wanted, fence=found.grant.fence, token=token.hex())
                 if left_s <= 0:
                     raise self._busy(wanted)
-                free_s = self._leases.waits_s(wanted.space, mark, (candidate,)) or _LOOK_S
-                await self._leases.stirred(wanted.space, mark, min(left_s, free_s, _LOOK_S))
+                free_s = self._handouts.waits_s(worklist) or _LOOK_S
+                await self._handouts.stirred(worklist, min(left_s, free_s, _LOOK_S))
         except BaseException:
             self._later(partial(self._leases.withdraw, wanted.space, mark, token))
             raise

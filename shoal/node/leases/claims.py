@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from shoal.cluster.leases.table import Candidate, Claim, worklist_mark
+from shoal.cluster.leases.table import Claim, Group, worklist_mark
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.thread import queue
@@ -26,6 +26,8 @@ from shoal.errors import LeaseLost, ShoalError, SlowConsumer
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
+from shoal.node.leases.attempts import Attempts, Write
+from shoal.node.leases.handouts import Handouts, Worklist
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.terms import TOKEN_BYTES, UNDER_CLAIM, check_holder, check_token, term_of
 from shoal.node.leases.tries import finished
@@ -35,8 +37,6 @@ from shoal.node.thread.queues import check_names
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
-    AnyReply,
-    AttemptBegun,
     BeginAttempt,
     ClaimExtended,
     ClaimItem,
@@ -57,7 +57,6 @@ _GONE_MAX = 16  # Entries that turn out to be gone, one after another, until a r
 _CROWDED_S = 1.0  # How long a claim waits if its group is full: the register does not say until when.
 
 Watching = Callable[[Watch, Bookmark], AbstractAsyncContextManager[AsyncIterator[Push]]]
-Begin = Callable[[BeginAttempt, Bookmark], Awaitable[AnyReply]]
 
 
 class Claims:
@@ -66,19 +65,21 @@ class Claims:
     def __init__(
         self,
         leases: Leases,
+        handouts: Handouts,
         database: Database,
         *,
         replicas: Replicas,
         watch: Watching,
-        begin: Begin,
+        begin: Write,
         environment: Environment,
         config: Config,
     ) -> None:
         self._leases = leases
+        self._handouts = handouts
         self._database = database
         self._replicas = replicas
         self._watch = watch
-        self._begin = begin
+        self._attempts = Attempts(begin)
         self._environment = environment
         self._config = config
         self._tasks: set[asyncio.Task[None]] = set()  # Of claims that end; bounded as the writes are.
@@ -89,15 +90,10 @@ class Claims:
         self._leases.check_ttl(request.ttl)
         check_holder(request.holder)
         token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
-        mark = worklist_mark(request.thread, request.worklist)
-        try:
-            return await self._claimed(request, mark, Claim(token, request.holder, request.ttl), bookmark)
-        except asyncio.CancelledError:
-            self._later(partial(self._leases.withdraw, request.space, mark, token))
-            raise
+        return await self._claimed(request, Claim(token, request.holder, request.ttl), bookmark)
 
-    async def _claimed(self, request: ClaimItem, mark: str, claim: Claim, bookmark: Bookmark) -> ItemClaimed:
-        token = claim.token
+    async def _claimed(self, request: ClaimItem, claim: Claim, bookmark: Bookmark) -> ItemClaimed:
+        token, worklist = claim.token, self._worklist(request)
         waits_s = min(request.wait / 1000, self._config.lease_poll_s)
         ends_at = self._environment.uptime() + waits_s
         watch = Watch(request.space, kind="thread", prefix=request.thread)
@@ -108,32 +104,29 @@ class Claims:
         async with self._watch(watch, Bookmark()) if waits_s else nullcontext() as pushes:
             while True:
                 for _ in range(_GONE_MAX):
-                    free_s = self._leases.waits_s(request.space, mark, self._candidates(request))
-                    if free_s is None or (free_s and asked):
+                    if asked and self._handouts.waits_s(worklist) != 0:
                         break  # Later hints say what has changed since the register was asked.
                     asked = True
-                    found = await self._leases.hand_out(request.space, mark, lambda: self._candidates(request), claim)
+                    found = await self._handouts.hand_out(worklist, claim)
                     if found is None:
                         break
-                    candidate, grant = found
-                    claimed = await self._begun(request, candidate.item.hex(), grant.fence, token.hex(), bookmark)
+                    claimed = await self._begun(request, found.item.hex(), found.grant.fence, token.hex(), bookmark)
                     if claimed is not None:
                         return claimed
                 left_s = ends_at - self._environment.uptime()
-                if left_s <= 0 or not await self._changed(request, mark, pushes, left_s):
+                if left_s <= 0 or not await self._changed(request, worklist, pushes, left_s):
                     return ItemClaimed(claimed=False, token=token.hex())
 
     async def _begun(self, request: ClaimItem, id: str, fence: int, token: str, bookmark: Bookmark) -> ItemClaimed | None:
         term = Term(request.space, request.thread, False, fence, token, request.worklist, id)
         begin = BeginAttempt(request.space, request.thread, request.worklist, id, fence, token, request.holder)
         try:
-            begun = await self._begin(begin, bookmark)
+            begun = await self._attempts.begin(begin, bookmark)
         except LeaseLost:
             return None  # It took too long.
-        except ShoalError:
+        except (ShoalError, asyncio.CancelledError):
             self._later(partial(self._leases.give_back, term))
             raise
-        assert isinstance(begun, AttemptBegun)
         if not begun.attempt:
             await self._leases.give_back(term)
             return None
@@ -145,25 +138,30 @@ class Claims:
             self._leases.check_ttl(request.ttl)
         return ClaimExtended(await self._leases.extended(term_of(request), request.ttl))
 
-    def _candidates(self, request: ClaimItem) -> Iterator[Candidate]:
-        """The entries that may be handed out now, as this node knows them, in order."""
-        rows = self._database.document(Target(Kind.THREAD, request.space, request.thread)).rows
-        for id in queue.ready(rows, request.worklist, self._environment.now_ms()):
-            found = queue.entry(rows, request.worklist, id)
-            if found is not None:
-                yield Candidate(id, found.plan.group, found.plan.group_max)
+    def _worklist(self, request: ClaimItem) -> Worklist:
+        """The worklist, and the entries that may be handed out, in order, as this node knows them when it is asked."""
+        target = Target(Kind.THREAD, request.space, request.thread)
 
-    async def _changed(self, request: ClaimItem, mark: str, pushes: Any, left_s: float) -> bool:
+        def items() -> Iterator[bytes]:
+            return queue.ready(self._database.document(target).rows, request.worklist, self._environment.now_ms())
+
+        def group_of(id: bytes) -> Group:
+            entry = queue.entry(self._database.document(target).rows, request.worklist, id)
+            return Group() if entry is None else Group(entry.plan.group, entry.plan.group_max)
+
+        return Worklist(request.space, worklist_mark(request.thread, request.worklist), items, group_of)
+
+    async def _changed(self, request: ClaimItem, worklist: Worklist, pushes: Any, left_s: float) -> bool:
         """Wait until there may be something to hand out. Returns False if this node cannot tell any more."""
         now_ms = self._environment.now_ms()
         rows = self._database.document(Target(Kind.THREAD, request.space, request.thread)).rows
         at_ms = queue.next_ready_ms(rows, request.worklist, now_ms)
-        dead_s = self._leases.waits_s(request.space, mark, self._candidates(request))
+        dead_s = self._handouts.waits_s(worklist)
         if at_ms is not None:
             left_s = min(left_s, max(at_ms - now_ms, 1) / 1000)
         if dead_s is not None:
             left_s = min(left_s, dead_s or _CROWDED_S)
-        stirred = asyncio.ensure_future(self._leases.stirred(request.space, mark, left_s))
+        stirred = asyncio.ensure_future(self._handouts.stirred(worklist, left_s))
         pushed: asyncio.Future[Push] = asyncio.ensure_future(anext(pushes))
         try:
             await asyncio.wait((stirred, pushed), return_when=asyncio.FIRST_COMPLETED)
@@ -203,12 +201,13 @@ class Claims:
         """These writes are acknowledged: end the claims of entries that are completed or given back."""
         for write in writes:
             if isinstance(write, CompleteItem):
-                self._later(partial(self._leases.drop, term_of(write)))
+                self._handouts.end(term_of(write))
             elif isinstance(write, FailItem):
                 self._later(partial(self._leases.give_back, term_of(write)))
 
     async def close(self) -> None:
         """End the work that is under way."""
+        await self._attempts.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shoal.cluster.leases import table
-from shoal.cluster.leases.table import Candidate, Claim, Grant, LeaseName
+from shoal.cluster.leases.table import Claim, Grant, LeaseName
 from shoal.cluster.leases.timing import holds_s
 from shoal.config import Config
 from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
@@ -81,12 +81,12 @@ class Leases:
         check_holder(request.holder)
         token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
         claim = Claim(token, request.holder, request.ttl)
-        shard = self._shard(name)
+        shard = self.shard_of(name)
         ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
         while True:
             decided = await self._claimed(shard, name, claim, waits=request.wait > 0)
             if decided.outcome is not None:
-                self._know(name, decided.outcome, decided.sent_s)
+                self.know(name, decided.outcome, decided.sent_s)
                 return LeaseGranted(granted=True, fence=decided.outcome.fence, token=token.hex(), holder=request.holder)
             grant = await self._waited(shard, name, claim, ends_at)
             if grant is not None:
@@ -97,7 +97,7 @@ class Leases:
         by_shard: dict[Shard, list[tuple[int, LeaseName, Term, bytes]]] = {}
         for nth, term in enumerate(terms):
             name = self._of(term)
-            by_shard.setdefault(self._shard(name), []).append((nth, name, term, check_token(term.token)))
+            by_shard.setdefault(self.shard_of(name), []).append((nth, name, term, check_token(term.token)))
         lost: list[int] = []
         unknown: list[int] = []
 
@@ -117,7 +117,7 @@ class Leases:
                     self._forget(name, term.fence)
                     lost.append(nth)
                 else:
-                    self._know(name, grant, decided.sent_s)
+                    self.know(name, grant, decided.sent_s)
 
         await asyncio.gather(*(renew(shard, asked) for shard, asked in by_shard.items()))
         return LeasesRenewed(sorted(lost), sorted(unknown))
@@ -150,15 +150,15 @@ class Leases:
         check_holder(request.to)
         token = check_token(request.token)
         before = self._ending.get(name, 0)
-        kept = self._known.pop(name, None)
-        self._end(name, request.fence)
+        kept = self._known.get(name)
+        self.end(name, request.fence)
 
         def decide(leases: table.Table, turn: table.Turn) -> bool:
             leases.withdraw(name, token)
             return leases.release(name, request.fence, token, turn, to=request.to)
 
         try:
-            return (await self._shard(name).decide(decide)).outcome
+            return (await self.shard_of(name).decide(decide)).outcome
         except table.NobodyWaits as nobody:
             self._ending[name] = before
             if kept is not None:
@@ -171,7 +171,7 @@ class Leases:
     async def read(self, request: ReadLease) -> LeaseState:
         """Who holds a lease; with a `wait`, once that is not what the caller knows any more."""
         name = self._named(request.space, request.lease, is_thread=request.thread)
-        shard = self._shard(name)
+        shard = self.shard_of(name)
         ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
         while True:
             state = self._state(name, shard, (await shard.read()).grants.get(name))
@@ -192,57 +192,6 @@ class Leases:
 
     # ── claims of items ───────────────────────────────────────────────────────
 
-    async def hand_out(
-        self, space: str, mark: str, candidates: Callable[[], Iterable[Candidate]], claim: Claim
-    ) -> tuple[Candidate, Grant] | None:
-        """Grant the claim of the first candidate of a worklist that nobody has; None: there is none.
-
-        Raises:
-            Overloaded: there is no room for another claim.
-            NoQuorum, OutcomeUnknown: as the quorum register.
-        """
-        name = table.item_name(space, mark, b"")
-        shard = self._shard(name)
-
-        def decide(leases: table.Table, turn: table.Turn) -> tuple[Candidate, Grant] | None:
-            return leases.hand_out(space, mark, candidates(), claim, turn)
-
-        decided = await shard.decide(decide)
-        if decided.outcome is not None:
-            candidate, grant = decided.outcome
-            self._know(table.item_name(space, mark, candidate.item), grant, decided.sent_s)
-        return decided.outcome
-
-    def waits_s(self, space: str, mark: str, candidates: Iterable[Candidate]) -> float | None:
-        """How long until a candidate may be free, as far as this node was told: 0 if one is, None if there is none."""
-        shard = self._shard(table.item_name(space, mark, b""))
-        leases = shard.glimpse()
-        found: float | None = None
-        for candidate in candidates:
-            name = table.item_name(space, mark, candidate.item)
-            grant = None if leases is None else leases.grants.get(name)
-            left_s = 0.0 if grant is None else max(0.0, shard.remaining_s(name, grant))
-            found = left_s if found is None else min(found, left_s)
-            if not found:
-                break
-        return found
-
-    async def stirred(self, space: str, mark: str, timeout_s: float) -> None:
-        """Return when claims of a worklist may have changed, or after this time."""
-        await self._shard(table.item_name(space, mark, b"")).stirred(timeout_s)
-
-    async def drop(self, term: Term, *, gather_s: float | None = None) -> None:
-        """End a claim under which there is nothing left to do. It may wait `gather_s` to be stored with the next one.
-
-        Raises:
-            NoQuorum, OutcomeUnknown: as the quorum register.
-        """
-        name, token = item_of(term), check_token(term.token)
-        self._known.pop(name, None)
-        self._end(name, term.fence)
-        gather_s = self._config.lease_gather_s if gather_s is None else gather_s
-        await self._shard(name).decide(lambda leases, turn: leases.drop(name, term.fence, token), gather_s=gather_s)
-
     async def withdraw(self, space: str, mark: str, token: bytes) -> None:
         """Release whatever this claim of a worklist's items has got.
 
@@ -251,9 +200,8 @@ class Leases:
         """
         for name, known in list(self._known.items()):
             if name.space == space and name.name.startswith(mark) and known.token == token:
-                del self._known[name]
-                self._end(name, known.fence)
-        shard = self._shard(table.item_name(space, mark, b""))
+                self.end(name, known.fence)
+        shard = self.shard_of(table.item_name(space, mark, b""))
         await shard.decide(lambda leases, turn: leases.take_back(space, mark, token, turn))
 
     async def give_back(self, term: Term) -> None:
@@ -262,10 +210,17 @@ class Leases:
         Raises:
             NoQuorum, OutcomeUnknown: as the quorum register.
         """
-        name, token = item_of(term), check_token(term.token)
-        self._known.pop(name, None)
-        self._end(name, term.fence)
-        await self._shard(name).decide(lambda leases, turn: leases.release(name, term.fence, token, turn))
+        await self.let_go(item_of(term), term.fence, check_token(term.token))
+
+    async def let_go(self, name: LeaseName, fence: int, token: bytes) -> None:
+        """As `give_back`."""
+        self.end(name, fence)
+        await self.shard_of(name).decide(lambda leases, turn: leases.release(name, fence, token, turn))
+
+    def knows(self, name: LeaseName, fence: int) -> bool:
+        """Whether this node accepts, or has accepted, writes of this term or a later one."""
+        known = self._known.get(name)
+        return (known is not None and known.fence >= fence) or self._ending.get(name, 0) >= fence
 
     # ── writes under a lease ──────────────────────────────────────────────────
 
@@ -298,7 +253,7 @@ class Leases:
         Raises:
             NoQuorum, OutcomeUnknown: that cannot be known.
         """
-        shard = self._shard(name)
+        shard = self.shard_of(name)
         decided = await shard.decide(lambda leases, turn: leases.grants.get(name))
         return self._state(name, shard, decided.outcome)
 
@@ -337,7 +292,7 @@ class Leases:
             await shard.stirred(min(remaining_s, ends_at - now))
 
     async def _renewed(self, name: LeaseName, fence: int, token: bytes, ttl_ms: int = 0) -> Grant:
-        shard = self._shard(name)
+        shard = self.shard_of(name)
 
         def decide(leases: table.Table, turn: table.Turn) -> tuple[Grant | None, Grant | None]:
             return leases.renewed(name, fence, token, turn, ttl_ms=ttl_ms), leases.grants.get(name)
@@ -347,7 +302,7 @@ class Leases:
         if grant is None:
             self._forget(name, fence)
             raise lost(name, fence, present)
-        self._know(name, grant, decided.sent_s)
+        self.know(name, grant, decided.sent_s)
         return grant
 
     def _gather_s(self, name: LeaseName) -> float:
@@ -374,7 +329,8 @@ class Leases:
                 return
             await shard.stirred(min(remaining_s, ends_at - now))
 
-    def _know(self, name: LeaseName, grant: Grant, sent_s: float) -> None:
+    def know(self, name: LeaseName, grant: Grant, sent_s: float) -> None:
+        """Accept writes of this term; its grant or renewal was sent then, and is stored."""
         until_s = sent_s + holds_s(grant.claim.ttl_ms, self._config.lease_drift_max)
         known = self._known.get(name)
         if self._ending.get(name, 0) >= grant.fence:
@@ -387,8 +343,9 @@ class Leases:
             self._known = {name: known for name, known in self._known.items() if known.until_s > now}
             self._known_max = max(64, 2 * len(self._known))
 
-    def _end(self, name: LeaseName, fence: int) -> None:
+    def end(self, name: LeaseName, fence: int) -> None:
         """From now on this node accepts no write of this term, also if a renewal of it is on its way."""
+        self._known.pop(name, None)
         self._ending.pop(name, None)
         self._ending[name] = fence
         if len(self._ending) > _ENDING_MAX:
@@ -396,7 +353,12 @@ class Leases:
 
     # ── names, states and errors ──────────────────────────────────────────────
 
-    def _shard(self, name: LeaseName) -> Shard:
+    def shard_at(self, key: str) -> Shard | None:
+        """The shard under this key, if it is one's."""
+        return self._by_key.get(key)
+
+    def shard_of(self, name: LeaseName) -> Shard:
+        """The shard of a lease."""
         return self._shards[zlib.crc32(table.shard_key(name)) % len(self._shards)]
 
     def _proposed(self, key: str, content: bytes) -> None:

@@ -24,6 +24,7 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
 from shoal.node.leases.claims import Claims, Watching
+from shoal.node.leases.handouts import Handouts
 from shoal.node.leases.leases import Leases
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -83,6 +84,7 @@ class LeaseRequests:
     def __init__(
         self,
         leases: Leases,
+        handouts: Handouts,
         database: Database,
         *,
         replicas: Replicas,
@@ -93,6 +95,7 @@ class LeaseRequests:
     ) -> None:
         self.claims = Claims(
             leases,
+            handouts,
             database,
             replicas=replicas,
             watch=watch,

@@ -51,7 +51,7 @@ class Shard:
     ) -> None:
         """`is_fresh`: nobody can still hold what was granted before this process started."""
         self._register = register
-        self._key = key
+        self.key = key
         self._node = node
         self._environment = environment
         self._config = config
@@ -103,10 +103,9 @@ class Shard:
 
     def proposed(self, content: bytes) -> None:
         """Somebody proposed a content: those who watch look at it."""
-        if self._watchers:
-            self._passed = content
-            for stirred in self._watchers:
-                stirred.set()
+        self._passed = content
+        for stirred in self._watchers:
+            stirred.set()
 
     async def stirred(self, timeout_s: float) -> None:
         """Return when somebody proposes a content, or after this time."""
@@ -169,18 +168,18 @@ class Shard:
                 return self._tell(batch, outcomes, sent_s)
             await asyncio.sleep(_PAUSE_S * (nth + 1) * self._environment.entropy(1)[0] / 255)
         raise Overloaded(
-            f"other nodes changed {self._key} {_ATTEMPTS_MAX} times meanwhile. Nothing was written. Try again later.",
+            f"other nodes changed {self.key} {_ATTEMPTS_MAX} times meanwhile. Nothing was written. Try again later.",
             retry_after_s=self._config.quorum_register_retry_s,
         )
 
     async def _read(self) -> Table:
         asked = self._asked
-        return self._seen(await self._register.read(self._key), since=asked)
+        return self._seen(await self._register.read(self.key), since=asked)
 
     async def _exchange(self, known: Versioned, content: bytes) -> tuple[bool, Versioned]:
         id = self._environment.entropy(ID_BYTES)
         try:
-            return await self._register.exchange(self._key, known.version, content, id=id)
+            return await self._register.exchange(self.key, known.version, content, id=id)
         except ShoalError:
             self._known = None
             raise
@@ -195,6 +194,7 @@ class Shard:
             lambda name, grant: sightings.is_dead(name, grant, now),
             lambda name, grant: sightings.is_alone(name, grant, now),
             self._config.lease_waiters_max,
+            self._config.quorum_register_value_bytes_max,
         )
         table = Table.unpack(known.content)
         table.tidy(turn)
@@ -208,7 +208,7 @@ class Shard:
             if _grew(before, table.grants) and len(table.pack()) > self._config.quorum_register_value_bytes_max:
                 table.last, table.grants = last, before
                 outcome = Overloaded(
-                    f"there is no room for another lease in {self._key} (quorum_register_value_bytes_max). "
+                    f"there is no room for another lease in {self.key} (quorum_register_value_bytes_max). "
                     "Nothing was written. Try again when other leases have ended.",
                     retry_after_s=self._config.lease_poll_s,
                 )

@@ -4,6 +4,7 @@ Laws:
 - Copies are counted over the lists of the present epoch, by what each owner reports that it holds
   durably; this node counts once its own fsync is done. A learner does not count
   (`shoal.cluster.learning`), and while this node is one, nothing becomes stable.
+- Those that ask a quorum at the same time share one question, which is sent after they asked.
 - Every wait is bounded. The error then says what is missing and who has acknowledged.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -30,6 +31,8 @@ from shoal.node.replicas import Repairs
 from shoal.node.target import Target
 from shoal.node.verification.majority import Owners
 from shoal.protocol.requests import ClusterView, Durability
+
+_PATIENCE_S = 0.05  # The next shared run begins then, even if the last one still waits for what may never come.
 
 
 class _Waiter:
@@ -62,6 +65,48 @@ class _Waiter:
         self._ended(self.condition())
 
 
+class _Run:
+    """One run, and how many wait for it."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
+class Sharing:
+    """`work` is run once for all that ask before it begins; those that ask while it is under way share the next run."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._last: _Run | None = None  # Under way, or done.
+        self._next: _Run | None = None  # Not begun.
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return self._next is None and (self._last is None or self._last.task.done())
+
+    async def run(self) -> None:
+        """Return once the work was done; it raises what the work raises. It is cancelled if nobody waits for it any more."""
+        run = self._next
+        if run is None:
+            run = self._next = _Run(asyncio.get_running_loop().create_task(self._begin(self._last)))
+        run.waiting += 1
+        try:
+            await asyncio.shield(run.task)
+        finally:
+            run.waiting -= 1
+            if not run.waiting and not run.task.done():
+                run.task.cancel()
+                if self._next is run:
+                    self._next = None
+
+    async def _begin(self, before: _Run | None) -> None:
+        await (asyncio.sleep(0) if before is None else asyncio.wait((before.task,), timeout=_PATIENCE_S))
+        self._last, self._next = self._next, None
+        await self._work()
+
+
 class Quorum:
     """The `Replicas` of a cluster. `hurry` asks all peers what they hold of a partition, and returns the question's number."""
 
@@ -90,6 +135,7 @@ class Quorum:
         self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
         self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)
         self._asking: defaultdict[int, list[_Waiter]] = defaultdict(list)
+        self._sharing: dict[tuple[int, Durability], Sharing] = {}  # Of questions to a quorum; idle ones leave it.
         self._linking: list[_Waiter] = []
 
     @property
@@ -174,7 +220,21 @@ class Quorum:
         return self.members.size
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
-        """See `Replicas.catch_up`. Any two majorities share a node, so one of these knows what another acknowledged."""
+        """See `Replicas.catch_up`. Any two majorities share a node, so one of these knows what another acknowledged.
+
+        Those that ask while a question is on its way share the next one.
+        """
+        place = partition, durability
+        sharing = self._sharing.get(place)
+        if sharing is None:
+            sharing = self._sharing[place] = Sharing(partial(self._catch_up, partition, durability))
+        try:
+            await sharing.run()
+        finally:
+            if sharing.is_idle and self._sharing.get(place) is sharing:
+                del self._sharing[place]
+
+    async def _catch_up(self, partition: int, durability: Durability) -> None:
         await self.reachable(durability)
         question = self._hurry(partition)
         timeout_s = self._config.quorum_timeout_s

@@ -3,7 +3,7 @@
 Laws:
 - An operation is given to the protocol once its group commit is done: pushed if it
   was issued here, acknowledged if a peer sent it.
-- Each kind of message has one handler, which the part that it belongs to provides (`_handlers`).
+- Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
 - A peer's operations are applied in steps, one write each, and other tasks get their turns
   between them: longer ones while a request waits for the disk. The next message of a link is
@@ -220,7 +220,7 @@ class Replicator:
             environment=environment,
             config=config,
         )
-        self._handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
+        self.handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             Rows: self._compared,
             Objects: self._compared,
             **self.scrubber.majority.handlers,
@@ -353,7 +353,7 @@ class Replicator:
         if not is_heard:
             return
         self._mender.heard(peer.node)
-        handler = self._handlers.get(type(decoded))
+        handler = self.handlers.get(type(decoded))
         if handler is not None:
             handler(peer.node, decoded)
         elif isinstance(decoded, Push):

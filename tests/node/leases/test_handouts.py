@@ -1,0 +1,215 @@
+"""Claims of items that are decided together: at one node, and by one node for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from shoal.cluster.consensus.motions import Accept
+from shoal.cluster.leases.wishes import Granted, Wishes
+from shoal.cluster.messages import Message
+from shoal.protocol.requests import (
+    ClaimItem,
+    CompleteItem,
+    Enqueue,
+    ExtendClaim,
+    ItemClaimed,
+    QueueItem,
+)
+from shoal.testing.loop import run
+from simulation.world.fleet import Fleet
+
+TTL_MS = 60_000
+
+
+def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Fleet("abc", quorum_timeout_s=5.0, quorum_register_retry_s=0.05, **settings) as nodes:
+            await work(nodes)
+
+    run(main())
+
+
+async def put(nodes: Fleet, count: int) -> None:
+    items = [QueueItem(f"{number:03}", b"\x01") for number in range(count)]
+    await nodes["a"].node.session().call(Enqueue("s", "t", "pages", items), durability="all")
+
+
+async def claim(nodes: Fleet, name: str, number: int = 0, *, wait: int = 0) -> ItemClaimed:
+    token = f"{number:032x}" if number else ""
+    return await nodes[name].node.session().call(ClaimItem("s", "t", "pages", TTL_MS, f"worker {number}", token, wait))
+
+
+async def complete(nodes: Fleet, name: str, claimed: ItemClaimed) -> None:
+    request = CompleteItem("s", "t", "pages", claimed.id, claimed.fence, claimed.token, b"\x01", "")
+    await nodes[name].node.session().call(request)
+
+
+class Wire:
+    """What a node sends to its peers about keys of the register; `lost` says what is lost."""
+
+    def __init__(self, nodes: Fleet, name: str, *, lost: Callable[[Message], bool] = lambda message: False) -> None:
+        register = nodes[name].node.register
+        links = register.links
+        self.sent: list[Message] = []
+        self.held: list[tuple[bytes, Message]] = []
+
+        def send(node: bytes, message: Message) -> None:
+            self.sent.append(message)
+            if lost(message):
+                self.held.append((node, message))
+            else:
+                links.send(node, message)
+
+        register.links = links._replace(send=send)
+        self.send = links.send
+
+    def count(self, kind: type[Message]) -> int:
+        return sum(isinstance(message, kind) for message in self.sent)
+
+
+def test_claims_at_all_nodes_are_decided_by_the_node_that_decided_last() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 30)
+        first = await claim(nodes, "a")
+        wires = {name: Wire(nodes, name) for name in "abc"}
+        names = [name for name in "bc" for _ in range(10)]
+        claimed = await asyncio.gather(*(claim(nodes, name) for name in names))
+        assert len({first.id, *(each.id for each in claimed)}) == 21
+        assert all(each.claimed for each in claimed)
+        assert [wires[name].count(Accept) for name in "bc"] == [0, 0]
+        assert wires["a"].count(Accept) <= 8  # Of two messages each.
+        await asyncio.gather(*(complete(nodes, name, each) for name, each in zip(names, claimed, strict=True)))
+        await asyncio.sleep(2 * nodes["a"].config.lease_gather_s)
+        grants = (await nodes["a"].node.leases.shard_at(wishes_of(wires["b"]).key).read()).grants  # type: ignore[union-attr]
+        assert len(grants) == 1  # The completed ones have left the table.
+        assert [wires[name].count(Accept) for name in "bc"] == [0, 0]
+
+    in_fleet(work)
+
+
+def wishes_of(wire: Wire) -> Wishes:
+    return next(message for message in wire.sent if isinstance(message, Wishes))
+
+
+def test_a_node_decides_itself_if_the_one_that_should_does_not_answer() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 3)
+        first = await claim(nodes, "a")
+        Wire(nodes, "b", lost=lambda message: isinstance(message, Wishes))
+        second = await claim(nodes, "b")
+        assert second.claimed
+        assert second.id != first.id
+        await complete(nodes, "b", second)
+
+    in_fleet(work)
+
+
+def test_an_answer_that_comes_after_the_node_decided_itself_changes_nothing() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 3)
+        await claim(nodes, "a")
+        wire = Wire(nodes, "a", lost=lambda message: isinstance(message, Granted))
+        second = await claim(nodes, "b")  # It got the same item by itself.
+        assert second.claimed
+        for node, message in wire.held:
+            wire.send(node, message)
+        await asyncio.sleep(1.0)
+        await nodes["b"].node.session().call(ExtendClaim("s", "t", "pages", second.id, second.fence, second.token, 2 * TTL_MS))
+        await complete(nodes, "b", second)
+
+    in_fleet(work)
+
+
+def test_a_node_counts_on_what_another_one_granted_from_when_it_asked() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 2)
+        await claim(nodes, "a")
+        wire = Wire(nodes, "a", lost=lambda message: isinstance(message, Granted))
+        asked_s = asyncio.get_running_loop().time()
+        asking = asyncio.ensure_future(claim(nodes, "b"))
+        await asyncio.sleep(0.4)
+        [(node, message)] = wire.held
+        wire.send(node, message)
+        claimed = await asking
+        known = [known for known in nodes["b"].node.leases._known.values() if known.token.hex() == claimed.token]
+        assert [round(each.until_s - asked_s, 1) for each in known] == [59.4]  # 1 % less than the ttl.
+
+    in_fleet(work)
+
+
+def test_an_item_that_a_claim_got_after_its_client_gave_up_is_free_again() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 2)
+        first = await claim(nodes, "a")
+        wire = Wire(nodes, "a", lost=lambda message: isinstance(message, Granted))
+        asking = asyncio.ensure_future(claim(nodes, "b", 7))
+        while not wire.held:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        for node, message in wire.held:
+            wire.send(node, message)
+        third = await claim(nodes, "c", 8, wait=5000)
+        assert third.claimed
+        assert third.id != first.id
+
+    in_fleet(work)
+
+
+def test_what_is_granted_late_to_a_claim_that_is_over_is_given_back() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 2)
+        await claim(nodes, "a")
+        wire = Wire(nodes, "b", lost=lambda message: isinstance(message, Wishes))
+        second = await claim(nodes, "b", 7)  # The node has decided itself.
+        await complete(nodes, "b", second)
+        shard = nodes["a"].node.leases.shard_at(wishes_of(wire).key)
+        assert shard is not None
+        async with asyncio.timeout(30):
+            while len((await shard.read()).grants) > 1:
+                await asyncio.sleep(0.1)
+        answers = Wire(nodes, "a")
+        [late, *_] = [message for _, message in wire.held if isinstance(message, Wishes) and message.claims]
+        wire.send(nodes["a"].identity().node, late)
+        async with asyncio.timeout(30):
+            while not answers.count(Granted) or len((await shard.read()).grants) > 1:
+                await asyncio.sleep(0.1)
+        [answer] = [message for message in answers.sent if isinstance(message, Granted)]
+        assert answer.found != [None]
+
+    in_fleet(work)
+
+
+def test_claims_of_one_moment_are_one_change_and_their_attempts_one_operation() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 20)
+        await claim(nodes, "a")
+        wire = Wire(nodes, "a")
+        before = issued(nodes, "a")
+        claimed = await asyncio.gather(*(claim(nodes, "a") for _ in range(15)))
+        assert [each.attempt for each in claimed] == [1] * 15
+        assert wire.count(Accept) == 2
+        assert issued(nodes, "a") == before + 1
+
+    in_fleet(work)
+
+
+def issued(nodes: Fleet, name: str) -> int:
+    """How many operations there are."""
+    return sum(sum(vector.values()) for vector in nodes[name].node._database.partitions.vectors().values())
+
+
+def test_nothing_is_decided_if_there_is_no_item() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        await complete(nodes, "a", await claim(nodes, "a"))
+        await nodes.converged()
+        await asyncio.sleep(2.0)
+        wires = [Wire(nodes, name) for name in "ab"]
+        assert not (await claim(nodes, "b")).claimed
+        assert not (await claim(nodes, "a")).claimed
+        assert [wire.sent for wire in wires] == [[], []]
+
+    in_fleet(work)
