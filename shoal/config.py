@@ -61,6 +61,7 @@ class Config(Struct, frozen=True, kw_only=True):
     crew_balance_s: float = 10.0  # A crew in which nothing has changed for this long moves agents to machines with fewer.
     crew_backoff_s_max: float = 60.0  # Between two tries of an agent that raises; the first pause is a second.
     crew_steady_s: float = 600.0  # After an agent has run for this long, its tries are counted anew.
+    crew_standby_s: float = 1.0  # Between two loads of the checkpoint of an agent on standby.
     crew_change_s: float = 30.0  # How long a change of a crew's record waits for others.
     compare_ttl_s: float = 2.0  # The lease of one compare_and_set: if its node dies, others wait so long.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.

@@ -44,6 +44,7 @@ EXIT_STATUS = 70
 
 COUNT_MAX = 100_000
 TRIES_MAX = 1000
+STANDBY_MAX = 1
 CAPACITY_MAX = 100_000
 LABELS_MAX = 64
 
@@ -115,19 +116,21 @@ class Crew:
         params: Mapping[str, Any] | None = None,
         labels: Collection[str] = (),
         tries: int = 5,
+        standby: int = 0,
     ) -> Callable[[F], F]:
         """Declare agents: `@crew.agent("researcher", count=6)` before a coroutine function that takes a `CrewContext`.
 
         The threads `researcher-1` to `researcher-6` are driven by one call of the function each, on the machines that run the
         crew. When it returns, the agent has finished, until `version` grows; if it raises, it is called again, at most
         `tries` times. An agent of a machine that dies is free `ttl` seconds after its last renewal. `params`: JSON for
-        `ctx.params`. `labels`: only machines with all of these run it. Whoever changes anything but the function gives it a
-        greater `version`, which takes over from older programs agent by agent.
+        `ctx.params`. `labels`: only machines with all of these run it. With `standby=1`, the machine that would take an
+        agent next keeps its last checkpoint loaded. If anything but the function changes, give it a greater `version`, which
+        takes over from older programs agent by agent.
 
         Raises:
             InvalidInput: an argument is out of bounds, the name is declared already, or the function is no coroutine function.
         """
-        declared = self._checked(name, count, ttl, version, params, labels, tries)
+        declared = self._checked(name, count, ttl, version, params, labels, tries, standby)
 
         def declare(function: F) -> F:
             called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
@@ -152,6 +155,7 @@ class Crew:
         params: Mapping[str, Any] | None,
         labels: Collection[str],
         tries: int,
+        standby: int,
     ) -> Declared:
         config = self._connection.config
         check_name("thread", f"{name}-{COUNT_MAX}")
@@ -159,6 +163,7 @@ class Crew:
         _check_whole("count", count, 0, min(COUNT_MAX, config.crew_agents_max))
         _check_whole("version", version, 1, 2**31)
         _check_whole("tries", tries, 1, TRIES_MAX)
+        _check_whole("standby", standby, 0, STANDBY_MAX)
         least, most = config.lease_ttl_s_min, config.lease_ttl_s_max
         if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not least <= ttl <= most:
             raise InvalidInput(
@@ -172,6 +177,7 @@ class Crew:
             version=version,
             ttl=float(ttl),
             tries=tries,
+            standby=standby,
             labels=_checked_labels(labels),
             params=_checked_params(params, config.crew_params_bytes_max),
         )

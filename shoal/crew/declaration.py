@@ -28,6 +28,7 @@ class Declared(Struct, frozen=True, kw_only=True):
     version: int
     ttl: float
     tries: int
+    standby: int = 0
     labels: tuple[str, ...] = ()  # A machine must have them.
     params: dict[str, Any] = field(default_factory=dict)
 

@@ -25,6 +25,7 @@ from shoal.crew.declaration import CrewRecord, Declared, finished, raised
 from shoal.crew.record import Record
 from shoal.errors import LeaseHeld, ShoalError
 from shoal.protocol.requests import Batch, Request, Save
+from shoal.workflows.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
@@ -50,11 +51,13 @@ class Stage:
 class Driving:
     """One agent, driven by this machine."""
 
-    def __init__(self, stage: Stage, name: str, function: Function, version: int) -> None:
+    def __init__(self, stage: Stage, name: str, function: Function, version: int, *, loaded: Checkpoint | None = None) -> None:
+        """`loaded`: the agent's checkpoint as it was some time ago."""
         self.name = name
         self._stage = stage
         self._function = function
         self._version = version
+        self._loaded = loaded
         self._thread = stage.space.thread(name)
         self._leaving = asyncio.Event()
         self._is_stuck = False  # Its function swallowed a cancellation.
@@ -100,7 +103,8 @@ class Driving:
 
     async def _once(self, lease: Lease, declared: Declared) -> bool:
         """Run the function; True if it is to run here again."""
-        resumption = await self._retried(lease, self._thread.resume)
+        resumption = await self._retried(lease, lambda: self._thread.resume(loaded=self._loaded))
+        self._loaded = None
         if resumption is None or not resumption.reason.quorum:
             await self._until_leaving(_PAUSE_S, lease)
             return not self._is_over(lease)

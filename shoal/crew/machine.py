@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 
 from shoal.client.leases import Lease, Leasing
+from shoal.crew.ahead import Ahead
 from shoal.crew.declaration import CrewRecord, Declared, Taker, declared, joined, left, parted
 from shoal.crew.driving import Driving, Function, Stage
 from shoal.crew.holders import Holders
-from shoal.crew.placement import View, decide
+from shoal.crew.placement import View, decide, standbys
 from shoal.errors import CrewConflict, LeaseHeld, ShoalError
 from shoal.protocol.requests import LeaseState
 
@@ -27,7 +28,9 @@ MACHINES = "shoal-crew/"
 _log = logging.getLogger("shoal.crew")
 
 _PAUSE_S = 0.5  # Before something that failed is tried again.
+_REST_S = 2.0  # After an agent could not be taken because of an error.
 _LOOK_S = 5.0  # Between two looks if nothing changes.
+_LEAVE_S = 5.0  # A machine that drains takes at least so long to tell the others, if there is no quorum.
 _TURNS = 2.2  # A machine waits for its name for so many times its ttl: that of a process that died ends within it.
 
 
@@ -63,6 +66,7 @@ class Machine:
         self._stirred = asyncio.Event()
         self._is_draining = False
         self._agents = Holders(self._connection, lambda name: self._space.thread(name).lease(), self._stirred)
+        self._ahead = Ahead(self._connection, self._space)
         self._machines = Holders(self._connection, self._leasing, self._stirred)
 
     def drain(self) -> None:
@@ -142,7 +146,7 @@ class Machine:
         for driving in self._drivings.values():
             driving.leave("the machine leaves the crew")
         with suppress(ShoalError, TimeoutError):
-            async with asyncio.timeout(self._stage.grace_s):
+            async with asyncio.timeout(max(self._stage.grace_s, _LEAVE_S)):
                 await self._stage.record.change(lambda record: left(record, self._name))
 
     async def _stop(self, helpers: list[asyncio.Task[None]]) -> None:
@@ -152,6 +156,7 @@ class Machine:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._agents.close()
         await self._machines.close()
+        await self._ahead.close()
         if self._lease is not None:
             with suppress(ShoalError):
                 await self._lease.release()
@@ -196,13 +201,20 @@ class Machine:
         decision = decide(view)
         for name, why in decision.give.items():
             self._drivings[name].leave(why)
-        if self._lease is not None and not self._lease.ended.is_set():
+        if self._is_present:
             for name in decision.take:
                 self._take(name)
+        free = [name for name in self._ahead.names if self._agents.holders.get(name) == "" and name not in self._drivings]
+        self._ahead.follow([*standbys(view), *free])
+
+    @property
+    def _is_present(self) -> bool:
+        return self._lease is not None and not self._lease.ended.is_set()
 
     def _take(self, name: str) -> None:
         agent = parted(name)[0]
-        driving = Driving(self._stage, name, self._functions[agent], self._program[agent].version)
+        version, loaded = self._program[agent].version, self._ahead.take(name)
+        driving = Driving(self._stage, name, self._functions[agent], version, loaded=loaded)
         self._drivings[name] = driving
         task = asyncio.get_running_loop().create_task(self._drive(driving))
         self._tasks[task] = name
@@ -213,6 +225,7 @@ class Machine:
             await driving.run()
         except ShoalError as error:
             _log.warning("agent %s: %s", driving.name, error)
+            await asyncio.sleep(_REST_S)
 
     def _dropped(self, task: asyncio.Task[None]) -> None:
         name = self._tasks.pop(task)

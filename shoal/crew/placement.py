@@ -84,6 +84,23 @@ def decide(view: View) -> Decision:
     return Decision(take, give)
 
 
+def standbys(view: View) -> list[str]:
+    """The agents that the machine would take if the machine that drives them died, of those that want a standby."""
+    waiting = {name for name in view.record.wanted() if (declared := view.record.declared(name)) and declared.standby}
+    drivers = {view.holders.get(name, "") for name in waiting} - {"", view.me}
+    found: list[str] = []
+    for driver in sorted(drivers):
+        orphans = [name for name, holder in view.holders.items() if holder == driver]
+        after = view._replace(
+            alive=view.alive - {driver},
+            holders={**view.holders, **dict.fromkeys(orphans, "")},
+            last={**view.last, **dict.fromkeys(orphans, driver)},
+            overdue=frozenset(),
+        )
+        found += [name for name in _taken(after, _Room(after)) if name in waiting and name in orphans]
+    return found
+
+
 def _wanted_holders(view: View) -> Iterable[str]:
     return [view.holders.get(name, "") for name in view.record.wanted() if name not in view.mine]
 

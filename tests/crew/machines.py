@@ -26,6 +26,7 @@ class Mortal:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._counted: list[tuple[type[Any], str, list[Any]]] = []
         self.awake = asyncio.Event()
         self.awake.set()
 
@@ -33,8 +34,17 @@ class Mortal:
     def bookmark(self) -> Bookmark:
         return self._session.bookmark
 
+    def counting(self, kind: type[Any], thread: str) -> list[Any]:
+        """A list to which all such requests of a thread are added from now on."""
+        found: list[Any] = []
+        self._counted.append((kind, thread, found))
+        return found
+
     async def call(self, request: Request[R], /, **options: Any) -> R:
         await self.awake.wait()
+        for kind, thread, found in self._counted:
+            if isinstance(request, kind) and request.thread == thread:
+                found.append(request)
         try:
             return await self._session.call(request, **options)
         finally:

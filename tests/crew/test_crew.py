@@ -6,9 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import shoal
+from shoal.crew.declaration import CrewRecord
+from shoal.crew.driving import Driving, Stage
+from shoal.crew.record import Record
 from shoal.errors import CrewConflict, InvalidInput, InvalidName, NotFound
+from shoal.protocol.requests import Load
 from tests.crew.machines import SPACE, TTL_S, Ground, now, on_ground
 
 AGENTS = {f"w-{number}" for number in range(1, 7)}
@@ -364,6 +369,86 @@ def test_an_agent_gets_its_state_its_parameters_and_its_open_steps() -> None:
     on_ground(work)
 
 
+def test_a_standby_takes_over_without_loading_the_state() -> None:
+    async def work(ground: Ground) -> None:
+        seen: list[tuple[str, int]] = []
+        for name in ("one", "two"):
+            process = ground.process(name, count=0)
+
+            @process.crew.agent("large", ttl=TTL_S, standby=1)
+            async def large(ctx: shoal.CrewContext) -> None:
+                seen.append((ctx.machine, ctx.state.get("n", 0)))
+                await ctx.checkpoint({"n": ctx.state.get("n", 0) + 1, "data": "x" * 100_000})
+                await asyncio.sleep(1000)
+
+        ground.processes["one"].start()
+        await ground.until(lambda: len(seen) == 1)
+        two = ground.processes["two"].start()
+        await asyncio.sleep(3)
+        loads = two.session.counting(Load, "large-1")
+        ground.processes["one"].kill()
+        await ground.until(lambda: len(seen) == 2)
+        assert seen == [("one", 0), ("two", 1)]
+        assert [load.channels for load in loads] == [[]]
+
+    on_ground(work)
+
+
+def test_a_run_that_is_cancelled_leaves_no_function_and_no_lease_behind() -> None:
+    async def work(ground: Ground) -> None:
+        one = ground.process("one", count=2).start()
+        await ground.until(lambda: len(ground.at_work(0.0)) == 2)
+        assert one.task is not None
+        one.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await one.task
+        ended_s = now()
+        await asyncio.sleep(2)
+        assert ground.at_work(ended_s) == set()
+        assert await ground.nodes["b"].store().space(SPACE).leases() == []
+
+    on_ground(work)
+
+
+def test_an_agent_that_has_finished_is_not_started_by_a_machine_that_does_not_know_it() -> None:
+    async def work(ground: Ground) -> None:
+        called: list[str] = []
+
+        async def function(ctx: shoal.CrewContext) -> None:
+            called.append(ctx.name)
+
+        ground.process("one", count=1, goal=1).start(until_finished=True)
+        await ground.until(lambda: bool(ground.saved))
+        await asyncio.sleep(1)
+        store = ground.nodes["c"].store()
+        space = store.space(SPACE)
+        record = Record(store, space, holder="two")
+        known = await record.settled()
+        record.read = lambda: _soon(replace(known, outcomes={}))  # type: ignore[method-assign]
+        stage = Stage(store.connection, space, record, "two", 1.0, lambda: None)
+        settled = record.settled
+        record.settled = lambda: Record(store, space, holder="two").settled()  # type: ignore[method-assign]
+        await Driving(stage, "w-1", function, 1).run()
+        assert called == []
+        assert "w-1" not in [lease.lease for lease in await space.leases()]
+        record.settled = settled  # type: ignore[method-assign]
+        await asyncio.wait_for(_first(Driving(stage, "w-1", function, 1).run(), lambda: bool(called)), 30)
+        assert called == ["w-1"]
+
+    on_ground(work)
+
+
+async def _soon(record: CrewRecord) -> CrewRecord:
+    return record
+
+
+async def _first(run: Any, holds: Any) -> None:
+    task = asyncio.ensure_future(run)
+    while not holds():
+        await asyncio.sleep(0.02)
+    task.cancel()
+
+
 def test_changes_of_the_record_are_not_lost_when_machines_start_at_once() -> None:
     async def work(ground: Ground) -> None:
         for number in range(6):
@@ -421,6 +506,7 @@ def test_bad_input_is_refused_before_anything_is_started() -> None:
             ({"ttl": float("nan")}, "a ttl must be"),
             ({"version": 0}, "version must be a whole number from 1"),
             ({"tries": 0}, "tries must be a whole number from 1"),
+            ({"standby": 2}, "standby must be a whole number from 0 to 1"),
             ({"params": {"f": object()}}, "params must be JSON"),
             ({"params": {"f": "x" * 20_000}}, "params may have 16384 bytes as JSON"),
             ({"labels": "gpu"}, "labels must be a set"),

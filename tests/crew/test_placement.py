@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from shoal.crew.declaration import CrewRecord, Declared, Outcome, Taker
-from shoal.crew.placement import BALANCE, Decision, View, decide
+from shoal.crew.placement import BALANCE, Decision, View, decide, standbys
 
 ROUNDS_MAX = 60
 
@@ -34,8 +34,11 @@ class Crowd:
         self.settings = {"calm": True, **settings}
 
     def decision(self, me: str, **settings: Any) -> Decision:
+        return decide(self.view(me, **settings))
+
+    def view(self, me: str, **settings: Any) -> View:
         mine = {name for name, holder in self.holders.items() if holder == me}
-        return decide(View(me, self.record, self.alive, self.holders, self.last, mine, **{**self.settings, **settings}))
+        return View(me, self.record, self.alive, self.holders, self.last, mine, **{**self.settings, **settings})
 
     def round(self) -> bool:
         """All decide at once, and then act; False if nobody does anything."""
@@ -123,6 +126,25 @@ def test_the_agents_of_a_dead_machine_are_spread_over_the_others() -> None:
     crowd.alive = {"y", "z"}
     crowd.settle()
     assert [len(crowd.of(name)) for name in "xyz"] == [0, 3, 3]
+
+
+def test_one_machine_is_on_standby_for_each_agent_and_takes_it_when_its_machine_dies() -> None:
+    declared = {"a": replace(agents(a=6)["a"], standby=1)}
+    crowd = Crowd(CrewRecord(agents=declared, machines={name: taker() for name in "xyz"}))
+    crowd.settle()
+    ahead = {me: standbys(crowd.view(me)) for me in "xyz"}
+    assert sorted(name for names in ahead.values() for name in names) == sorted(crowd.holders)
+    orphans = crowd.of("x")
+    for name in orphans:
+        crowd.holders[name], crowd.last[name] = "", "x"
+    assert all(set(crowd.decision(me).take) <= set(ahead[me]) for me in "yz")
+    assert {name for me in "yz" for name in crowd.decision(me).take} == set(orphans)
+
+
+def test_an_agent_without_a_standby_has_none() -> None:
+    crowd = Crowd(CrewRecord(agents=agents(a=6), machines={name: taker() for name in "xyz"}))
+    crowd.settle()
+    assert [standbys(crowd.view(me)) for me in "xyz"] == [[], [], []]
 
 
 def test_an_agent_that_stays_free_is_taken_out_of_turn() -> None:

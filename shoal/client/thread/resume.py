@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from shoal.client.arguments import named
 from shoal.client.thread.checkout import Checkout
 from shoal.errors import NotFound
@@ -104,13 +106,16 @@ class ThreadResume:
         self._hooks.append(hook)
         return hook
 
-    async def resume(self, *, branch: str = "main", on_drift: Literal["warn", "refuse"] = "warn") -> Resumption:
+    async def resume(
+        self, *, branch: str = "main", on_drift: Literal["warn", "refuse"] = "warn", loaded: Checkpoint | None = None
+    ) -> Resumption:
         """Return the newest state, the open steps and the journal since, with the reason, and move the handle there.
 
         A node with peers first fetches what a majority of them holds; if it cannot,
         `reason.quorum` is false and `reason.staleness` says why. If this handle has a
         configuration or dependencies, `reason.differences` lists how they differ
-        from those last recorded.
+        from those last recorded. `loaded`: a checkpoint that was loaded before; if it is still the newest one, its state is not
+        loaded again.
 
         Raises:
             DriftRefused: there are differences, and `on_drift` is "refuse". No hook was called.
@@ -118,7 +123,7 @@ class ThreadResume:
         """
         staleness = await catch_up(self._checkout.connection, self._checkout.space, self._checkout.thread)
         try:
-            checkpoint: Checkpoint | None = await self._checkout.load(branch=branch)
+            checkpoint: Checkpoint | None = await self._newest(branch, loaded)
         except NotFound:
             checkpoint = None
         setting, refuse = self._checkout.provenance.setting, on_drift == "refuse"
@@ -142,6 +147,13 @@ class ThreadResume:
         for hook in self._hooks:
             await hook(found)
         return found
+
+    async def _newest(self, branch: str, loaded: Checkpoint | None) -> Checkpoint:
+        if loaded is not None and self._checkout.declared is None:
+            head = await self._checkout.load(branch=branch, channels=())
+            if head.id == loaded.id and loaded._channels is not None and loaded._channels.keys() == head.hashes.keys():
+                return replace(loaded, branch=head.branch, heads=head.heads)
+        return await self._checkout.load(branch=branch)
 
     async def _listed(self, *, only_open: bool) -> tuple[tuple[StepRecord, ...], bool]:
         request = requests.ListSteps(self._checkout.space, self._checkout.thread, only_open, limit=STEPS_LISTED_MAX)
