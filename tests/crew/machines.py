@@ -84,6 +84,7 @@ class Process:
         fresh = {name: fields[name] for name in ("config", "durability", "entropy", "uptime")}
         self.store = Store(StoreConnection(session=self.session, **fresh), close=self.session.close)
         self.name = name
+        self.node = node
         self.crew = shoal.Crew(self.store, SPACE)
         self.ended = 0  # How often its end was asked for.
         self.task: asyncio.Task[None] | None = None
