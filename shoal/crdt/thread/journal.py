@@ -30,6 +30,7 @@ from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, events, trimming
 from shoal.crdt.thread.claims import Claim
 from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
+from shoal.crdt.thread.trimming import Floor
 from shoal.errors import InvalidValue, StoreCorrupt
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
@@ -152,6 +153,8 @@ def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
         elif (kept := claims.payload(rows, append.key, position)) is not None:
             return kept
     event = events.find(rows, position)
+    if event is None and stamp.hlc <= trimming.floor(rows).hlc:
+        return trimming.payload(rows, position)
     if event is None:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is in the log and not in its journal. Run `shoal verify`.")
     return event.payload
@@ -216,7 +219,10 @@ def missed(rows: Rows, cursor: Cursor, here: VersionVector) -> int | None:
     """
     if cursor == Cursor():
         return None  # A new reader starts with the oldest event that there is.
-    late = [hlc_of(end) for end in trimming.ends(rows) if not got(cursor, end, here)]
+    floor, ends = trimming.ends(rows)
+    late = [hlc_of(end) for end in ends if not got(cursor, end, here)]
+    if floor.hlc and not _got_floor(cursor, floor):
+        late.append(floor.hlc)
     return max(late, default=None)
 
 
@@ -226,6 +232,13 @@ def got(cursor: Cursor, place: bytes, here: VersionVector) -> bool:
     if cursor.vector.reaches(dot, hlc, here):
         return True
     return sweep is not None and sweep.target.reaches(dot, hlc, here) and place <= sweep.after[:PLACE_BYTES]
+
+
+def _got_floor(cursor: Cursor, floor: Floor) -> bool:
+    if floor.is_reached(cursor.vector):
+        return True
+    sweep = cursor.sweep
+    return sweep is not None and floor.is_reached(sweep.target) and floor.last <= sweep.after[:PLACE_BYTES]
 
 
 def from_position(position: bytes, vector: VersionVector) -> Cursor:

@@ -75,15 +75,15 @@ def usable(rows: Rows, reducer: str, version: int, here: VersionVector, *, until
     `here` is the replica's vector.
     """
     prefix = _prefix(reducer) + version.to_bytes(8, "big")
-    contested, ends = claims.contested(rows), trimming.ends(rows)
-    last = max(ends, default=b"")
+    contested, (floor, ends), last = claims.contested(rows), trimming.ends(rows), trimming.last(rows)
     for row, stored in rows.scan(prefix, reverse=True):
         position = row[len(prefix) :]
         if until is None or position <= until:
             packed, _, value = _decode(stored)
             vector = VersionVector.unpack(packed)
             moved = all(vector.reaches(Dot(*entry), None, here) for entry in contested.items())
-            if moved and last <= position[:PLACE_BYTES] and all(vector.reaches(dot_of(e), hlc_of(e), here) for e in ends):
+            got = (not floor.hlc or floor.is_reached(vector)) and all(vector.reaches(dot_of(e), hlc_of(e), here) for e in ends)
+            if moved and last <= position[:PLACE_BYTES] and got:
                 yield Snapshot(position, vector, value)
 
 

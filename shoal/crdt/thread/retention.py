@@ -90,7 +90,7 @@ def _age_bound(rows: Rows, stamp: Stamp, older_than_ms: int | None) -> bytes:
     if older_than_ms is None:
         return b""
     # Below the last trim are only events that came late, which go with the next. A look there would pass all deleted rows.
-    last = max(trimming.ends(rows), default=b"")
+    last = trimming.last(rows)
     oldest = next(iter(rows.scan(EVENT, after=EVENT + last + b"\xff\xff" if last else None, limit=1)), None)
     slack_ms = older_than_ms // SLACK_DIVISOR
     if oldest is None or oldest[0][1 : 1 + PLACE_BYTES] >= too_old(stamp.wall_ms, older_than_ms + slack_ms):

@@ -8,9 +8,15 @@ Laws:
   free again once its event is trimmed, unless other claims of it remain: then the next one is the event.
 - A trimmed event is not shown any more. Its payload stays until the trim is stable, for
   peers that lack the append.
+- A trim may raise the *floor*: an end at or below it has no row of its own. So the rows are a function of the set of trims,
+  and there are as many of them as origins that a replica remembers.
+- The floor is the time of an operation whose origin was retired and is forgotten (`trim`). All owners held that operation
+  before its origin was retired, so what they issued after they got it is above the floor; what they had issued by then,
+  they all held too. A replica that has applied the retirement therefore holds every operation at or below the floor.
 
 Rows (within the thread's, beside the journal's):
-    F origin₁₆            sequence₈ hlc₈: the last operation of this origin whose events are trimmed
+    F                     hlc₈ retired₈: the floor; no row if it was never raised
+    F origin₁₆            sequence₈ hlc₈: the last operation of this origin whose events are trimmed, if it is above the floor
     G position₃₄          the payload of a trimmed append
 """
 
@@ -21,19 +27,43 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of
+from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
 
 END, TRIMMED = b"F", b"G"
 _NTH_MAX = b"\xff\xff"  # Behind a place: above all its positions.
+
+
+class Floor(NamedTuple):
+    """The time up to which a journal does not say of which origins events were trimmed."""
+
+    hlc: int = 0
+    retired: int = 0  # A replica that has applied a retirement of this time or later holds every operation up to `hlc`.
+
+    @property
+    def last(self) -> Place:
+        """A place above those of all operations up to the floor; empty if there is no floor."""
+        return self.hlc.to_bytes(HLC_BYTES, "big") + b"\xff" * DOT_BYTES if self.hlc else b""
+
+    def is_reached(self, seen: VersionVector) -> bool:
+        """Whether a vector for clients covers every operation up to the floor, as far as it can tell."""
+        return seen[HORIZON] >= self.retired
+
+    def join(self, other: Floor) -> Floor:
+        """The floor of both."""
+        return Floor(max(self.hlc, other.hlc), max(self.retired, other.retired))
+
+
+NO_FLOOR = Floor()
 
 
 class Trim(msgspec.Struct, array_like=True, frozen=True, tag="trim"):
     """The mutation: trims these events."""
 
     ends: list[bytes]  # 32 bytes each, HLC and dot: of each origin the last operation whose events go.
+    floor: Floor = NO_FLOOR  # To which the journal's is raised.
 
 
 class Cut(NamedTuple):
@@ -56,6 +86,7 @@ def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
         trimmed.append(b"" if before is None else _place(dot.origin, before))
         if before is None or int.from_bytes(before[:8], "big") < dot.sequence:
             rows.put(END + dot.origin, dot.sequence.to_bytes(8, "big") + end[:HLC_BYTES])
+    _raise(rows, trim.floor)
     keys = {claim.key: None for claim in claims.losers(rows) if gone.covers(claim.dot)}
     dropped: list[tuple[bytes, bytes]] = []
     for row, stored in list(_between(rows, min(trimmed), max(trim.ends))):
@@ -71,6 +102,21 @@ def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
     for key in keys:
         for claim in claims.remove(rows, key, lambda claim: gone.covers(claim.dot)):
             rows.put(TRIMMED + claim.position, claim.payload)
+
+
+def trim(rows: Rows, context: VersionVector, ends: list[bytes]) -> Trim:
+    """The trim with these ends. It merges the ends of origins that the replica at `context` has retired and forgotten."""
+    retired = context.retired
+    if retired is None or not retired.forgotten:
+        return Trim(ends)
+    hlc = 0
+    for place in sorted([*_ends(rows), *ends]):
+        origin = dot_of(place).origin
+        if origin not in context:
+            if retired.time(origin):
+                break  # It is remembered. Those that follow are mostly remembered too.
+            hlc = hlc_of(place)
+    return Trim(ends, Floor(hlc, retired.forgotten)) if hlc > floor(rows).hlc else Trim(ends)
 
 
 def cut(
@@ -110,13 +156,25 @@ def covered(ends: list[bytes]) -> VersionVector:
     return VersionVector([dot_of(end) for end in ends])
 
 
-def ends(rows: Rows) -> list[bytes]:
-    """Per origin the last operation whose events are trimmed: HLC and dot."""
-    return [_place(Origin(row[1:]), packed) for row, packed in rows.scan(END)]
+def floor(rows: Rows) -> Floor:
+    """The journal's floor."""
+    packed = rows.get(END)
+    return NO_FLOOR if packed is None else _unpack_floor(packed)
+
+
+def ends(rows: Rows) -> tuple[Floor, list[bytes]]:
+    """The floor, and per origin the last operation above it whose events are trimmed: HLC and dot."""
+    return floor(rows), _ends(rows)
+
+
+def last(rows: Rows) -> Place:
+    """The greatest place whose events are trimmed, or one above it; empty if there is none."""
+    raised, found = ends(rows)
+    return max([raised.last, *found])
 
 
 def is_trimmed(rows: Rows, dot: Dot) -> bool:
-    """Whether the events of an operation that was applied here are trimmed."""
+    """Whether a row says that the events of an operation that was applied here are trimmed. None does below the floor."""
     end = rows.get(END + dot.origin)
     return end is not None and int.from_bytes(end[:8], "big") >= dot.sequence
 
@@ -145,13 +203,33 @@ def _between(rows: Rows, after: bytes, last: bytes) -> Iterator[tuple[bytes, byt
         yield row, stored
 
 
+def _raise(rows: Rows, to: Floor) -> None:
+    """Raise the floor, and remove the ends that are not above it."""
+    before = floor(rows)
+    raised = before.join(to)
+    if raised != before:
+        rows.put(END, raised.hlc.to_bytes(HLC_BYTES, "big") + raised.retired.to_bytes(HLC_BYTES, "big"))
+    if raised.hlc:
+        for place in _ends(rows):
+            if hlc_of(place) <= raised.hlc:
+                rows.delete(END + dot_of(place).origin)
+
+
+def _unpack_floor(packed: bytes) -> Floor:
+    return Floor(int.from_bytes(packed[:HLC_BYTES], "big"), int.from_bytes(packed[HLC_BYTES:], "big"))
+
+
+def _ends(rows: Rows) -> list[bytes]:
+    return [_place(Origin(row[1:]), packed) for row, packed in rows.scan(END, after=END)]
+
+
 def _place(origin: Origin, end: bytes) -> bytes:
     """The place that a row `F` names."""
     return end[8:] + origin + end[:8]
 
 
-def check(trim: Trim, applied: VersionVector) -> None:
-    """Check a trim from a peer, whose origin had applied `applied`.
+def check(trim: Trim, applied: VersionVector, hlc: int) -> None:
+    """Check a trim from a peer, which was issued at `hlc`, and whose origin had applied `applied`.
 
     Raises:
         ValueError: no node that had applied this would have made it.
@@ -162,3 +240,5 @@ def check(trim: Trim, applied: VersionVector) -> None:
         raise ValueError("it names an origin twice")
     if not applied.accepts(covered(trim.ends)):
         raise ValueError("it trims events that its origin had not applied")
+    if trim.floor != NO_FLOOR and not 0 < trim.floor.hlc <= trim.floor.retired < hlc:
+        raise ValueError("its floor is not in its past")

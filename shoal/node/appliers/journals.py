@@ -61,7 +61,7 @@ def _check_reach(_stamp: Stamp, change: progress.Reach) -> None:
 
 def _check_trim(stamp: Stamp, change: trimming.Trim) -> None:
     try:
-        trimming.check(change, stamp.context)
+        trimming.check(change, stamp.context, stamp.hlc)
     except ValueError as error:
         raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
 

@@ -16,7 +16,7 @@ from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import events, journal, retention, trimming
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
+from shoal.crdt.thread.events import EVENT, PLACE_BYTES, Issue
 from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.names import check_name
@@ -104,7 +104,7 @@ class Retentions:
         reply = EventsTrimmed(cut.events, cut.bytes, cut.more, cut.last)
         if not cut.ends:
             return reply
-        change = trimming.Trim(cut.ends)
+        change = trimming.trim(context.rows, context.stamp.context, cut.ends)
         context.apply(change)
         return reply
 
@@ -120,7 +120,7 @@ def trim_by_rule(context: WriteContext, config: Config) -> None:
     """Trim, in the operation of an append, what the journal's rule makes due."""
     cut = retention.due(context.rows, context.stamp, events_max=config.trim_events_max)
     if cut is not None:
-        context.apply(trimming.Trim(cut.ends))
+        context.apply(trimming.trim(context.rows, context.stamp.context, cut.ends))
 
 
 def check_reach(view: View, cursor: Cursor, thread: str) -> None:
@@ -185,8 +185,7 @@ def _kept_from(rows: Callable[[], Rows], request: Trim) -> Generator[None, None,
 
 def _shown(rows: Rows) -> Retention:
     rule = retention.rule(rows)
-    last = max(trimming.ends(rows), default=bytes(HLC_BYTES))
-    trimmed_ms = wall_ms_of(int.from_bytes(last[:HLC_BYTES], "big"))
+    trimmed_ms = wall_ms_of(events.hlc_of(trimming.last(rows)))
     return Retention(rule.older_than_ms, rule.bytes, rule.events, trimmed_ms)
 
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events, journal, retention, trimming
 from shoal.crdt.thread.events import EVENT, Event, Issue
 from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.crdt.thread.retention import Retain
-from shoal.crdt.thread.trimming import Trim
+from shoal.crdt.thread.trimming import NO_FLOOR, Floor, Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.rows import BuriedRows, DictRows
 from tests.support.samples import chooser, fails_for_some_seed
@@ -41,7 +42,8 @@ def deciding(choose: Choose) -> Decide:
     def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
         if choose(3) == 0:
             cut = trimming.cut(replica.rows, replica.vector, everything, events_max=1 + choose(3))
-            return [Trim(cut.ends)] if cut.ends else []
+            floor = Floor((1 + choose(8)) << COUNTER_BITS, (9 + choose(3)) << COUNTER_BITS) if choose(3) == 0 else NO_FLOOR
+            return [Trim(cut.ends, floor)] if cut.ends else []
         if choose(8) == 0:
             return [Retain(events=1 + choose(3))]
         made: list[Change] = []
@@ -89,9 +91,13 @@ def check(choose: Choose) -> None:
     kept, conflicts = left(replica)
     assert [events.unpack(row[1:], stored) for row, stored in rows.scan(EVENT)] == kept
     assert journal.conflicts(rows) == conflicts
+    floor, ends = trimming.ends(rows)
+    assert all(events.hlc_of(end) > floor.hlc for end in ends)
     for at, append, payload in appends(replica):
         assert journal.payload_of(rows, at, append) == payload
-        assert trimming.is_trimmed(rows, at.dot) == (at.dot in gone)
+        assert trimming.is_trimmed(rows, at.dot) <= (at.dot in gone)
+        if at.hlc > floor.hlc:
+            assert trimming.is_trimmed(rows, at.dot) == (at.dot in gone)
     if (totals := events.totals(rows)) is not None:
         assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
 
@@ -121,6 +127,15 @@ def uncounted(rows: Rows, position: bytes) -> None:
     rows.delete(EVENT + position)
 
 
+raise_to = trimming._raise
+
+
+def once(rows: Rows, to: Floor) -> None:
+    """An end that arrives later stays below the floor."""
+    if to != NO_FLOOR:
+        raise_to(rows, to)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "bug"),
     [
@@ -128,6 +143,7 @@ def uncounted(rows: Rows, position: bytes) -> None:
         (claims, "losers", only_events),
         (claims, "remove", the_whole_key_goes),
         (events, "drop", uncounted),
+        (trimming, "_raise", once),
     ],
 )
 def test_the_check_finds_a_planted_bug(
@@ -182,6 +198,78 @@ def test_a_late_event_below_a_trim_is_delivered() -> None:
     assert [(event.payload, event.late) for event in found.events] == [(b"late", True)]
 
 
+class Past:
+    """The retired origins of a replica; `times` has those that it remembers."""
+
+    def __init__(self, times: dict[Origin, int], forgotten: int) -> None:
+        self.times = times
+        self.horizon = max([forgotten, *times.values()])
+        self.forgotten = forgotten
+
+    def last(self, origin: Origin, /) -> int:
+        return 0
+
+    def time(self, origin: Origin, /) -> int:
+        return self.times.get(origin, 0)
+
+
+def trimmed_by_three() -> tuple[Replica, list[bytes]]:
+    """A journal of which one event of each of three origins was trimmed, in this order."""
+    replica = Replica(origin(9), apply)
+    for number in (1, 2, 3):
+        other = Replica(origin(number), apply)
+        replica.receive([other.issue([(Append(sha256(b"x").digest()), b"x")], wall_ms=10 * number)])
+    cut = trimming.cut(replica.rows, replica.vector, everything, events_max=9)
+    replica.issue([Trim(cut.ends)], wall_ms=40)
+    return replica, trimming.ends(replica.rows)[1]
+
+
+def hlc_at(wall_ms: int) -> int:
+    return wall_ms << COUNTER_BITS
+
+
+@pytest.mark.parametrize(
+    ("live", "remembered", "merged"),
+    [((1, 2, 3), (), 0), ((2, 3), (), 1), ((3,), (), 2), ((1,), (), 3), ((3,), (2,), 1), ((2, 3), (1,), 0), ((), (), 3)],
+)
+def test_a_trim_merges_the_ends_of_origins_that_are_forgotten(
+    live: tuple[int, ...], remembered: tuple[int, ...], merged: int
+) -> None:
+    """With them those of any that are older: a cursor tells whether a reader has got these too."""
+    replica, ends = trimmed_by_three()
+    past = Past({origin(number): hlc_at(60) for number in remembered}, hlc_at(50))
+    here = VersionVector({origin(9): 1, **{origin(number): 1 for number in live}}).retire((), past)
+    made = trimming.trim(replica.rows, here, [])
+    assert made.floor == (Floor(hlc_at(10 * merged), hlc_at(50)) if merged else NO_FLOOR)
+    trimming.apply(replica.rows, replica.applied[0].stamp, Trim(ends, made.floor))
+    assert trimming.ends(replica.rows) == (made.floor, ends[merged:])
+
+
+def test_a_replica_that_forgot_nothing_merges_nothing() -> None:
+    replica, _ = trimmed_by_three()
+    for past in (None, Past({origin(1): hlc_at(60)}, 0)):
+        assert trimming.trim(replica.rows, VersionVector({origin(9): 1}).retire((), past), []).floor == NO_FLOOR
+
+
+@pytest.mark.parametrize(
+    ("cursor", "missed"),
+    [
+        (Cursor(VersionVector({HORIZON: hlc_at(50)})), False),
+        (Cursor(VersionVector({HORIZON: hlc_at(51)})), False),
+        (Cursor(VersionVector({HORIZON: hlc_at(49), origin(9): 1})), True),
+        (Cursor(VersionVector({origin(1): 1, origin(2): 1, origin(3): 1})), True),
+        (journal.from_position(hlc_at(31).to_bytes(8, "big") + bytes(26), VersionVector({HORIZON: hlc_at(50)})), False),
+        (journal.from_position(hlc_at(29).to_bytes(8, "big") + bytes(26), VersionVector({HORIZON: hlc_at(50)})), True),
+    ],
+    ids=["got", "later", "before", "by origins that are forgotten", "swept", "swept in part"],
+)
+def test_a_reader_below_the_floor_is_told_unless_it_had_got_everything(cursor: Cursor, missed: bool) -> None:
+    replica, ends = trimmed_by_three()
+    trimming.apply(replica.rows, replica.applied[0].stamp, Trim(ends, Floor(hlc_at(30), hlc_at(50))))
+    here = VersionVector({origin(9): 1}).retire((), Past({}, hlc_at(50)))
+    assert journal.missed(replica.rows, cursor, here) == (hlc_at(30) if missed else None)
+
+
 def test_an_operations_events_go_together() -> None:
     replica = Replica(origin(1), apply)
     replica.issue([(Append(sha256(b"x").digest()), b"x")] * 3, wall_ms=1)
@@ -197,7 +285,15 @@ def test_an_operations_events_go_together() -> None:
 )
 def test_a_trim_that_no_node_would_make_is_refused(ends: list[bytes]) -> None:
     with pytest.raises(ValueError, match="it "):
-        trimming.check(Trim(ends), VersionVector({origin(1): 3}))
+        trimming.check(Trim(ends), VersionVector({origin(1): 3}), hlc=9)
+
+
+@pytest.mark.parametrize("floor", [Floor(3, 9), Floor(3, 2), Floor(0, 3), Floor(-1, 3)])
+def test_a_floor_that_no_node_would_choose_is_refused(floor: Floor) -> None:
+    end = (1).to_bytes(8, "big") + Dot(origin(1), 3).pack()
+    trimming.check(Trim([end], Floor(3, 8)), VersionVector({origin(1): 3}), hlc=9)
+    with pytest.raises(ValueError, match="its floor"):
+        trimming.check(Trim([end], floor), VersionVector({origin(1): 3}), hlc=9)
 
 
 # ── the cost ──────────────────────────────────────────────────────────────────

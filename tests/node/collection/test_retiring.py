@@ -12,11 +12,14 @@ from shoal.client.store import Store
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Origin
 from shoal.crdt.rows import successor
-from shoal.errors import BookmarkLost
+from shoal.crdt.thread import trimming
+from shoal.errors import BookmarkLost, JournalTrimmed
+from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, Reset, Watch
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
@@ -269,3 +272,42 @@ async def test_adds_of_retired_origins_are_merged(open_bench: Opener) -> None:
     assert len(rows(many.storage, keys.OBJECT)) <= len(rows(few.storage, keys.OBJECT)) + 40 // MIN + MIN
     again = await reopened(many.storage, open_bench, 99)
     assert await again.space.map("m").get("k") == 60
+
+
+async def append_and_trim(bench: Bench, number: int) -> None:
+    journal = bench.space.thread("t").journal
+    await journal.append({"n": number})
+    await journal.trim(keep=5)
+
+
+def ends_of_trims(bench: Bench) -> list[bytes]:
+    rows = bench.node._database.document(Target(Kind.THREAD, "crew", "t")).rows
+    return trimming.ends(rows)[1]
+
+
+async def test_ends_of_trims_do_not_grow_with_openings(open_bench: Opener) -> None:
+    bench = await opened(open_bench, 60, append_and_trim, retired_origins_max=4)
+    again = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
+    assert len(ends_of_trims(again)) <= 4 + 2 * MIN + 1
+    assert verify(again.storage, config=again.config).problems == []
+
+
+@pytest.mark.parametrize(("away", "kept", "told"), [(1, 4, False), (8, 4, True), (8, 4096, True), (40, 4, True)])
+async def test_a_reader_that_was_away_is_told_if_events_were_trimmed(
+    open_bench: Opener, away: int, kept: int, told: bool
+) -> None:
+    """It is told nothing if it got them all, although the origins of some are forgotten."""
+    cursors: list[bytes] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await append_and_trim(bench, number)
+        cursors.append([event async for event in bench.space.thread("t").journal.read()][-1].cursor)
+
+    bench = await opened(open_bench, 60, write, retired_origins_max=kept)
+    again = await reopened(bench.storage, open_bench, 99, retired_origins_max=kept)
+    journal = again.space.thread("t").journal
+    if told:
+        with pytest.raises(JournalTrimmed):
+            await anext(aiter(journal.read(after=cursors[-1 - away])))
+    else:
+        assert [event.event["n"] async for event in journal.read(after=cursors[-1 - away])] == [59]
