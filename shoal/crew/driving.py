@@ -33,6 +33,7 @@ Function = Callable[[CrewContext], Awaitable[object]]
 
 _log = logging.getLogger("shoal.crew")
 
+_UNWIND_S = 1.0  # A function that is cancelled has at least so long to end.
 _PAUSE_S = 0.5  # Before the record is read or changed again.
 
 
@@ -158,14 +159,14 @@ class Driving:
         if lease.ended.is_set():
             _log.warning("agent %s: its lease is lost, so its function is cancelled", self.name)
         task.cancel()
-        await asyncio.wait((task,), timeout=self._stage.grace_s)
+        await asyncio.wait((task,), timeout=max(self._stage.grace_s, _UNWIND_S))
         if not task.done():
             self._is_stuck = True
             _log.critical(
                 "agent %s: its function was cancelled and has not ended within %g s, so this process is ended. Another machine "
                 "goes on from its last checkpoint. Let the function pass on asyncio.CancelledError.",
                 self.name,
-                self._stage.grace_s,
+                max(self._stage.grace_s, _UNWIND_S),
             )
             self._stage.end()
 

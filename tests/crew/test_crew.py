@@ -158,6 +158,18 @@ def test_an_agent_that_never_saves_is_cancelled_after_the_grace_period() -> None
     on_ground(work)
 
 
+def test_without_a_grace_period_a_function_still_has_time_to_unwind() -> None:
+    async def work(ground: Ground) -> None:
+        process = ground.process("one", count=1).start(grace_s=0.0)
+        await ground.until(lambda: bool(ground.saved))
+        process.crew.drain()
+        assert process.task is not None
+        await process.task
+        assert process.ended == 0
+
+    on_ground(work)
+
+
 def test_a_function_that_returns_while_draining_is_not_finished() -> None:
     async def work(ground: Ground) -> None:
         process = ground.process("one", count=0)
@@ -406,6 +418,32 @@ def test_a_run_that_is_cancelled_leaves_no_function_and_no_lease_behind() -> Non
         await asyncio.sleep(2)
         assert ground.at_work(ended_s) == set()
         assert await ground.nodes["b"].store().space(SPACE).leases() == []
+
+    on_ground(work)
+
+
+def test_a_machine_that_stood_still_when_its_function_returned_does_not_record_it() -> None:
+    async def work(ground: Ground) -> None:
+        runs: list[str] = []
+        for name in ("one", "two"):
+            process = ground.process(name, count=0)
+
+            @process.crew.agent("a", ttl=TTL_S)
+            async def a(ctx: shoal.CrewContext) -> None:
+                runs.append(ctx.machine)
+                if ctx.machine == "one":
+                    ground.processes["one"].stand_still()
+                    return
+                await asyncio.sleep(1000)
+
+        ground.processes["one"].start()
+        await ground.until(lambda: runs == ["one"])
+        ground.processes["two"].start()
+        await ground.until(lambda: runs == ["one", "two"])
+        ground.processes["one"].go_on()
+        await asyncio.sleep(2 * TTL_S)
+        [agent] = [agent for agent in (await ground.status()).agents if agent.name == "a-1"]
+        assert (agent.state, agent.machine) == ("running", "two")
 
     on_ground(work)
 

@@ -198,7 +198,7 @@ async def test_a_function_that_swallows_its_cancellation_ends_its_process_with_7
         machines = Machines([url])
         try:
             async with asyncio.timeout(4 * PATIENCE_S):
-                machines.start("one", grace_s=0.5)
+                machines.start("one", grace_s=1.5)
                 await machines.at_work(AGENTS, 0)
                 command = [sys.executable, "-m", "shoal.cli", "crew", "scale", "deaf", "1", "--url", url, "--space", "s"]
                 await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
@@ -206,7 +206,7 @@ async def test_a_function_that_swallows_its_cancellation_ends_its_process_with_7
                 machines.processes["one"].send_signal(signal.SIGTERM)
                 assert await machines.ended("one") == 70
                 assert machines.processes["one"].stderr is not None
-                assert "agent deaf-1: its function was cancelled and has not ended within 0.5 s" in (
+                assert "agent deaf-1: its function was cancelled and has not ended within 1.5 s" in (
                     machines.processes["one"].stderr.read()
                 )
         finally:

@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import PATIENCE_S, clean_environment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_crew.py"
@@ -19,18 +21,22 @@ def start(directory: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_a_killed_graph_goes_on_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_graph_that_was_killed_or_drained_goes_on_where_it_was(how: signal.Signals, tmp_path: Path) -> None:
     first = start(tmp_path / "state")
     assert first.stdout is not None
     asked = [first.stdout.readline() for _ in range(3)]
-    first.send_signal(signal.SIGKILL)
-    asked += first.communicate(timeout=PATIENCE_S)[0].splitlines(keepends=True)
+    first.send_signal(how)
+    asked += first.stdout.readlines()
+    first.stdout.close()
+    first.wait(PATIENCE_S)
+    assert first.returncode == (-how if how is signal.SIGKILL else 0)
     second = start(tmp_path / "state")
     told = second.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert second.returncode == 0
     counts = Counter(line.strip() for line in [*asked, *told] if line.startswith("asked for the "))
     assert len(counts) == 6
-    # What each of the two was asking when it was killed may be asked again.
+    # What each of the two was asking when it was stopped may be asked again.
     assert sum(counts.values()) <= 8
     assert told[-2:] == [
         f"writer-{number} has finished: introduction on {topic}, method on {topic}, results on {topic}"
