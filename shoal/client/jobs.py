@@ -22,9 +22,9 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.leases import check_times
 from shoal.client.retrying import delays, paused
-from shoal.client.tenure import Tenure
+from shoal.client.tenure import Tenure, keeper_of
 from shoal.client.thread.queues import Queue
-from shoal.errors import InvalidInput, LeaseLost, ShoalError
+from shoal.errors import InvalidInput, LeaseLost, ShoalError, Taken
 from shoal.protocol.requests import (
     ClaimItem,
     CompleteItem,
@@ -187,6 +187,26 @@ def complete_request(space: str, thread: str, job: Job, result: Any = None) -> C
     term = _term_of(space, thread, job)
     packed = values.encode(result, where="result")
     return CompleteItem(space, thread, term.worklist, job.id, term.fence, term.token, packed, job._holder)
+
+
+async def completed(queue: Queue, id: str, result: Any, *, by: str, durability: Durability | None) -> bool:
+    """Complete an entry under the claim that this store has of it, within a block. False: it has none."""
+    term = next((term for term in keeper_of(queue.connection).terms if _is_of(term, queue, id)), None)
+    if term is None:
+        return False
+    packed = values.encode(result, where="result")
+    request = CompleteItem(queue.space, queue.thread, queue.name, id, term.fence, term.token, packed, by)
+    try:
+        await queue.connection.write(request, key=None, durability=durability)
+    except (Taken, LeaseLost) as error:
+        if error.written != "no":
+            raise
+        return False
+    return True
+
+
+def _is_of(term: Term, queue: Queue, id: str) -> bool:
+    return (term.space, term.lease, term.worklist, term.item) == (queue.space, queue.thread, queue.name, id)
 
 
 def fail_request(space: str, thread: str, job: Job, reason: str, *, retry_in: float = 0.0) -> FailItem:

@@ -163,6 +163,11 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._others: set[asyncio.Task[None]] = set()
 
+    @property
+    def terms(self) -> list[Term]:
+        """The terms that it renews."""
+        return [tenure.term for tenure in self._tenures]
+
     def keep(self, tenure: Tenure) -> None:
         """Renew it from now on."""
         self._tenures[tenure] = None

@@ -42,10 +42,17 @@ class Made(NamedTuple):
 class WriteContext:
     """The input of a write's decision, and the changes that it makes to one object."""
 
-    __slots__ = ("_first", "_place", "is_remembered", "key", "made", "rows", "target", "transaction")
+    __slots__ = ("_first", "_place", "is_remembered", "key", "made", "rows", "target", "transaction", "unclaimed")
 
     def __init__(
-        self, transaction: Transaction, target: Target, rows: ObjectRows, first: Stamp, key: str | None, place: int = 0
+        self,
+        transaction: Transaction,
+        target: Target,
+        rows: ObjectRows,
+        first: Stamp,
+        key: str | None,
+        place: int = 0,
+        unclaimed: frozenset[bytes] = frozenset(),
     ) -> None:
         self.transaction = transaction
         self.target = target
@@ -55,6 +62,7 @@ class WriteContext:
         # Whether the request's key is kept although nothing changed. A removal needs that: if the request is sent again
         # after somebody has added the entry, it must not remove it.
         self.is_remembered = False
+        self.unclaimed = unclaimed  # The ids of entries of which it is known that nobody has claimed them.
         self._first = first
         self._place = place  # Of this write in the request.
 

@@ -55,7 +55,7 @@ from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
-from shoal.node.thread.fencing import UnderLease
+from shoal.node.thread.fencing import UnderClaim, UnderLease
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.acknowledging import Acknowledging
@@ -266,7 +266,7 @@ class Service:
                 return False
         try:
             issued = self._database.issuer.issue(located, key)
-        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderLease):
+        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease):
             return False  # Before this is answered, something must become durable, be fetched or be repaired.
         if is_copied and issued.again:
             return False  # This node may lack deletions that its owners know, which must be fetched.
@@ -325,6 +325,8 @@ class Service:
                 return self._database.issuer.issue(located, key)
             except UnderLease as marked:
                 located = await self._holding.freed(located, marked)
+            except UnderClaim as claimed:
+                located = await self._holding.unclaimed(located, claimed)
             except (BudgetExhausted, RightsElsewhere) as error:
                 if provided:
                     raise self._rights.explained(error, located.targets) from None

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.client.jobs import complete_request
 from shoal.client.thread.worklist import Worklist
-from shoal.errors import InvalidInput, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Taken, TooLarge
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Taken, TooLarge
 from shoal.protocol.requests import ClaimItem, CompleteItem, RenewLeases
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
@@ -411,5 +411,78 @@ def test_a_worker_that_gives_up_before_the_answer_keeps_no_item() -> None:
         job = await at(nodes, "b").claim(ttl=TTL_S)
         assert job is not None
         assert now() - begun < 500
+
+    in_fleet(work)
+
+
+def test_an_item_that_is_claimed_is_not_done_by_others_on_any_node() -> None:
+    async def work(nodes: Fleet) -> None:
+        one = at(nodes, "a")
+        await one.add(["x", "y"])
+        job = await one.claim(ttl=TTL_S, holder="one")
+        assert job is not None
+        await nodes.converged()
+        for name in "abc":
+            with pytest.raises(LeaseHeld, match="'one' has claimed entry") as refused:
+                await at(nodes, name).done("x", result="mine")
+            assert refused.value.detail["fence"] == job.fence
+            with pytest.raises(LeaseHeld):
+                async with nodes[name].store().space("s").batch() as batch:
+                    batch.thread("t").done("w", "x")
+            with pytest.raises(LeaseHeld):
+                await at(nodes, name).done("x", durability="quorum")
+        assert (await at(nodes, "b").done("y")).first
+        await job.complete("theirs")
+        assert not (await one.done("x")).first
+        assert (await one.done("x")).result == "theirs"
+
+    in_fleet(work)
+
+
+def test_an_item_whose_claim_has_ended_may_be_done() -> None:
+    async def work(nodes: Fleet) -> None:
+        one = at(nodes, "a")
+        await one.add(["x", "y"])
+        assert await one.claim(ttl=TTL_S) is not None
+        given_back = await one.claim(ttl=TTL_S)
+        assert given_back is not None
+        await given_back.fail("no answer")
+        await nodes.converged()
+        assert (await at(nodes, "b").done(given_back.item)).first
+        with pytest.raises(LeaseHeld):
+            await at(nodes, "b").done("x")
+        await asyncio.sleep(2 * TTL_S)
+        assert (await at(nodes, "b").done("x", result=7)).first
+        await nodes.converged()
+        assert (await one.done("x")).result == 7
+
+    in_fleet(work)
+
+
+def test_a_worker_finishes_its_own_item_by_its_key() -> None:
+    async def work(nodes: Fleet) -> None:
+        one = at(nodes, "a")
+        await one.add(["x"])
+        job = await one.claim(ttl=TTL_S)
+        assert job is not None
+        async with job:
+            assert (await one.done("x", result=3, by="me")).result == 3
+        found = await one.find("x")
+        assert found is not None
+        assert [(finish.by, finish.result) for finish in found.done] == [("me", 3)]
+        assert not (await one.done("x")).first
+
+    in_fleet(work)
+
+
+def test_a_message_that_is_claimed_is_not_taken_by_others() -> None:
+    async def work(nodes: Fleet) -> None:
+        inbox = nodes["a"].store().space("s").thread("t").inbox
+        await inbox.send("hello")
+        message = await inbox.next()
+        assert message is not None
+        assert await inbox.claim(ttl=TTL_S) is not None
+        with pytest.raises(LeaseHeld):
+            await inbox.take(message)
 
     in_fleet(work)

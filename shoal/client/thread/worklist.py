@@ -25,7 +25,7 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
-from shoal.client.jobs import Job, claimed, revive_request
+from shoal.client.jobs import Job, claimed, completed, revive_request
 from shoal.client.leases import check_times
 from shoal.client.thread.queues import Finish, Queue, finishes
 from shoal.errors import InvalidInput
@@ -204,10 +204,15 @@ class Worklist:
     ) -> Done:
         """Mark an item as done. If it was done before, nothing changes, and the answer has the first result.
 
+        In the block of this store's own claim of it, it is completed under the claim.
+
         Raises:
             NotFound: it was never added.
+            LeaseHeld: a worker has claimed it.
         """
         request = done_request(self._queue.space, self._queue.thread, self.name, item, result=result, by=by)
+        if await completed(self._queue, request.id, result, by=by, durability=durability):
+            return Done(True, by, request.result)
         reply = await self._queue.finish(request, durability=durability)
         return Done(reply.first, reply.by, reply.result)
 

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import msgspec
 
-from shoal.cluster.leases.table import LeaseName
+from shoal.cluster.leases.table import LeaseName, item_name, worklist_mark
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.errors import InvalidInput, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
@@ -28,7 +28,8 @@ from shoal.node.leases.handouts import Handouts
 from shoal.node.leases.leases import Leases
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.node.thread.fencing import UnderLease
+from shoal.node.thread.fencing import UnderClaim, UnderLease
+from shoal.node.thread.queues import described
 from shoal.node.writes.issuing import Located
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
@@ -243,6 +244,31 @@ class LeaseRequests:
             raise self._leases.held(name, state)
         self._mark_over(target.space, target.name, fence)
         return msgspec.structs.replace(located, ended={**located.ended, target: fence})
+
+    async def unclaimed(self, located: Located, claimed: UnderClaim) -> Located:
+        """The write, if nobody has claimed the entry that it finishes.
+
+        Raises:
+            LeaseHeld: somebody has.
+            NoQuorum: that cannot be known.
+        """
+        target = claimed.target
+        name = item_name(target.space, worklist_mark(target.name, claimed.queue), claimed.id)
+        try:
+            state = await self._leases.holder(name)
+        except OutcomeUnknown as error:
+            raise _unknowable("whether the entry is still claimed", error) from None
+        if state.held:
+            by = repr(state.holder) if state.holder else "another worker"
+            raise LeaseHeld(
+                f"{by} has claimed entry {claimed.id.hex()} of {described(target.name, claimed.queue)} (fencing number "
+                f"{state.fence}). Nothing was written. Complete it under its claim (job.complete), or wait until the claim has "
+                "ended.",
+                holder=state.holder,
+                fence=state.fence,
+                until_ms=state.until_ms,
+            )
+        return msgspec.structs.replace(located, unclaimed=located.unclaimed | {claimed.id})
 
     def _mark_over(self, space: str, thread: str, fence: int) -> None:
         """Spare others the question. If it fails, they ask."""

@@ -20,6 +20,16 @@ class UnderLease(Exception):
         self.mark = mark
 
 
+class UnderClaim(Exception):
+    """A write without a claim, which finishes an entry of a queue that may be claimed: the quorum register knows."""
+
+    def __init__(self, target: Target, queue: str, id: bytes) -> None:
+        super().__init__()
+        self.target = target
+        self.queue = queue
+        self.id = id
+
+
 class Fencing:
     """The handler of marks."""
 

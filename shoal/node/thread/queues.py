@@ -15,6 +15,7 @@ from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import users_key
+from shoal.node.thread.fencing import UnderClaim
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     Dequeue,
@@ -127,6 +128,7 @@ class Queues:
         """Finish an entry; the reply names who finished it first.
 
         Raises:
+            UnderClaim: it is handed out, as far as this node knows.
             NotFound: there is no such entry here.
             Taken: the request says `once`, and the entry is finished already.
         """
@@ -147,6 +149,8 @@ class Queues:
                     by=[finish.by for finish in found.takers()],
                 )
             return Dequeued(False, first.by, first.result)
+        if found.last is not None and found.last.state == queue.RUNNING and id not in context.unclaimed:
+            raise UnderClaim(context.target, name, id)
         change = queue.Dequeue(name, id, request.by, context.implied_key, request.result)
         context.apply(change)
         self.tidy(context, name)

@@ -58,6 +58,7 @@ class Located(Struct, frozen=True):
     partition: int  # Of all targets.
     fences: Mapping[Target, int] = {}  # The fencing numbers of the leases under which it is made.
     ended: Mapping[Target, int] = {}  # Of threads whose lease is known to be over: its fencing number.
+    unclaimed: frozenset[bytes] = frozenset()  # The ids of entries of which it is known that nobody has claimed them.
 
 
 class Logged(Struct, frozen=True):
@@ -173,6 +174,7 @@ class Issuer:
             ClockWrong: this node's clock is wrong. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
             UnderLease: it has no lease of a thread that may be under one. Nothing was written.
+            UnderClaim: it finishes an entry that may be claimed. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
         if partition.closed:
@@ -236,7 +238,7 @@ class Issuer:
         for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
-            context = WriteContext(transaction, target, generation.rows, here, writing.key, place)
+            context = WriteContext(transaction, target, generation.rows, here, writing.key, place, located.unclaimed)
             fence = located.fences.get(target, 0) if located.fences else 0
             if not fence and type(write) in DRIVING:
                 self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
