@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulation.composites.stage import OWN, SAVES, Composed, Stage, pruning
-from simulation.plan import Act, ActKind, Cut, Fault, Weather
+from simulation.plan import Act, ActKind, CrashAt, CrashPoint, Cut, Fault, Weather
 
 _REMOVALS: tuple[tuple[ActKind, ActKind], ...] = (
     ("delete", "save-erasably"),
@@ -11,6 +11,9 @@ _REMOVALS: tuple[tuple[ActKind, ActKind], ...] = (
     ("delete-item", "put-item"),
 )
 """Kinds of acts that remove an object, and that make it."""
+
+
+_UNHEARD: tuple[CrashPoint, ...] = ("appended", "synced")
 
 
 def deleted_unheard(stage: Stage) -> Composed:
@@ -121,3 +124,41 @@ def edited_twice(stage: Stage) -> Composed:
         )
         at = round(at + for_s + stage.between(0.3, 1.5), 3)
     return Composed(faults, acts, {}, at)
+
+
+def overtaken(stage: Stage) -> Composed:
+    """A node dies, or is cut off, with a swap of a register that nobody has seen; others compare and set it meanwhile.
+
+    A second node may do the same before the first is back. Owed: everything. What was not acknowledged does not come back
+    over what was made, or told, without it.
+    """
+    late, other, *rest = stage.random.sample(stage.nodes, len(stage.nodes))
+    both = rest and stage.random.random() < 0.6
+    away_s = stage.between(4.0, 6.0)
+    back_at = round(stage.at + away_s, 3)
+    faults = [_unheard(stage, late, stage.at, away_s)]
+    acts: list[Act] = []
+    acts += stage.acts(("elect",), stage.nodes, (stage.at - 1.0, stage.at - 0.4), least=2, most=4, name=OWN)
+    acts += stage.acts(("elect",), [late], (stage.at - 0.1, stage.at + 0.1), least=2, most=6, name=OWN, repeats=0.3)
+    kinds: tuple[ActKind, ...] = stage.random.choice((("elect",), ("ask-who-leads",), ("elect", "ask-who-leads")))
+    ends_at = back_at
+    if both:
+        second_at = round(stage.at + stage.between(2.2, 3.0), 3)
+        faults.append(_unheard(stage, other, second_at, back_at + 4.0 - second_at))
+        acts += stage.acts(("elect",), [other], (second_at - 0.1, second_at + 0.1), least=2, most=6, name=OWN)
+        acts += stage.acts(kinds, [late, *rest], (back_at + 0.5, back_at + 3.8), most=5, name=OWN)
+        ends_at = round(back_at + 4.0, 3)
+    else:
+        acts += stage.acts(kinds, [other, *rest], (stage.at + 2.5, back_at), most=5, name=OWN)
+    acts += stage.acts(("ask-who-leads", "elect"), stage.nodes, (ends_at, ends_at + 3.0), most=5, name=OWN)
+    return Composed(faults, acts, {}, ends_at)
+
+
+def _unheard(stage: Stage, node: str, at: float, away_s: float) -> Fault:
+    """From about then a node is away, with whatever it has written and not sent."""
+    if stage.random.random() < 0.6:
+        point, nth = stage.random.choice(_UNHEARD), stage.random.randint(1, 8)
+        return CrashAt(at=at, node=node, point=point, nth=nth, down_s=round(away_s, 3), keep=None)
+    others = [name for name in stage.nodes if name != node]
+    cut_at = round(at + stage.between(0.0, 0.15), 3)
+    return Cut(at=cut_at, sources=[node], targets=others, both=True, for_s=round(away_s, 3))

@@ -104,7 +104,7 @@ class _Agent:
         if random.random() < 0.3:
             self._known = await self._register.get(0) or 0
         operation = self._elections.begun(self._bench.name, expected=self._known)
-        is_far = random.random() < 0.6
+        is_far = random.random() < 0.4
 
         async def send() -> None:
             for nth in range(1 + (is_far and act.repeat)):
