@@ -63,7 +63,7 @@ class Config(Struct, frozen=True, kw_only=True):
     crew_steady_s: float = 600.0  # After an agent has run for this long, its tries are counted anew.
     crew_standby_s: float = 1.0  # Between two loads of the checkpoint of an agent on standby.
     crew_change_s: float = 30.0  # How long a change of a crew's record waits for others.
-    compare_ttl_s: float = 2.0  # The lease of one compare_and_set: if its node dies, others wait so long.
+    compare_ttl_s: float = 2.0  # The lease of one compare_and_set, or of a tie of steps: if its node dies, others wait so long.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
     rights_spread_s: float = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
     rights_spread_max: int = 64  # Budgets in one such check.

@@ -115,11 +115,15 @@ class Contest(NamedTuple):
     """How to answer a write that two nodes may decide at once, each for itself.
 
     With durability `quorum` or `all` the node catches up with a quorum before it decides, and again once the write is
-    copied: of two such writes at least one sees the other.
+    copied: of two such writes at least one sees the other. If one does, all but the last of them give way, one at a time
+    under a lease (docs/decisions/0073-steps-and-budgets.md).
     """
 
     won: Callable[[Any], bool]  # By the reply: whether another write may still have come first.
     again: Callable[[View, Any, Any], AnyReply]  # The reply to a request and its first reply, as the object is now.
+    tied: Callable[[Any, Any], bool]  # By a request and its second reply: whether another write may have come first.
+    about: Callable[[Any], str]  # The part of the object that a request is about.
+    gives_way: Callable[[Any, Any], ObjectWrite[Any]]  # Takes a request back, which was replied to so.
     unknown: Callable[[Any, str], str]  # The error's text, of the request and the reason, if the node cannot catch up again.
 
 

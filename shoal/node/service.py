@@ -240,7 +240,21 @@ class Service:
             bookmark.note(partition, issued.vector)
             if contest is None:
                 return issued.reply
-            return await self._acknowledging.looked_again(contest, located, issued.reply, bookmark)
+            reply = await self._acknowledging.looked_again(contest, located, issued.reply, bookmark)
+            if not contest.tied(located.request, reply):
+                return reply
+
+            async def gives_way() -> AnyReply:
+                return await self._write(
+                    contest.gives_way(located.request, reply), bookmark, None, durability, stale=stale, terms=terms
+                )
+
+            return await self._alone.untied(
+                contest,
+                located,
+                look=lambda: self._acknowledging.looked_again(contest, located, issued.reply, bookmark),
+                give_way=gives_way,
+            )
         except ShoalError as error:
             if error.written != "no":
                 raise

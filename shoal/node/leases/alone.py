@@ -1,4 +1,4 @@
-"""Requests that are carried out one at a time, on all nodes: `compare_and_set` of a register.
+"""Requests that are carried out one at a time, on all nodes: `compare_and_set` of a register, and writes that are tied.
 
 Laws:
 - Each is carried out under a lease of the register. The node catches up with a quorum after the grant, and answers only if
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -25,10 +25,12 @@ from shoal.cluster.leases.table import Claim, Group, LeaseName, worklist_mark
 from shoal.config import Config
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, ShoalError, Unavailable
 from shoal.node.environment import Environment
+from shoal.node.handler import Contest
 from shoal.node.leases.handouts import Handouts, Worklist
 from shoal.node.leases.leases import Leases
-from shoal.node.leases.terms import TOKEN_BYTES, item_of, register_term
+from shoal.node.leases.terms import TOKEN_BYTES, item_of, register_term, tied_term
 from shoal.node.replicas import Replicas
+from shoal.node.writes.issuing import Located
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, CompareAndSet, Durability, Swap, Swapped, Term, WasSet
@@ -93,7 +95,7 @@ class Alone:
             OutcomeUnknown: the write is recorded, but it is not known whether it counts.
             NoQuorum, Unavailable: nothing was written.
         """
-        async with self._term(register_term(request.space, request.register)) as term:
+        async with self._term(register_term(request.space, request.register), f"register {request.register!r}") as term:
             reply = await self._compared(request, term, bookmark, key, "all" if durability == "all" else "quorum", stale=stale)
         if not reply.swapped:
             raise RegisterChanged(
@@ -156,10 +158,33 @@ class Alone:
         assert isinstance(reply, Swapped)
         return reply
 
+    async def untied(
+        self,
+        contest: Contest,
+        located: Located,
+        *,
+        look: Callable[[], Awaitable[AnyReply]],
+        give_way: Callable[[], Awaitable[AnyReply]],
+    ) -> AnyReply:
+        """The reply to one of several writes that saw each other: all but the last that comes here give way.
+
+        That at most one is made rests on what they see of each other, and not on the lease.
+        """
+        [request], [target] = located.writes, located.targets
+        about = contest.about(request)
+        wanted = tied_term(target.space, target.name, about)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._term(wanted, f"{about!r} of {target.kind.label} {target.name!r}"))
+            except (NoQuorum, Unavailable):
+                return await give_way()
+            reply = await look()
+            return await give_way() if contest.tied(request, reply) else reply
+
     # ── leases ────────────────────────────────────────────────────────────────
 
     @asynccontextmanager
-    async def _term(self, wanted: Term) -> AsyncIterator[Term]:
+    async def _term(self, wanted: Term, what: str) -> AsyncIterator[Term]:
         """Hold a lease for one request. Requests at this node take turns.
 
         Raises:
@@ -170,9 +195,9 @@ class Alone:
             async with asyncio.timeout(self._config.quorum_timeout_s):
                 await lock.acquire()
         except TimeoutError:
-            raise self._busy(wanted) from None
+            raise self._busy(what) from None
         try:
-            term = await self._granted(wanted)
+            term = await self._granted(wanted, what)
             renewals = _Renewals(self._leases, term, self._config.compare_ttl_s / _RENEWALS)
             try:
                 yield term
@@ -182,7 +207,7 @@ class Alone:
         finally:
             lock.release()
 
-    async def _granted(self, wanted: Term) -> Term:
+    async def _granted(self, wanted: Term, what: str) -> Term:
         mark, item = worklist_mark(wanted.lease, wanted.worklist), bytes.fromhex(wanted.item)
         worklist = Worklist(wanted.space, mark, lambda: (item,), lambda item: Group())
         token = self._environment.entropy(TOKEN_BYTES)
@@ -196,24 +221,25 @@ class Alone:
                 except OutcomeUnknown as error:
                     if left_s <= _LOOK_S:
                         raise NoQuorum(
-                            f"the lease of register {wanted.lease!r} could not be taken: {why(error)}. Nothing was written. "
+                            f"the lease of {what} could not be taken: {why(error)}. Nothing was written. "
                             "Try again when a quorum can be reached."
                         ) from None
                     continue  # If it was granted, the claim finds that.
                 if found is not None:
                     return msgspec.structs.replace(wanted, fence=found.grant.fence, token=token.hex())
                 if left_s <= 0:
-                    raise self._busy(wanted)
-                free_s = self._handouts.waits_s(worklist) or _LOOK_S
-                await self._handouts.stirred(worklist, min(left_s, free_s, _LOOK_S))
+                    raise self._busy(what)
+                free_s = self._handouts.waits_s(worklist)
+                if free_s:
+                    await self._handouts.stirred(worklist, min(left_s, free_s, _LOOK_S))
         except BaseException:
             self._later(partial(self._leases.withdraw, wanted.space, mark, token))
             raise
 
-    def _busy(self, wanted: Term) -> Unavailable:
+    def _busy(self, what: str) -> Unavailable:
         return Unavailable(
-            f"others changed register {wanted.lease!r} for {self._config.quorum_timeout_s:g} s (quorum_timeout_s), so this "
-            "compare_and_set did not get its turn. Nothing was written. Try again."
+            f"others changed {what} for {self._config.quorum_timeout_s:g} s (quorum_timeout_s), so this request did not get "
+            "its turn. Nothing was written. Try again."
         )
 
     async def close(self) -> None:

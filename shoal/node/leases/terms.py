@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 from shoal.cluster.leases import table
@@ -16,12 +17,18 @@ TOKEN_BYTES = 16
 UNDER_CLAIM = frozenset[type]((BeginAttempt, CompleteItem, FailItem, Swap))
 """The requests that a node accepts only under a claim: of an item, or of a register for one `compare_and_set`."""
 
-_REGISTERS, _THE_REGISTER = "\0register", "00"  # No worklist has such a name.
+_REGISTERS, _TIES = "\0register", "\0tie"  # No worklist has such a name.
+_THE_REGISTER = "00"
 
 
 def register_term(space: str, register: str, fence: int = 0, token: str = "") -> Term:
     """A claim of a register."""
     return Term(space, register, False, fence, token, _REGISTERS, _THE_REGISTER)
+
+
+def tied_term(space: str, name: str, about: str) -> Term:
+    """A claim of a part of an object, for writes that are tied."""
+    return Term(space, name, False, 0, "", _TIES, sha256(about.encode()).hexdigest()[:24])
 
 
 def term_of(write: ObjectWrite[Any] | ExtendClaim) -> Term:

@@ -61,6 +61,9 @@ class Steps:
             BeginStep: Contest(
                 won=lambda step: step.begun,
                 again=self._begun_again,
+                tied=lambda request, step: bool(step.rivals) and not request.take_over,
+                about=lambda request: request.step,
+                gives_way=lambda request, step: EndStep(request.space, request.thread, request.step, step.attempt, "withdrawn"),
                 unknown=lambda request, why: (
                     f"the intent of step {request.step!r} is written, but it is not known whether another attempt began at "
                     f"the same time: {why} Begin it again with the same attempt."

@@ -11,6 +11,7 @@ import pytest
 from shoal import values
 from shoal.config import Config
 from shoal.errors import InvalidInput, KeyReused, NoQuorum, NotFound, OutcomeUnknown, StepSettled, ThreadHeld, TooLarge
+from shoal.node.leases.handouts import Handouts
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -30,6 +31,7 @@ from shoal.protocol.requests import (
     Steps,
 )
 from shoal.protocol.session import Session
+from shoal.testing.loop import run
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 
@@ -281,6 +283,42 @@ async def test_of_two_that_begin_at_once_no_two_believe_to_be_alone(fleet: Fleet
             ask(at(fleet["b"]), begin("y", step), durability="quorum"),
         )
         assert sum(reply.begun and not reply.rivals for reply in both) <= 1
+
+
+def test_of_those_that_begin_at_once_on_all_nodes_one_begins() -> None:
+    """They see each other, and give way one after another until one is left."""
+
+    async def main() -> None:
+        async with Fleet(quorum_timeout_s=20.0) as fleet:
+            for number in range(8):
+                step = f"k{number}"
+                replies = await asyncio.gather(
+                    *(ask(at(fleet[name]), begin(name, step), durability="quorum") for name in "abc")
+                )
+                assert sum(reply.begun for reply in replies) == 1
+                assert not any(reply.rivals for reply in replies)
+                await fleet.converged()
+                shown = await at(fleet["a"]).call(ReadStep("crew", "t", step))
+                assert [attempt.state for attempt in shown.attempts].count("open") == 1
+
+    run(main())
+
+
+def test_of_two_that_begin_at_once_both_give_way_if_the_register_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(self: Handouts, *given: object) -> None:
+        raise NoQuorum("too few vote. Nothing was written.")
+
+    monkeypatch.setattr(Handouts, "hand_out", refused)
+
+    async def main() -> None:
+        async with Fleet(quorum_timeout_s=20.0) as fleet:
+            for number in range(8):
+                step = f"k{number}"
+                both = await asyncio.gather(*(ask(at(fleet[name]), begin(name, step), durability="quorum") for name in "ab"))
+                assert sum(reply.begun for reply in both) <= 1
+                assert not any(reply.rivals for reply in both)
+
+    run(main())
 
 
 async def test_an_intent_needs_a_quorum_and_nothing_is_written_without_one(fleet: Fleet) -> None:

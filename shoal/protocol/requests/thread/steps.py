@@ -40,7 +40,8 @@ class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-st
     The intent is written, and `begun` is true, if the step is new or has failed fewer
     than `attempts` times; or, with `take_over`, if another attempt is open. With
     durability `quorum` or `all` the node first catches up with a quorum, and checks
-    again after the intent is replicated: `rivals` are other attempts that are open then.
+    again after the intent is replicated; if it sees other open attempts then, all but one are withdrawn.
+    With `local` or `take_over`, `rivals` are other attempts that are open.
     A repeated request with the same `attempt` is the same intent.
 
     Raises ThreadHeld while the thread is paused or waiting, unless the step is settled.
