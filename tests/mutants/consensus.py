@@ -10,9 +10,9 @@ import pytest
 
 from shoal.cluster.consensus import acceptor
 from shoal.cluster.consensus.acceptor import Acceptor
-from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Change, Electorate, Term, Terms, Value
+from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Ballot, Change, Electorate, Term, Terms, Value
 from shoal.cluster.consensus.motions import AnyMotion
-from shoal.cluster.consensus.proposal import Proposal
+from shoal.cluster.consensus.proposal import Lead, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from shoal.errors import NoQuorum, OutcomeUnknown
 from shoal.node.consensus.quorum_register import QuorumRegister
@@ -105,15 +105,20 @@ def a_change_is_not_recognised_when_it_is_repeated(patch: pytest.MonkeyPatch) ->
     patch.setattr(Change, "apply", apply)
 
 
-def a_vote_does_not_keep_the_promise_that_it_gives(patch: pytest.MonkeyPatch) -> None:
-    """It tells the proposer that it has promised the next ballot, and accepts lower ones."""
-    sound = Acceptor._vote
+def a_lead_has_the_value_before_the_change(patch: pytest.MonkeyPatch) -> None:
+    """The next change of the same proposer is made as if the last one had not been."""
+    sound, propose = Proposal.lead.fget, Proposal._propose  # type: ignore[attr-defined]
 
-    def vote(self: Acceptor, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
-        before = self._slots[key][1] if key in self._slots else NO_BALLOT
-        sound(self, key, accepted if accepted > before else promised, accepted, value)
+    def noted(self: Proposal, found: Value) -> None:
+        self.found = found  # type: ignore[attr-defined]
+        propose(self, found)
 
-    patch.setattr(Acceptor, "_vote", vote)
+    def lead(self: Proposal) -> Lead | None:
+        won: Lead | None = sound(self)
+        return won and won._replace(value=self.found)  # type: ignore[attr-defined]
+
+    patch.setattr(Proposal, "_propose", noted)
+    patch.setattr(Proposal, "lead", property(lead))
 
 
 def a_change_that_may_be_made_is_denied(patch: pytest.MonkeyPatch) -> None:
@@ -150,6 +155,6 @@ MUTANTS = (
     ),
     Mutant(votes_are_told_before_the_fsync, "the number of a voter's votes is told before their fsync", ("9",), "storm"),
     Mutant(a_change_is_not_recognised_when_it_is_repeated, "a change that is repeated is made again, or denied", ("8",)),
-    Mutant(a_vote_does_not_keep_the_promise_that_it_gives, "a vote does not keep the next ballot that it promises", ("8",)),
+    Mutant(a_lead_has_the_value_before_the_change, "a proposer with a lead does not know its own last change", ("8",)),
     Mutant(a_change_that_may_be_made_is_denied, "a change of unknown outcome is said not to be made", ("8",), "storm"),
 )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ ITEM_BYTES = 12  # Of an item's id, in the name of its claim.
 _MARK = "\0"  # No lease's own name begins with it.
 
 
+@lru_cache(maxsize=1024)
 def worklist_mark(thread: str, worklist: str) -> str:
     """What the names of all claims of a worklist's items begin with."""
     return _MARK + b64encode(sha256(f"{thread}\0{worklist}".encode()).digest()[:9]).decode()

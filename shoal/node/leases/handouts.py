@@ -12,8 +12,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 from shoal.cluster.leases import table
@@ -28,7 +29,7 @@ from shoal.node.leases.shards import Shard
 from shoal.node.leases.terms import check_token, item_of
 from shoal.protocol.requests import Term
 
-_SPARE = 32  # Items that are sent beyond one for each claim: others may have taken the first ones.
+_SPARE = 64  # Free items that are sent beyond one for each claim: others may have taken the first ones.
 _QUESTIONS_MAX = 256  # Wishes whose answers are known when they come.
 _SERVED_MAX = 64  # Wishes of others that are decided at once.
 
@@ -228,29 +229,27 @@ class Handouts:
             return None
         self._close(gathered)
         worklist, claims = gathered.worklist, list(gathered.claims.values())
-        items, is_all = self._offered(shard, worklist, len(claims))
         gathered.ended = self._ended.pop(shard.key, [])
-        choices = [Choice(item[:ITEM_BYTES], *worklist.group_of(item)) for item in items]
-        wishes = Wishes(self._next(), shard.key, gathered.ended, worklist.space, worklist.mark, choices, claims)
-        answer = await self._ask(shard.key, wishes)
-        if answer is None or len(answer.found) != len(claims) or (None in answer.found and not is_all):
-            return None
-        whole = {item[:ITEM_BYTES]: item for item in items}
-        found = [each and Handed(whole[each.item], each.grant) for each in answer.found]
-        return HandedOut(found, answer.is_full)
+        for items, is_all in self._offers(shard, worklist, len(claims)):
+            choices = [Choice(item[:ITEM_BYTES], *worklist.group_of(item)) for item in items]
+            wishes = Wishes(self._next(), shard.key, gathered.ended, worklist.space, worklist.mark, choices, claims)
+            answer = await self._ask(shard.key, wishes)
+            if answer is None or len(answer.found) != len(claims):
+                return None
+            if is_all or answer.is_full or None not in answer.found:
+                whole = {item[:ITEM_BYTES]: item for item in items}
+                return HandedOut([each and Handed(whole[each.item], each.grant) for each in answer.found], answer.is_full)
+        return None
 
-    def _offered(self, shard: Shard, worklist: Worklist, claims: int) -> tuple[list[bytes], bool]:
-        """The first items that claims may get, and whether these are all."""
+    def _offers(self, shard: Shard, worklist: Worklist, claims: int) -> Iterator[tuple[list[bytes], bool]]:
+        """The items to offer, and whether these are all: first some that are free, then as many as may be sent."""
         leases = shard.glimpse()
-        items: list[bytes] = []
-        free: list[bytes] = []
-        for item in worklist.items():
-            if len(free) >= claims + _SPARE:
-                return (items, False) if len(items) <= ITEMS_MAX else (free, False)
-            items.append(item)
-            if not _left_s(shard, leases, worklist.name_of(item)):
-                free.append(item)
-        return (items, True) if len(items) <= ITEMS_MAX else (free, False)
+        free = (item for item in worklist.items() if not _left_s(shard, leases, worklist.name_of(item)))
+        some = list(islice(free, min(claims + _SPARE, ITEMS_MAX)))
+        if len(some) >= claims:
+            yield some, False
+        items = list(islice(worklist.items(), ITEMS_MAX + 1))
+        yield items[:ITEMS_MAX], len(items) <= ITEMS_MAX
 
     async def _ask(self, key: str, wishes: Wishes) -> Granted | None:
         """The answer of the node that decides, if there is another one and it decides in time."""
