@@ -209,6 +209,11 @@ class VersionVector(Mapping[Origin, int]):
         """The last sequence that may be held of an origin: `END` if it may be one that is forgotten."""
         return self[origin] or (END if self._retired is not None and self._retired.forgotten else 0)
 
+    def is_forgotten(self, origin: Origin) -> bool:
+        """Whether an origin of which the replica has applied something was retired so long ago that it is forgotten."""
+        retired = self._retired
+        return retired is not None and bool(retired.forgotten) and origin not in self and not retired.time(origin)
+
     def dominates(self, other: VersionVector) -> bool:
         """True if everything that `other` covers is covered here."""
         over, base = self._over, self._base

@@ -146,7 +146,7 @@ class Database:
             storage,
             commit,
             issue=lambda request: self.issue(request, None).reply,
-            is_own=lambda origin: self._maps.is_own(origin),
+            is_own=lambda add: self._maps.is_own(add),
             partitions=self.partitions,
             generations=self.generations,
             config=config,

@@ -112,10 +112,10 @@ def trim(rows: Rows, context: VersionVector, ends: list[bytes]) -> Trim:
     hlc = 0
     for place in sorted([*_ends(rows), *ends]):
         origin = dot_of(place).origin
-        if origin not in context:
-            if retired.time(origin):
-                break  # It is remembered. Those that follow are mostly remembered too.
+        if context.is_forgotten(origin):
             hlc = hlc_of(place)
+        elif origin not in context:
+            break  # It is remembered. Those that follow are mostly remembered too.
     return Trim(ends, Floor(hlc, retired.forgotten)) if hlc > floor(rows).hlc else Trim(ends)
 
 

@@ -11,11 +11,13 @@ Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery
 - A *fold* merges adds of its issuer's directory into one, which takes the place of the last of them. All are stable and their
   keys expired, as are those that lose to them. So every removal that the issuer has not seen names all of
   them or none: the merged add is removed just where its parts are. Nobody else folds these adds.
+- A merged add names the directory that merged it, so that its later openings can fold it, whatever they still know of the
+  origins of earlier ones.
 
 Rows:
     E key 00 r row               the register's
     E key 00 s row               the set's
-    E key 00 u dot₂₄ nth₂        adds without a key, and folded ones: msgpack [amount, nil]
+    E key 00 u dot₂₄ nth₂        adds without a key: msgpack [amount, nil]; folded ones: [amount, nil, directory]
     E key 00 k dot₂₄ nth₂        one with a key: msgpack [amount, the request's key]
     N                            keys₈; no row if there are none
 """
@@ -67,6 +69,7 @@ class Fold(msgspec.Struct, array_like=True, frozen=True, tag="fold-entry"):
     over: tuple[bytes, ...]  # The adds: dot₂₄ nth₂ each.
     amount: int  # The sum of those that count.
     lost: tuple[bytes, ...] = ()  # Other adds with requests of these, which do not count.
+    directory: bytes = b""  # The id of the issuer's.
 
 
 class Alter(msgspec.Struct, array_like=True, frozen=True, tag="alter-entry"):
@@ -95,10 +98,17 @@ class Part(NamedTuple):
     dot: Dot
     amount: int
     request: str | None
+    directory: bytes = b""  # That merged it from others; empty: it was not merged.
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True):
+    amount: int
+    request: str | None
+    directory: bytes = b""
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, str | None])
+_decoder = msgspec.msgpack.Decoder(_Stored)
 
 
 # ── changes ───────────────────────────────────────────────────────────────────
@@ -140,7 +150,8 @@ def _fold(rows: Rows, change: Fold) -> None:
     for row in live:
         unkeyed.delete(row)
         keyed.delete(row)
-    unkeyed.put(max(live), _encoder.encode((change.amount, None)))
+    merged = (change.amount, None, change.directory) if change.directory else (change.amount, None)
+    unkeyed.put(max(live), _encoder.encode(merged))
     for row in change.lost:
         if keyed.get(row) is not None:
             keyed.put(row, _encoder.encode((0, None)))
@@ -213,21 +224,28 @@ def summed(rows: Rows, key: str) -> tuple[int, int]:
     total = count = 0
     for kind in (_UNKEYED, _KEYED):
         for _, stored in _adds(rows, key, kind).scan(b""):
-            amount, request = _decoder.decode(stored)
+            add = _decoder.decode(stored)
             count += 1
-            if request is None:
-                total += amount
+            if add.request is None:
+                total += add.amount
             else:
-                counted.setdefault(request, amount)
+                counted.setdefault(add.request, add.amount)
     return total + sum(counted.values()), count
 
 
 def fold(
-    rows: Rows, key: str, *, own: Callable[[Origin], bool], settled: Callable[[Part], bool], least: int, most: int
+    rows: Rows,
+    key: str,
+    *,
+    directory: bytes,
+    own: Callable[[Part], bool],
+    settled: Callable[[Part], bool],
+    least: int,
+    most: int,
 ) -> Fold | None:
-    """The fold of at most `most` adds; None if fewer than `least`, or fewer than two, can be folded.
+    """The fold of at most `most` adds; None if fewer than `least` can be folded, or one that was merged already.
 
-    `own` tells the origins of the issuer's directory, `settled` the adds that are stable and whose keys expired.
+    `directory` is the id of the issuer's. `own` tells its adds, `settled` those that are stable and whose keys expired.
     """
     adds = list(_all_rows(rows, key))
     counts: dict[str, bytes] = {}  # By request, the add that counts: the least dot comes first.
@@ -237,10 +255,8 @@ def fold(
             counts.setdefault(part.request, row)
             if not settled(part):
                 contested.add(part.request)
-    over = [(row, part) for row, part in adds if own(part.dot.origin) and settled(part) and part.request not in contested][
-        :most
-    ]
-    if len(over) < max(2, least):
+    over = [(row, part) for row, part in adds if own(part) and settled(part) and part.request not in contested][:most]
+    if len(over) < max(1, least) or (len(over) == 1 and over[0][1].directory):
         return None
     folded = {row for row, _ in over}
     won = {part.request for row, part in over if part.request is not None and counts[part.request] == row}
@@ -249,17 +265,18 @@ def fold(
         tuple(row for row, _ in over),
         sum(part.amount for row, part in over if part.request is None or counts[part.request] == row),
         tuple(row for row, part in adds if part.request in won and row not in folded),
+        directory,
     )
 
 
-def adds_of(rows: Rows, key: str, own: Callable[[Origin], bool], most: int) -> int:
-    """How many adds of some origins the counter of `key` has; counting stops at `most`."""
-    return sum(1 for _ in islice((part for part in _all_parts(rows, key) if own(part.dot.origin)), most))
+def adds_of(rows: Rows, key: str, own: Callable[[Part], bool], most: int) -> int:
+    """How many adds the counter of `key` has for which `own` is true; counting stops at `most`."""
+    return sum(1 for _ in islice((part for part in _all_parts(rows, key) if own(part)), most))
 
 
 def adders(rows: Rows, key: str) -> set[Origin]:
-    """The origins of the adds that the counter of `key` has."""
-    return {part.dot.origin for part in _all_parts(rows, key)}
+    """The origins of the adds that the counter of `key` has, without merged ones."""
+    return {part.dot.origin for part in _all_parts(rows, key) if not part.directory}
 
 
 def removal(rows: Rows, key: str) -> Remove:
@@ -280,13 +297,18 @@ def _all_parts(rows: Rows, key: str) -> Iterator[Part]:
 def _all_rows(rows: Rows, key: str) -> Iterator[tuple[bytes, Part]]:
     for kind in (_UNKEYED, _KEYED):
         for row, stored in _adds(rows, key, kind).scan(b""):
-            yield row, Part(Dot.unpack(row[:DOT_BYTES]), *_decoder.decode(stored))
+            yield row, _part(row, stored)
+
+
+def _part(row: bytes, stored: bytes) -> Part:
+    add = _decoder.decode(stored)
+    return Part(Dot.unpack(row[:DOT_BYTES]), add.amount, add.request, add.directory)
 
 
 def _parts(adds: Rows, prefix: bytes = b"") -> Iterator[Part]:
     """In the order of their dots."""
     for row, stored in adds.scan(prefix):
-        yield Part(Dot.unpack(row[:DOT_BYTES]), *_decoder.decode(stored))
+        yield _part(row, stored)
 
 
 def _adds(rows: Rows, key: str, kind: bytes) -> Rows:

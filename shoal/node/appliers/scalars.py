@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread.ownership import FENCE_MAX
 from shoal.crdt.values import counter, ormap, orset, register
@@ -18,8 +19,11 @@ def _check_add(_stamp: Stamp, change: counter.Add) -> None:
 def _check_entry(_stamp: Stamp, change: ormap.Change) -> None:
     if isinstance(change, ormap.Add):
         check_implied(change.request)
-    elif isinstance(change, ormap.Fold) and any(len(row) != ormap.ADD_BYTES for row in (*change.over, *change.lost)):
-        raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
+    elif isinstance(change, ormap.Fold):
+        if any(len(row) != ormap.ADD_BYTES for row in (*change.over, *change.lost)):
+            raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
+        if len(change.directory) not in (0, ORIGIN_BYTES):
+            raise BadOperation("a fold names an impossible directory. Nothing of it was written.", reason="content")
 
 
 def _check_swap(_stamp: Stamp, change: register.Swap) -> None:

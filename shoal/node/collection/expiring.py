@@ -8,9 +8,10 @@ Laws:
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
   a missing one is no flaw.
 - A key that a user chose says nothing of its age, so a counter keeps its claim. An add to a map is old once this opening has
-  held it for as long.
+  held it for as long, or once the last operation of its origin is as old.
 - An add to a key of a map carries its amount, so that a removal removes what it has seen. The adds of this directory are folded
   under the same conditions, by an operation (`shoal.crdt.values.ormap`): a removal must find the same adds on every replica.
+- An origin is retired after all its adds are folded. What is forgotten of it was stable by then.
 - Only partitions with keyed writes are looked at, a few times per window; the claims of an object are read in the order of
   their keys' times, so a look reads what it removes, and at most a slice more per object.
 """
@@ -25,6 +26,7 @@ from itertools import islice
 
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
+from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.crdt.rows import Rows, Within, successor
 from shoal.crdt.values import budget, expiring, ormap
@@ -58,7 +60,7 @@ class ClaimSweeper:
         commit: GroupCommit,
         *,
         issue: Callable[[FoldEntry], AnyReply],
-        is_own: Callable[[Origin], bool],
+        is_own: Callable[[ormap.Part], bool],
         partitions: Partitions,
         generations: Generations,
         config: Config,
@@ -133,13 +135,15 @@ class ClaimSweeper:
         """Tells which adds to a key of a map can be folded, as the last look at their partition found."""
         stable, before_ms = self._cuts.get(partition, Cut()).stable, self._now_ms() - self._span_ms
         old = next((vector for at, vector in reversed(self._held.get(partition, ())) if at < before_ms), NOTHING_SEEN)
+        here = self._partitions.load(partition)
 
         def is_settled(add: ormap.Part) -> bool:
-            if not stable.covers(add.dot):
+            if not stable.covers(add.dot) and not (stable and here.vector.is_forgotten(add.dot.origin)):
                 return False
             if add.request is None or old.covers(add.dot):
                 return True
-            return expiring.is_made_before(add.request, before_ms)
+            tip = here.tip(add.dot.origin)  # Each add of the origin is at least as old as its last operation.
+            return expiring.is_made_before(add.request, before_ms) or 0 < wall_ms_of(tip.hlc) < before_ms
 
         return is_settled
 
@@ -259,10 +263,10 @@ class ClaimSweeper:
         return any(count >= self._least for count in left.values())
 
     async def fold_all(self, number: int, origins: Set[Origin]) -> set[Origin]:
-        """Fold what these origins of this directory added to keys of maps, however little. One add of a key stays.
+        """Fold what these origins of this directory added to keys of maps, however little.
 
-        Returns the origins that still have adds which cannot be folded yet. Nobody folds the adds of an origin that is retired
-        everywhere: its directory does not know it any more.
+        Returns the origins that still have adds which cannot be folded yet. They must be merged before their origin is retired
+        everywhere: the directory does not know then that they are its own.
         """
         for _ in range(2):  # It is stable in two steps; a lone store takes both at once.
             self._stable(number)
@@ -274,9 +278,8 @@ class ClaimSweeper:
                 for key in some:
                     if self._adders(target, key, origins):
                         with suppress(ShoalError):
-                            self._issue(FoldEntry(target.space, target.name, key, 2))
-                        if len(adders := self._adders(target, key, origins)) > 1:
-                            left |= adders
+                            self._issue(FoldEntry(target.space, target.name, key, 1))
+                        left |= self._adders(target, key, origins)
                 await self._pause()
                 if len(some) < _KEYS_AT_ONCE:
                     break

@@ -8,7 +8,6 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.dot import Origin
 from shoal.crdt.rows import Rows
 from shoal.crdt.values import ormap, orset, register
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
@@ -135,15 +134,25 @@ class Maps:
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
         settled = self.settled(context.target.partition)
         least, most = request.least or self._config.adds_folded_min, self._config.adds_folded_max
-        change = ormap.fold(context.rows, request.key, own=self.is_own, settled=settled, least=least, most=most)
+        change = ormap.fold(
+            context.rows,
+            request.key,
+            directory=self._incarnation.node,
+            own=self.is_own,
+            settled=settled,
+            least=least,
+            most=most,
+        )
         if change is not None:
             context.apply(change)
         left = ormap.adds_of(context.rows, request.key, self.is_own, most)
         return EntryFolded(0 if change is None else len(change.over), left)
 
-    def is_own(self, origin: Origin) -> bool:
-        """Whether this directory wrote under an origin. Nobody else folds adds of these."""
-        return origin == self._incarnation.current or self._incarnation.is_over(origin)
+    def is_own(self, add: ormap.Part) -> bool:
+        """Whether this directory made an add, or merged it from others. Nobody else folds these."""
+        if add.directory:
+            return add.directory == self._incarnation.node
+        return add.dot.origin == self._incarnation.current or self._incarnation.is_over(add.dot.origin)
 
     def _alter(self, context: WriteContext, request: AlterEntry) -> SetAltered:
         """Add and remove members of the set of a key.

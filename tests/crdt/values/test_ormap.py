@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +21,12 @@ from tests.support.samples import chooser, fails_for_some_seed
 
 KEYS = ["a", "ab", "b"]
 A, B = origin(1), origin(2)
+EVERYTHING = VersionVector({origin(n): 99 for n in range(200)})
 
 
 def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     """With more than its context: a node applies a peer's operations under its own vector."""
-    ormap.apply(rows, replace(stamp, context=VersionVector({origin(n): 99 for n in range(9)})), change)
+    ormap.apply(rows, replace(stamp, context=EVERYTHING), change)
 
 
 def put(rows: Rows, key: str, value: bytes, request: str | None = None) -> Put:
@@ -166,11 +168,17 @@ class Folding:
         self._others = deciding(choose)
         self._settled, self._epoch = VersionVector(), 0
         self.removes = choose(2) == 1
+        self.past: defaultdict[int, set[Origin]] = defaultdict(set)  # By replica, the origins that its directory remembers.
+        self._opened = 0
         self.made: dict[tuple[str, object], tuple[Dot, int]] = {}  # By key, and by request or dot: the least dot's amount.
 
     def decide(self, replica: Replica, everyone: list[Replica]) -> list[Change]:
         choose, rows, key = self._choose, replica.rows, KEYS[self._choose(len(KEYS))]
-        match choose(5):
+        self.past[id(replica)].add(replica.origin)
+        match choose(6):
+            case 5:
+                self._reopen(replica)
+                return []
             case 0:
                 everything = [operation for each in everyone for operation in each.applied]
                 for each in everyone:
@@ -181,7 +189,8 @@ class Folding:
                 fold = ormap.fold(
                     rows,
                     key,
-                    own=replica.origin.__eq__,
+                    directory=self._directory(replica),
+                    own=lambda part: self._is_own(replica, part),
                     settled=lambda part: self._settled.covers(part.dot),
                     least=1,
                     most=2 + choose(4),
@@ -195,6 +204,23 @@ class Folding:
             case _:
                 made = self._others(replica, everyone)
                 return [each for each in made if not isinstance(each, Add) and (self.removes or not isinstance(each, Remove))]
+
+    def _directory(self, replica: Replica) -> bytes:
+        return id(replica).to_bytes(8, "big")
+
+    def _is_own(self, replica: Replica, part: ormap.Part) -> bool:
+        if part.directory:
+            return part.directory == self._directory(replica)
+        return part.dot.origin in self.past[id(replica)]
+
+    def _reopen(self, replica: Replica) -> None:
+        """Go on under another origin, and forget past ones that have no adds which were not merged."""
+        self._opened += 1
+        replica.origin = origin(100 + self._opened if self._choose(2) else 99 - self._opened)
+        past = self.past[id(replica)]
+        left = set[Origin]().union(*(ormap.adders(replica.rows, key) for key in KEYS))
+        past.difference_update([each for each in sorted(past) if each not in left and self._choose(2)])
+        past.add(replica.origin)
 
 
 def check_folds(choose: Choose) -> None:
@@ -235,11 +261,20 @@ def test_the_check_finds_a_fold_that_forgets(forgotten: str) -> None:
         assert fails_for_some_seed(check_folds)
 
 
+def folded(rows: Rows, of: Origin) -> ormap.Fold | None:
+    """The fold of all adds of an origin."""
+    return ormap.fold(
+        rows, "k", directory=b"", own=lambda part: part.dot.origin == of, settled=lambda part: True, least=1, most=100
+    )
+
+
 def test_many_adds_with_keys_become_one_row() -> None:
     rows = DictRows()
     for n in range(50):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
+    fold = ormap.fold(
+        rows, "k", directory=b"", own=lambda part: part.dot.origin == A, settled=lambda part: True, least=1, most=100
+    )
     assert fold is not None
     applied(rows, Dot(A, 51), fold)
     assert ormap.value(rows, "k") == 100
@@ -254,7 +289,9 @@ def test_a_folded_add_leaves_its_repetition_at_another_node_without_effect() -> 
     for n in range(16):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
     applied(rows, Dot(B, 1), add(rows, B, "k", 2, "r0"))
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
+    fold = ormap.fold(
+        rows, "k", directory=b"", own=lambda part: part.dot.origin == A, settled=lambda part: True, least=1, most=100
+    )
     assert fold is not None
     applied(rows, Dot(A, 99), fold)
     assert ormap.value(rows, "k") == 2 * 16
@@ -265,7 +302,9 @@ def test_a_removal_that_has_not_seen_the_fold_removes_all_of_it() -> None:
     for n in range(16):
         applied(rows, Dot(A, n + 1), add(rows, A, "k", 2, f"r{n}"))
     removal = ormap.removal(rows, "k")
-    fold = ormap.fold(rows, "k", own=A.__eq__, settled=lambda part: True, least=1, most=100)
+    fold = ormap.fold(
+        rows, "k", directory=b"", own=lambda part: part.dot.origin == A, settled=lambda part: True, least=1, most=100
+    )
     assert fold is not None
     orders: list[list[Change]] = [[fold, removal], [removal, fold]]
     for changes in orders:
@@ -274,3 +313,48 @@ def test_a_removal_that_has_not_seen_the_fold_removes_all_of_it() -> None:
         for number, change in enumerate(changes):
             applied(copy, Dot(B, number + 1), change)
         assert copy.canonical() == []
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_an_add_that_was_merged_is_folded_by_later_openings_of_its_directory(merged: bool) -> None:
+    """They do not know its origin any more."""
+    rows, (mine, other) = DictRows(), (b"m" * 16, b"o" * 16)
+
+    def fold(of: Origin, directory: bytes, least: int = 1) -> ormap.Fold | None:
+        return ormap.fold(
+            rows,
+            "k",
+            directory=directory,
+            own=lambda part: part.directory == directory if part.directory else part.dot.origin == of,
+            settled=lambda part: True,
+            least=least,
+            most=100,
+        )
+
+    applied(rows, Dot(B, 1), add(rows, B, "k", 1))
+    if merged:
+        first = fold(B, mine)
+        assert first is not None
+        applied(rows, Dot(B, 2), first)
+        assert fold(B, mine) is None
+    assert ormap.adders(rows, "k") == (set() if merged else {B})
+    applied(rows, Dot(A, 1), add(rows, A, "k", 2))
+    assert fold(A, other, 2) is None
+    second = fold(A, mine, 2)
+    assert (second is not None) == merged
+    if second is not None:
+        applied(rows, Dot(A, 2), second)
+        assert len(rows.rows) == 2
+    assert ormap.value(rows, "k") == 3
+
+
+def test_an_add_of_an_older_version_is_read() -> None:
+    rows = DictRows()
+    for n in (1, 2):
+        applied(rows, Dot(A, n), add(rows, A, "k", 2, f"r{n}"))
+    fold = folded(rows, A)
+    assert fold is not None
+    applied(rows, Dot(A, 3), fold)
+    (_, stored), *_ = rows.scan(b"Ek")
+    assert stored == msgspec.msgpack.encode([4, None])
+    assert ormap.value(rows, "k") == 4

@@ -17,7 +17,7 @@ from shoal.errors import BookmarkLost, JournalTrimmed
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.position import Position
-from shoal.protocol.requests import Change, Reset, Watch
+from shoal.protocol.requests import AddEntry, Change, Reset, Watch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -269,9 +269,56 @@ async def test_adds_of_retired_origins_are_merged(open_bench: Opener) -> None:
 
     few, many = await opened(open_bench, 20, add), await opened(open_bench, 60, add)
     assert len(retired(many.storage)) > 40
-    assert len(rows(many.storage, keys.OBJECT)) <= len(rows(few.storage, keys.OBJECT)) + 40 // MIN + MIN
+    assert len(rows(many.storage, keys.OBJECT)) <= len(rows(few.storage, keys.OBJECT)) + MIN
     again = await reopened(many.storage, open_bench, 99)
     assert await again.space.map("m").get("k") == 60
+
+
+async def test_adds_of_forgotten_origins_are_merged(open_bench: Opener) -> None:
+    async def add(bench: Bench, number: int) -> None:
+        await bench.space.map("m").add(f"k{number % 3}")
+
+    bench = await opened(open_bench, 60, add, retired_origins_max=4)
+    assert len(retired(bench.storage)) <= 4 + MIN
+    assert len(rows(bench.storage, keys.OBJECT)) <= 1 + 3 + 3 * MIN
+    again = await reopened(bench.storage, open_bench, 99)
+    assert [await again.space.map("m").get(f"k{number}") for number in range(3)] == [20, 20, 20]
+
+
+async def test_adds_under_users_keys_are_merged_once_their_origin_was_silent_for_the_window(open_bench: Opener) -> None:
+    """However short each opening is."""
+
+    async def add(bench: Bench, number: int) -> None:
+        bench.simulated.now_ms += 200_000 * number
+        await bench.node.session().call(AddEntry("crew", "m", "k", 1), key=f"my-own-{number}")
+
+    bench = await opened(open_bench, 40, add, key_window_s=100)
+    assert len(retired(bench.storage)) >= 40 - 2 * MIN
+    assert len(rows(bench.storage, keys.OBJECT)) <= 1 + 1 + 2 * MIN
+    again = await reopened(bench.storage, open_bench, 99)
+    assert await again.space.map("m").get("k") == 40
+
+
+async def test_a_copy_leaves_what_its_original_merged_as_it_is(open_bench: Opener) -> None:
+    async def add(bench: Bench, number: int) -> None:
+        await bench.space.map("m").add("k")
+
+    bench = await opened(open_bench, 2 * MIN + 2, add)
+
+    def merged(storage: MemoryStorage) -> list[tuple[bytes, bytes]]:
+        found = storage.scan(keys.OBJECT, successor(keys.OBJECT))
+        return [(key, value) for key, value in found if bench.node._incarnation.node in value]
+
+    before, copy = merged(bench.storage), bench.storage.left_by_crash(None)
+    for number in range(2 * MIN + 2):
+        again = await reopened(copy, open_bench, 100 + number) if number else open_bench(copy, seed=99, retire_origins_min=MIN)
+        await add(again, number)
+        await settle(again)
+        await again.node.stop()
+        copy = same(again.storage)
+    assert before
+    assert merged(copy) == before
+    assert await (await reopened(copy, open_bench, 199)).space.map("m").get("k") == 2 * (2 * MIN + 2)
 
 
 async def append_and_trim(bench: Bench, number: int) -> None:
