@@ -11,10 +11,10 @@ from msgspec.structs import replace
 import shoal
 from shoal.crew.declaration import CrewRecord
 from shoal.crew.driving import Driving, Stage
-from shoal.crew.record import Record
+from shoal.crew.record import THREAD, Record
 from shoal.errors import CrewConflict, InvalidInput, InvalidName, NotFound
-from shoal.protocol.requests import Load
-from tests.crew.machines import SPACE, TTL_S, Ground, now, on_ground
+from shoal.protocol.requests import AcquireLease, Load
+from tests.crew.machines import SPACE, TTL_S, Ground, Saved, now, on_ground
 
 AGENTS = {f"w-{number}" for number in range(1, 7)}
 
@@ -494,6 +494,51 @@ def test_changes_of_the_record_are_not_lost_when_machines_start_at_once() -> Non
         await ground.until(lambda: ground.at_work(0.0) == AGENTS)
         await asyncio.sleep(5)
         assert len((await ground.status()).machines) == 6
+
+    on_ground(work)
+
+
+def test_a_machine_that_joins_slowly_does_not_remove_one_that_has_joined_meanwhile() -> None:
+    async def work(ground: Ground) -> None:
+        slow = ground.process("slow", count=1)
+        go_on, call = asyncio.Event(), slow.session.call
+
+        async def late(request: Any, /, **options: Any) -> Any:
+            if isinstance(request, AcquireLease) and request.lease == THREAD:
+                await go_on.wait()
+            return await call(request, **options)
+
+        slow.session.call = late  # type: ignore[method-assign]
+        slow.start()
+        await asyncio.sleep(1)
+        ground.process("quick", count=1).start()
+        await ground.until(lambda: bool(ground.saved))
+        go_on.set()
+        await asyncio.sleep(2)
+        assert [machine.name for machine in (await ground.status()).machines] == ["quick", "slow"]
+
+    on_ground(work)
+
+
+def test_a_machine_without_its_own_lease_takes_no_agents() -> None:
+    async def work(ground: Ground) -> None:
+        process = ground.process("one", count=0)
+
+        @process.crew.agent("a", count=0, ttl=TTL_S)
+        async def a(ctx: shoal.CrewContext) -> None:
+            ground.saved.append(Saved(ctx.name, ctx.machine, ctx.lease.fence, 1, now()))
+            await asyncio.sleep(1000)
+
+        process.start()
+        await asyncio.sleep(1)
+        machine = process.crew._machine
+        assert machine is not None
+        lease, machine._lease = machine._lease, None
+        await shoal.Crew(ground.nodes["b"].store(), SPACE).scale("a", 1)
+        await asyncio.sleep(10)
+        assert ground.saved == []
+        machine._lease = lease
+        await ground.until(lambda: bool(ground.saved))
 
     on_ground(work)
 
