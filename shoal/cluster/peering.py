@@ -60,8 +60,8 @@ class Peer(Protocol):
         """
         ...
 
-    def refused(self, address: str, error: PeerRefused, /) -> None:
-        """The node at this address does not take links of this node, and says why."""
+    def refused(self, address: str, error: PeerRefused, peer: Identity | None, /) -> None:
+        """The node at this address does not take links of this node, and says why. `peer` is that node, if it has proven it."""
         ...
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:

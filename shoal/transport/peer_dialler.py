@@ -129,8 +129,9 @@ class PeerDialler:
 
     async def _once(self, address: str, *, failures: int) -> int:
         """Make one attempt, and hold its link. Returns the number of failures in a row."""
+        met: list[Identity] = []
         try:
-            link = await self._dial(address)
+            link = await self._dial(address, met)
             return 1 if await self._hold(address, link) else failures + 1
         except (Disconnected, Unavailable) as failure:
             self._fail(address, failure.message)
@@ -138,15 +139,18 @@ class PeerDialler:
         except ShoalError as refusal:
             self._reasons[address] = refusal.message
             if isinstance(refusal, PeerRefused):
-                self._peer.refused(address, refusal)
+                self._peer.refused(address, refusal, met[0] if met else None)
             self._warn("peer not linked", address, refusal, address=address, code=refusal.code)
         except Exception as bug:
             self._reasons[address] = f"{type(bug).__name__}: {bug}"
             self._warn("peer not linked", address, bug, address=address, exc_info=bug)
         return _SLOWEST
 
-    async def _dial(self, address: str) -> PeerLink:
+    async def _dial(self, address: str, met: list[Identity]) -> PeerLink:
+        """Make one attempt. The node that is there is added to `met` once it has proven who it is."""
+
         def admit(peer: Identity) -> None:
+            met.append(peer)
             there, its_opening = self._linked.get(peer.node, (address, peer.opening))
             if there != address:
                 raise PeerRefused(

@@ -199,7 +199,7 @@ class Fleet:
                     try:
                         self.link(source, target)
                     except PeerRefused as error:
-                        self.members[source].replicator.refused(f"{target}:1", error)
+                        self.members[source].replicator.refused(f"{target}:1", error, self.members[target].identity())
 
     async def until(self, is_true: Callable[[], object], seconds: float = 30.0) -> None:
         """Return once this is true; nodes dial meanwhile.

@@ -66,6 +66,7 @@ class DummyNode:
         self.open.set()
         self.taking = 0
         self.events: list[tuple[str, dict[str, object]]] = []
+        self.refusals: list[tuple[str, Identity | None]] = []
         self.warned: list[str] = []  # Of these events those that were warnings.
         self.on_report: Callable[[], None] = lambda: None
         self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None  # In the place of its door's.
@@ -79,8 +80,8 @@ class DummyNode:
         if self.refuse is not None:
             raise self.refuse
 
-    def refused(self, address: str, error: PeerRefused, /) -> None:
-        """Nobody is told."""
+    def refused(self, address: str, error: PeerRefused, peer: Identity | None, /) -> None:
+        self.refusals.append((address, peer))
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
         self.links.put_nowait((peer, outlet))

@@ -198,6 +198,17 @@ async def test_whom_the_node_does_not_admit_is_told_why(make: Make) -> None:
     assert (await a.outlet()).peer.node == b.node
 
 
+async def test_a_node_that_is_refused_is_told_who_refused_it(make: Make) -> None:
+    a, b = await make(b"a", start=False), await make(b"b")
+    b.refuse = PeerRefused("a is no member. Nothing was written.", reason="member")
+    a.start(b.address)
+    await until(lambda: a.refusals)
+    address, peer = a.refusals[0]
+    assert address == b.address
+    assert peer is not None
+    assert peer.node == b.node
+
+
 async def test_a_refusal_that_is_not_proven_is_told_and_no_more(make: Make) -> None:
     async def forge(request: web.Request) -> web.StreamResponse:
         answer = web.WebSocketResponse()

@@ -99,6 +99,11 @@ class Roster:
         """Whether this directory is a member, be it leaving."""
         return self._state(self.record) in ("member", "leaving")
 
+    @property
+    def waits(self) -> bool:
+        """Whether this node waits to be added: it is configured with members, and one of them says that it is none."""
+        return self._waits
+
     async def reach(self, epoch: int) -> None:
         """Return once this node is in that epoch, or in a later one."""
         while self.record.epoch < epoch:

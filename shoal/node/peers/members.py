@@ -10,11 +10,12 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from shoal.cluster.handshake import NAME_CHARS_MAX
+from shoal.cluster.membership import epochs
 from shoal.cluster.membership.agreement import disagreement
 from shoal.cluster.membership.founding import placeholders
 from shoal.cluster.messages import Trouble
@@ -81,6 +82,7 @@ class Members:
         self.roster = roster
         self.reasons: Mapping[str, str] = {}  # The dialler's reason why an address is not linked.
         self._members: dict[str, MemberState] = {}
+        self._met: dict[str, MemberState] = {}  # Members of a cluster that this node waits to be added to.
         self._groups: list[_Group] = []
         self.owners: list[MemberState] = []
         """The other owners: the members of both lists."""
@@ -91,7 +93,9 @@ class Members:
         """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more."""
         record, own = self.roster.record, self.roster.own
         before = self._members
-        self._members = {address: before.get(address) or MemberState(address) for address in record.everyone if address != own}
+        known = self._met | before
+        self._members = {address: known.get(address) or MemberState(address) for address in record.everyone if address != own}
+        self._met = {}
         groups = record.electorate.groups
         self._groups = [
             _Group(group - {own}, len(group) // 2 + 1 - (own in group), len(group) - (own in group)) for group in groups
@@ -106,6 +110,18 @@ class Members:
     def all(self) -> list[MemberState]:
         """The other nodes that take part, one that joins among them."""
         return list(self._members.values())
+
+    def meet(self, addresses: Iterable[str]) -> bool:
+        """Take note of members of a cluster that this node waits to be added to. Returns whether one of them is new."""
+        new = {address for address in addresses if epochs.is_address(address)} - {self.roster.own, *self._members, *self._met}
+        added = sorted(new)[: epochs.MEMBERS_MAX - len(self._met)]
+        self._met.update({address: MemberState(address) for address in added})
+        return bool(added)
+
+    @property
+    def dialled(self) -> list[str]:
+        """The addresses of all that take part, and of those that this node asks to be added."""
+        return [*self._members, *self._met]
 
     @property
     def addresses(self) -> set[str]:
@@ -183,7 +199,7 @@ class Members:
                 f"`shoal cluster add {peer.name[:NAME_CHARS_MAX]}`.",
                 reason="removed",
             )
-        if peer.name not in self._members and peer.name != own:
+        if peer.name not in self._members and peer.name not in self._met and peer.name != own:
             raise PeerRefused(
                 f"{peer.name[:NAME_CHARS_MAX]!r} is not in this node's list of members. Nothing was written. "
                 f"`shoal cluster add {peer.name[:NAME_CHARS_MAX]}`, asked of a member, admits it. If the list has it under "
@@ -235,7 +251,7 @@ class Members:
 
     def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
         """Record a link. Returns the node that was at this address before and is at none now; empty if there is none."""
-        member = self._members.get(outlet.address)
+        member = self._members.get(outlet.address) or self._met.get(outlet.address)
         if member is None:
             return b""
         before = member.node
@@ -245,7 +261,7 @@ class Members:
 
     def unlinked(self, outlet: Outlet) -> None:
         """Record that a link has ended."""
-        for member in self._members.values():
+        for member in (*self._members.values(), *self._met.values()):
             if member.outlet is outlet:
                 member.outlet = None
 

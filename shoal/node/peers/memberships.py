@@ -4,6 +4,8 @@ Laws:
 - Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
   that record; if it names an older one, its sender is told the record.
 - What a message says of the register, or of a change that is joint, counts only if its sender was in this node's epoch.
+- A node that waits to be added asks all members that a member has ever named, and takes links of these: those that it
+  is configured with may leave before it is added. They count in nothing until it is in the epoch that adds it.
 - A node that joins is heard in the epoch in which it does. In another one its directory may hold anything: in an older one it
   has not said that it is empty, and in a newer one the change may have been taken back for that reason.
 """
@@ -95,7 +97,7 @@ class Memberships:
     @property
     def addresses(self) -> list[str]:
         """The addresses to keep links to."""
-        return [member.address for member in self._members.all if not is_placeholder(member.address)]
+        return [address for address in self._members.dialled if not is_placeholder(address)]
 
     # ── what operators ask for ────────────────────────────────────────────────
 
@@ -187,16 +189,19 @@ class Memberships:
             case Standing():
                 self.changes.heard(peer.name, notice)
 
-    def refused(self, error: PeerRefused) -> None:
-        """A node does not take links of this one."""
+    def refused(self, error: PeerRefused, peer: Identity | None) -> None:
+        """A node does not take links of this one; `peer` is that node, if it has proven it."""
         reason = error.detail.get("reason")
         if reason in ("member", "removed"):
             self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed")
+        if reason == "member" and peer is not None and self._roster.waits and self._members.meet(peer.members):
+            self.dial(self.addresses)
 
-    def linked(self, node: bytes) -> None:
+    def linked(self, peer: Identity) -> None:
         """A link to a node begins."""
-        self._roster.accepted()
-        self.changes.linked(node)
+        if peer.epoch <= self._roster.epoch:  # Else this node has still to learn of the epoch in which it is taken.
+            self._roster.accepted()
+        self.changes.linked(peer.node)
 
     def _adopted(self, before: Record) -> None:
         record, now = self._roster.record, self._now()

@@ -299,13 +299,13 @@ class Replicator:
             self._outlets.hint((peer.node,), message)
         self.register.linked(peer.node)
         self._clocks.linked(peer.node)
-        self.memberships.linked(peer.node)
+        self.memberships.linked(peer)
         self._pace.stir()
         self.quorum.stir()
 
-    def refused(self, _address: str, error: PeerRefused, /) -> None:
+    def refused(self, _address: str, error: PeerRefused, peer: Identity | None, /) -> None:
         """See `Peer.refused`."""
-        self.memberships.refused(error)
+        self.memberships.refused(error, peer)
 
     def _entered(self, gone: list[bytes]) -> None:
         """A new epoch of the members has begun; these nodes do not take part in it."""

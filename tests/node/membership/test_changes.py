@@ -317,6 +317,36 @@ async def test_a_node_that_waits_to_be_added_writes_nothing() -> None:
         assert list(changes(fleet, "a").waiting) == ["d:1"]
 
 
+async def test_a_node_that_waits_is_added_though_the_only_member_that_it_was_told_of_has_left() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", times=3)
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await fleet.until(lambda: all("d:1" in changes(fleet, name).waiting for name in "abc"))
+        await asked(fleet, changes(fleet, "b").change("drain", leaves="a:1"))
+        await fleet.until(lambda: is_done(fleet, "bc"))
+        await fleet.crash("a")
+        with pytest.raises(NotAMember, match="shoal cluster add d:1"):
+            await saved(fleet, "d", durability="local")
+        await asked(fleet, changes(fleet, "b").change("add", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "bcd"))
+        await saved(fleet, "d", durability="all")
+        assert await total(fleet, "d") == 4
+
+
+async def test_a_node_that_is_being_added_writes_nothing_before_it_knows_the_epoch_in_which_it_is_taken() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        await fleet.dial()
+        fleet.spoil = lambda source, target, message: None if target == "d" and is_record(message) else message
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: ("d", "a") in fleet.wires)
+        with pytest.raises(NotAMember, match="shoal cluster add d:1"):
+            await saved(fleet, "d", durability="local")
+        fleet.spoil = lambda source, target, message: message
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        await saved(fleet, "d", durability="all")
+
+
 async def test_a_cluster_of_one_grows() -> None:
     async with cluster("a") as fleet:
         await saved(fleet, "a", times=3)
