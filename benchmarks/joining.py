@@ -29,6 +29,7 @@ _PARTITION_BYTES = 600_000  # Of the saves in one partition; so they are more th
 _BESIDE = 16  # Clients that save one state after the other.
 _BEFORE_S = 3.0
 _POLL_S = 0.1
+_LOOK_S = 0.5  # Each look takes two nodes 10 ms, because each counts its spaces.
 
 
 def run(effort: Effort) -> Section:
@@ -105,7 +106,7 @@ async def _join(nodes: Nodes, *, writes: bool) -> Joined:
             await asyncio.to_thread(nodes.start, 2)
             began, already = perf_counter(), saved
             while not await asyncio.to_thread(_has_joined, nodes.urls):
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(_LOOK_S)
             seconds = perf_counter() - began
             during = (saved - already) / seconds
         finally:

@@ -69,6 +69,14 @@ def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
 
 
+def continues(previous: bytes, place: bytes, stored: bytes) -> bool:
+    """Whether an operation as the log stores it follows from the chain hash before it.
+
+    `place` is packed: partition₂ origin₁₆ sequence₈, as in the key of its row.
+    """
+    return sha256(previous + place + stored[CHAIN_BYTES:]).digest() == stored[:CHAIN_BYTES]
+
+
 class LogEntry(msgspec.Struct, frozen=True, gc=False):
     """An operation as the log stores it, and as it is sent."""
 

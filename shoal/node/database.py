@@ -65,7 +65,7 @@ from shoal.node.partitions import Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.outgoing import Outgoing
 from shoal.node.rules import Rules
-from shoal.node.snapshots.switching import listed
+from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Target, target_of
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
@@ -382,9 +382,10 @@ class Database:
         """Take note of what must be compared once a partition, which is closed, has been replaced."""
         drawn = {target: self._generation_of(target) for target in self.budgets.in_doubt(number)}
         transaction = Transaction(self._storage)
-        self.erasure.note(transaction)  # The old rows stay in the files for a while.
+        if self.partitions.load(number).vector:
+            self.erasure.note(transaction)  # The old rows stay in the files for a while.
         transaction.rows.update(self.catalog.unmarked())
-        return BeforeSwitch(transaction, {target.space for target in listed(self._storage, number)}, drawn)
+        return BeforeSwitch(transaction, spaces_of(self._storage, number), drawn)
 
     def after_switch(self, number: int, before: BeforeSwitch) -> None:
         """Forget all that memory holds of a partition: rows of a peer's snapshot have replaced its own, and are durable."""
@@ -397,10 +398,9 @@ class Database:
         self._compactions.forget_all()
         for cache in (self._shapes, self._indexes, self._rankings, self.documents, self._maps.sums):
             cache.forget_partition(number)
-        spaces = set(before.spaces)
-        for target in listed(self._storage, number):
-            spaces.add(target.space)
-            if target.kind is Kind.BUDGET and target not in before.drawn:
+        spaces = before.spaces | spaces_of(self._storage, number)
+        for target in listed(self._storage, number, Kind.BUDGET):
+            if target not in before.drawn:
                 self.budgets.replaced(target, ended=False)
         for target, generation in before.drawn.items():
             self.budgets.replaced(target, ended=self._generation_of(target) != generation)

@@ -54,6 +54,7 @@ class Kind(IntEnum):
 
 
 KINDS: dict[str, Kind] = {kind.label: kind for kind in Kind}
+_KIND_OF: dict[int, Kind] = {kind.value: kind for kind in Kind}
 
 META = b"M"
 VECTOR = b"V"
@@ -69,6 +70,8 @@ INDEX = b"X"
 GARBAGE = b"G"
 LISTED = b"E"
 STAGED = b"S"
+
+_SPACE_BEGINS = 6  # In a key with a partition and a kind, after the length of the space.
 
 PARTITION_TABLES = (VECTOR, RETIRED, BASE, LISTED, OBJECT, LOG, KEY, GARBAGE)
 """The tables of which each row belongs to one partition, whose number follows the table's byte, and is not derived.
@@ -127,10 +130,28 @@ def object_rows(partition: int, kind: Kind, space: str, name: str) -> bytes:
 
 def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
     """Partition, kind, space, name and the row's own key. It also splits keys below `index_rows`, and of `listed`."""
-    partition, kind = int.from_bytes(key[1:3], "big"), Kind(key[3])
-    space, rest = _take(key[4:])
-    name, row = _take(rest)
-    return partition, kind, space.decode(), name.decode(), row
+    space_ends = _space_ends(key)
+    name_ends = space_ends + 2 + int.from_bytes(key[space_ends : space_ends + 2], "big")
+    kind = _KIND_OF.get(key[3]) or Kind(key[3])  # A number that names no kind raises ValueError.
+    space, name = key[_SPACE_BEGINS:space_ends].decode(), key[space_ends + 2 : name_ends].decode()
+    return int.from_bytes(key[1:3], "big"), kind, space, name, key[name_ends:]
+
+
+def object_of(key: bytes) -> bytes:
+    """What the keys of all rows of an object begin with, given one that `split_object` splits; it is not checked."""
+    space_ends = _space_ends(key)
+    return key[: space_ends + 2 + int.from_bytes(key[space_ends : space_ends + 2], "big")]
+
+
+def space_of(key: bytes) -> bytes:
+    """The same of all objects of this kind in the object's space."""
+    return key[: _space_ends(key)]
+
+
+def catalog_of_listed(key: bytes) -> bytes:
+    """The catalog's entry of an object, given its key in the list of its partition."""
+    space_ends = _space_ends(key)
+    return CATALOG + key[4:space_ends] + key[3:4] + key[space_ends + 2 :]
 
 
 @lru_cache(maxsize=MEMOIZED_MAX)
@@ -200,6 +221,10 @@ def split_status(key: bytes) -> tuple[str, int, str]:
     """Space, code of the status, and name of a key that `status` made."""
     space, rest = _take(key[1:])
     return space.decode(), rest[0], rest[1:].decode()
+
+
+def _space_ends(key: bytes) -> int:
+    return _SPACE_BEGINS + int.from_bytes(key[4:_SPACE_BEGINS], "big")
 
 
 def _identity(kind: Kind, space: str, name: str) -> bytes:

@@ -210,7 +210,7 @@ class Shelf:
     def mounted(self, storage: Storage, /) -> None:
         self.held = vectors_of(storage)
         self._times = {}
-        self._replacing = {}
+        self._replacing = {number: {} for number in switching.marked(storage)}
         for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
             self._time(_place(key)[0], Tip.unpack(tip).hlc)
         self.synced()
@@ -219,6 +219,8 @@ class Shelf:
         self.losses += 1
 
     def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        for number in switching.replaced_by(rows):
+            self._replacing.setdefault(number, {})
         for start, _ in ranges:
             if start[:1] == keys.VECTOR:
                 self._replacing[int.from_bytes(start[1:3], "big")] = {}

@@ -29,6 +29,9 @@ from shoal.storage import keys
 
 _PLACES = {table[0]: place for place, table in enumerate(keys.PARTITION_TABLES)}
 _HEAD_BYTES = 3  # Of each key: the table and the partition.
+_SEQUENCE_BYTES = DOT_BYTES - ORIGIN_BYTES
+_LISTED_MAX = 16384  # Objects that are remembered until their rows come; the names of others are checked again.
+_NO_END = NO_TIP.sequence, NO_TIP.chain
 
 
 class Content(NamedTuple):
@@ -50,7 +53,8 @@ class Checker:
         self._last = b""  # The last key,
         self._head = b""  # and what all keys of its table begin with.
         self._object = b"\xff"  # The prefix of the last object's rows, which are sound as far as they are looked at.
-        self._ends: dict[Origin, Tip] = {}  # The last operation of each log so far, or its base.
+        self._listed: set[bytes] = set()  # Objects in the list of the partition, whose names were checked there.
+        self._ends: dict[bytes, tuple[int, bytes]] = {}  # By origin: sequence and chain hash of the last operation so far.
         self._content = Content({}, {}, [], Summary())
 
     def take(self, packed: bytes) -> list[Row]:
@@ -87,9 +91,9 @@ class Checker:
             BadOperation: they do not.
         """
         for origin, tip in self._content.tips.items():
-            end = self._ends.get(origin, NO_TIP)
-            if (end.sequence, end.chain) != (tip.sequence, tip.chain):
-                raise self._bad(f"the log of {origin.hex()} ends at {end.sequence}, and its vector says {tip.sequence}")
+            sequence, chain = self._ends.get(origin, _NO_END)
+            if (sequence, chain) != (tip.sequence, tip.chain):
+                raise self._bad(f"the log of {origin.hex()} ends at {sequence}, and its vector says {tip.sequence}")
         if not self._ends.keys() <= self._content.tips.keys():
             raise self._bad("its log has operations of an origin that its vector does not name")
         return self._content
@@ -107,7 +111,8 @@ class Checker:
             raise self._bad(f"the row {key.hex()} does not belong to it")
         table = key[:1]
         if table == keys.OBJECT:
-            self._object = self._place(key)
+            found = keys.object_of(key)
+            self._object = found if found[1:] in self._listed else self._place(key)
         elif table == keys.LOG:
             self._log(key, value)
         elif table in (keys.VECTOR, keys.BASE):
@@ -116,6 +121,8 @@ class Checker:
             self._retired(key, value)
         elif table == keys.LISTED:
             self._place(key)
+            if len(self._listed) < _LISTED_MAX:
+                self._listed.add(key[1:])
         elif table == keys.GARBAGE:
             garbage.unpack(value)
 
@@ -139,7 +146,7 @@ class Checker:
             return
         if self._content.tips.get(origin, NO_TIP).sequence < tip.sequence:
             raise self._bad(f"the base of {origin.hex()} is above its vector")
-        self._content.bases[origin] = self._ends[origin] = tip
+        self._content.bases[origin], self._ends[origin] = tip, (tip.sequence, tip.chain)
 
     def _retired(self, key: bytes, value: bytes) -> None:
         origin = Origin(key[_HEAD_BYTES:])
@@ -151,20 +158,20 @@ class Checker:
                 raise self._bad(f"it cannot have retired {origin.hex()}")
             self._content.tips[origin] = found.tip
             if not found.is_logged:
-                self._ends[origin] = found.tip
+                self._ends[origin] = found.tip.sequence, found.tip.chain
         elif not key[_HEAD_BYTES:].startswith(HORIZON):
             raise self._bad(f"the row {key[:40].hex()} is of no retired origin")
 
     def _log(self, key: bytes, value: bytes) -> None:
         if len(key) != _HEAD_BYTES + DOT_BYTES or len(value) <= CHAIN_BYTES:
             raise self._bad(f"the row {key[:40].hex()} is no operation")
-        dot, entry = keys.split_log(key)[1], operation.LogEntry.unpack(value)
-        before = self._ends.get(dot.origin, NO_TIP)
-        if dot.sequence != before.sequence + 1:
-            raise self._bad(f"the log of {dot.origin.hex()} has a hole before {dot.sequence}")
-        if operation.chain(before.chain, self._number, dot, entry.packed) != entry.chain:
-            raise self._bad(f"the chain hash of operation {dot.sequence} of {dot.origin.hex()} does not follow")
-        self._ends[dot.origin] = Tip(dot.sequence, 0, entry.chain)
+        origin, sequence = key[_HEAD_BYTES:-_SEQUENCE_BYTES], int.from_bytes(key[-_SEQUENCE_BYTES:], "big")
+        before, chain = self._ends.get(origin, _NO_END)
+        if sequence != before + 1:
+            raise self._bad(f"the log of {origin.hex()} has a hole before {sequence}")
+        if not operation.continues(chain, key[1:], value):
+            raise self._bad(f"the chain hash of operation {sequence} of {origin.hex()} does not follow")
+        self._ends[origin] = sequence, value[:CHAIN_BYTES]
 
     def _bad(self, why: str) -> BadOperation:
         return BadOperation(f"a peer's snapshot of partition {self._number} cannot be used: {why}.", reason="snapshot")

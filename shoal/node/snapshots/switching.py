@@ -28,6 +28,7 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
 _MARKER = keys.meta("switching/")  # Followed by the partition₂; the value is the number of staged pieces₄.
+_LISTED, _OBJECT = keys.LISTED[0], keys.OBJECT[0]
 _PAGE = 512  # Objects whose entries leave the catalog in one write.
 
 Row = tuple[bytes, bytes]
@@ -73,6 +74,11 @@ def marked(storage: Storage) -> dict[int, int]:
     return {int.from_bytes(key[len(_MARKER) :], "big"): int.from_bytes(pieces, "big") for key, pieces in found}
 
 
+def replaced_by(rows: Iterable[bytes]) -> list[int]:
+    """The partitions that a write with rows of these keys begins or ends to replace."""
+    return [int.from_bytes(key[len(_MARKER) :], "big") for key in rows if key.startswith(_MARKER)]
+
+
 def discard(storage: Storage, number: int) -> Write:
     """The write that drops what is staged for a partition."""
     return Write({}, _filled(storage, [keys.rows_of(keys.STAGED, number)]))
@@ -86,7 +92,7 @@ def writes(storage: Storage, number: int, pieces: Iterable[list[Row]]) -> Iterat
     yield from _leaving(storage, number)
     vector, *others = (keys.rows_of(table, number) for table in (*keys.PARTITION_TABLES, *keys.DERIVED_TABLES))
     # A partition without a vector is empty: nothing else is written before it, or left when it goes.
-    yield Write({}, [vector, *(_filled(storage, others) if _filled(storage, [vector]) else [])])
+    yield Write({}, [vector, *_filled(storage, others)] if _filled(storage, [vector]) else [])
     entries = _Entries()
     for rows in pieces:
         yield Write(entries.added_to(rows), [])
@@ -152,11 +158,25 @@ def recover(storage: LoggedStorage) -> list[int]:
     return list(found)
 
 
-def listed(storage: Storage, number: int) -> Iterator[Target]:
-    """The objects in the list of a partition."""
-    for key, _ in storage.scan(*keys.rows_of(keys.LISTED, number)):
+def listed(storage: Storage, number: int, of: Kind | None = None) -> Iterator[Target]:
+    """The objects in the list of a partition, or those of one kind."""
+    start, stop = keys.rows_of(keys.LISTED, number)
+    if of is not None:
+        start, stop = start + bytes([of]), start + bytes([of + 1])
+    for key, _ in storage.scan(start, stop):
         _, kind, space, name, _ = keys.split_object(key)
         yield Target(kind, space, name)
+
+
+def spaces_of(storage: Storage, number: int) -> set[str]:
+    """The spaces of the objects in the list of a partition."""
+    found: set[str] = set()
+    last = b"\xff"
+    for key, _ in storage.scan(*keys.rows_of(keys.LISTED, number)):
+        if not key.startswith(last):
+            last = keys.space_of(key)
+            found.add(keys.split_object(key)[2])
+    return found
 
 
 def _leaving(storage: Storage, number: int) -> Iterator[Write]:
@@ -176,9 +196,8 @@ class _Entries:
     """Adds the catalog's entries to the rows of a snapshot, which come in their order."""
 
     def __init__(self) -> None:
-        self._thread: Target | None = None  # The thread whose rows come now,
-        self._moves = b""  # the prefix of the moves of its current generation,
-        self._object = b"\xff"  # and the prefix of all its rows.
+        self._object = b"\xff"  # The prefix of all rows of the thread whose rows come now,
+        self._moves = b""  # and of the moves of its current generation.
 
     def added_to(self, rows: list[Row]) -> dict[bytes, bytes | None]:
         """These rows, with those that follow from them."""
@@ -187,23 +206,19 @@ class _Entries:
             if key.startswith(self._object):
                 if key.startswith(self._moves):
                     self._follow(made, value)
-            elif key[:1] == keys.LISTED:
-                _, kind, space, name, _ = keys.split_object(key)
-                made[keys.catalog(space, kind, name)] = b""
-            elif key[:1] == keys.OBJECT and key[3] == Kind.THREAD:
-                _, kind, space, name, row = keys.split_object(key)
-                self._object = key[: len(key) - len(row)]
-                self._thread = Target(kind, space, name)
-                self._moves = self._object + current_of(row, value) + status.MOVE
+            elif key[0] == _LISTED:
+                made[keys.catalog_of_listed(key)] = b""
+            elif key[0] == _OBJECT and key[3] == Kind.THREAD:
+                self._object = keys.object_of(key)
+                self._moves = self._object + current_of(key[len(self._object) :], value) + status.MOVE
                 if key.startswith(self._moves):
                     self._follow(made, value)
         return made
 
     def _follow(self, made: dict[bytes, bytes | None], value: bytes) -> None:
         """List a thread under the last status of its current generation: rows come in the order of their keys."""
-        assert self._thread is not None
+        _, _, space, name, _ = keys.split_object(self._object)
         code = STATUS_CODES.get(status.decode(value).status)
-        space, name = self._thread.space, self._thread.name
         made.update({keys.status(space, other, name): None for other in STATUS_CODES.values()})
         made[keys.catalog(space, Kind.THREAD, name)] = b"" if code is None else bytes([code])
         if code is not None:
