@@ -104,7 +104,7 @@ class Config(Struct, frozen=True, kw_only=True):
     snapshot_memory_bytes: int = 2 * MiB  # A larger snapshot is staged on the disk before it replaces its partition.
     snapshot_pieces_ahead_max: int = 2  # Pieces of one snapshot that were asked for and have not arrived.
     snapshots_open_max: int = 8  # Partitions that are taken by snapshot at once; as many snapshots are kept for peers.
-    snapshot_operations_min: int = 64  # A partition that is empty here is taken by snapshot if a peer holds more operations.
+    snapshot_operations_min: int = 64  # If no more operations of a partition are missing, its log is fetched.
     snapshot_idle_s: float = 30.0  # A snapshot of which no piece was asked for, or arrived, is given up.
     quarantine_max: int = 1024  # Operations that were rejected and are not requested again.
     quarantine_s: float = 60.0  # How long they are not requested.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class SnapshotLimits(NamedTuple):
     """The same, for snapshots (`shoal.cluster.snapshots`)."""
 
-    operations_min: int = 64  # That a peer holds, more than, of a partition that is empty here.
+    operations_min: int = 64  # If fewer are missing in a partition, its log is fetched.
     open_max: int = 8  # Snapshots at once.
     ahead: int = 2  # Pieces of one snapshot that were asked for.
     answer_s: float = 5.0  # How long one waits for its answer.

@@ -3,8 +3,8 @@
     look · truncated · received · staged · failed · installed · next   →   requests
 
 Laws:
-- A partition is taken by snapshot if a peer truncated its log beyond what this replica holds, or if the partition is empty
-  here, or nearly, and a peer holds more than `operations_min` operations in it. Meanwhile its log is not fetched.
+- A partition is taken by snapshot if a peer truncated its log beyond what this replica holds, or if this replica lacks more
+  than `operations_min` operations of it, and most of those that a peer holds. Meanwhile its log is not fetched.
 - A snapshot comes from one peer, in pieces, which are taken in their order. At most `open_max` are under way, each with
   at most `ahead` pieces that were asked for and not staged.
 - A lost piece is asked for again. A peer that sends nothing for `idle_s`, or whose snapshot cannot be used, is left alone
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _DOUBLINGS_MAX = 16
+# How many times more a peer holds. To take an operation from the log costs all nodes together twice as much as to take it in a
+# snapshot, which brings all of them.
+_HALF = 2
+_NEARLY_EMPTY = 8  # The same of a partition to which this node has written since it started.
 _FAILURES_MAX = 3  # Of one peer, before the log is fetched instead.
-_NEARLY_EMPTY = 8  # A peer holds so many times more operations.
 
 
 class SnapshotProgress(NamedTuple):
@@ -88,7 +91,7 @@ class Snapshots:
         self._sources.setdefault(partition, {}).setdefault(peer, _Source(0)).base = base
 
     def look(self, peer: bytes, partitions: Iterable[int], known: Knowledge) -> None:
-        """Take note of the partitions, among these, that `peer` holds and that are empty here."""
+        """Take note of the partitions, among these, of which this replica lacks much that `peer` holds."""
         for partition in partitions:
             if peer in self._sources.get(partition, ()):
                 continue
@@ -121,9 +124,13 @@ class Snapshots:
         return bool(found)
 
     def _is_behind(self, partition: int, operations: int) -> bool:
-        if operations <= self._limits.operations_min:
+        applied = self._replica.applied(partition)
+        held = sum(count for _, count in applied.items())
+        if operations - held <= self._limits.operations_min:
             return False
-        return sum(count for _, count in self._replica.applied(partition).items()) * _NEARLY_EMPTY <= operations
+        # A client that goes on writing here would make snapshots useless: they lack what it has written.
+        is_written = self._replica.own_origin() in applied
+        return held * (_NEARLY_EMPTY if is_written else _HALF) <= operations
 
     @property
     def progress(self) -> SnapshotProgress:

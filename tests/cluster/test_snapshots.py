@@ -22,6 +22,7 @@ class Holding:
 
     def __init__(self, held: dict[int, VersionVector] | None = None) -> None:
         self.held = held or {}
+        self.own: Origin | None = None
 
     def applied(self, partition: int, /) -> VersionVector:
         return self.held.get(partition, NOTHING_SEEN)
@@ -35,7 +36,7 @@ class Holding:
         return NOTHING_SEEN, NOTHING_SEEN
 
     def own_origin(self) -> Origin | None:
-        return None
+        return self.own
 
 
 class Side:
@@ -82,15 +83,28 @@ def test_an_empty_partition_is_taken_by_snapshot_if_a_peer_holds_enough_of_it() 
     assert [side.snapshots.takes(partition) for partition in (1, 2)] == [True, False]
 
 
-def test_a_partition_that_is_nearly_up_to_date_is_fetched_from_the_log() -> None:
-    side = Side({1: VersionVector({A: 900})})
-    side.look(ONE, {1: 1000})
-    assert side.asked() == []
+def test_a_partition_of_which_more_than_half_is_held_is_fetched_from_the_log() -> None:
+    side = Side({1: VersionVector({A: 501}), 2: VersionVector({A: 500})})
+    side.look(ONE, {1: 1000, 2: 1000})
+    assert side.asked() == [(ONE, 2, 0)]
+
+
+def test_a_partition_that_lacks_few_operations_is_fetched_from_the_log() -> None:
+    side = Side({1: VersionVector({A: 5}), 2: VersionVector({A: 5})})
+    side.look(ONE, {1: 15, 2: 16})
+    assert side.asked() == [(ONE, 2, 0)]
 
 
 def test_own_operations_of_a_new_node_do_not_make_it_replay_the_log() -> None:
     side = Side({1: VersionVector({OWN: 2})})
     side.look(ONE, {1: 1000})
+    assert side.asked() == [(ONE, 1, 0)]
+
+
+def test_a_partition_to_which_this_node_writes_is_fetched_from_the_log_unless_it_is_nearly_empty() -> None:
+    side = Side({1: VersionVector({A: 100, OWN: 25}), 2: VersionVector({A: 101, OWN: 25})})
+    side.replica.own = OWN
+    side.look(ONE, {1: 1000, 2: 1000})
     assert side.asked() == [(ONE, 1, 0)]
 
 

@@ -171,6 +171,44 @@ def _joined(moments: Moments) -> None:
     on(story, PLAN)
 
 
+async def be_away(scene: Scene) -> SimulatedNode:
+    """Start n1 again: it lacks more than half of a partition, in which it alone holds what it acknowledged last."""
+    await fill(scene)
+    cluster, host = scene.cluster, scene.cluster.hosts["n1"]
+    with cluster.network.cut(["n1"], ["n2", "n3"], both=True):
+        await scene.client("n1").call(requests.Append(SPACE, "one", b"\xa1y", key="of n1 alone"))
+    host.kill()
+    await host.gone()
+    session = scene.client("n2")
+    for nth in range(12):
+        await session.call(requests.Add(SPACE, "tokens", nth), durability="quorum")
+    host.start()
+    return host
+
+
+def _returned(moments: Moments) -> None:
+    """Let n1 return; `moments` may kill a node meanwhile."""
+
+    async def story(scene: Scene) -> None:
+        moments.cluster = scene.cluster
+        host = await be_away(scene)
+        moments.armed = True
+        async with asyncio.timeout(30.0):
+            while not moments.killed and not (host.up and taken(host)):
+                await asyncio.sleep(0.01)
+        moments.armed = False
+        await agreed(scene.cluster)
+        for name in ("n1", "n3"):
+            value = await scene.client(name).call(requests.ReadCounter(SPACE, "tokens"))
+            assert isinstance(value, requests.CounterValue)
+            assert value.value == 5 + sum(range(12))
+            page = await scene.client(name).call(requests.ReadJournal(SPACE, "one"))
+            assert isinstance(page, requests.Events)
+            assert "of n1 alone" in [event.key for event in page.events]
+
+    on(story, PLAN)
+
+
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     """Lets moments count the messages of snapshots, or the writes, of a node."""
@@ -217,6 +255,19 @@ def test_a_kill_at_any_moment_of_a_join_loses_nothing(
     for at in range(sound.count):
         current[:] = [moments := Moments(node, at=at, keep=keep, victim=victim)]
         _joined(moments)
+
+
+@pytest.mark.parametrize("what", ["messages", "writes"])
+def test_a_kill_of_an_owner_that_catches_up_by_snapshot_loses_nothing(
+    watched: Callable[[str], list[Moments]], what: str
+) -> None:
+    current = watched(what)
+    current.append(sound := Moments("n1"))
+    _returned(sound)
+    assert sound.count > 1, "there is something to interrupt"
+    for at in range(sound.count):
+        current[:] = [moments := Moments("n1", at=at)]
+        _returned(moments)
 
 
 def _cut(piece: SnapshotPiece) -> SnapshotPiece:
