@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from shoal.cluster.leases import timing
 from shoal.cluster.leases.table import (
     HELD,
     OFFERED,
@@ -230,6 +231,14 @@ def test_a_holder_stops_before_others_may_start(
 def test_whatever_nodes_do_two_never_accept_writes_of_two_terms(seed: int) -> None:
     """Three nodes share a table; each knows what it renewed, and its clock runs at a rate of its own within the bound."""
     _World(Random(seed)).run(120)
+
+
+def test_a_missing_margin_for_drift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "waits_s", lambda ttl_ms, drift: ttl_ms / 1000)
+    monkeypatch.setitem(globals(), "holds_s", lambda ttl_ms, drift: ttl_ms / 1000)
+    with pytest.raises(AssertionError):
+        for seed in range(500):
+            _World(Random(seed)).run(120)
 
 
 class _World:

@@ -106,6 +106,21 @@ def test_a_node_decides_itself_if_the_one_that_should_does_not_answer() -> None:
     in_fleet(work)
 
 
+def test_a_node_answers_for_others_only_what_is_stored() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 3)
+        first = await claim(nodes, "a")
+        wire = Wire(nodes, "a", lost=lambda message: isinstance(message, Accept))
+        second = await claim(nodes, "b")  # The change of the other node is not stored; so this one decides itself.
+        third = await claim(nodes, "c")
+        assert len({first.id, second.id, third.id}) == 3
+        answers = [message for message in wire.sent if isinstance(message, Granted)]
+        assert not any(answer.is_decided for answer in answers)
+        assert wire.held
+
+    in_fleet(work)
+
+
 def test_an_answer_that_comes_after_the_node_decided_itself_changes_nothing() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 3)
@@ -145,8 +160,9 @@ def test_an_item_that_a_claim_got_after_its_client_gave_up_is_free_again() -> No
         first = await claim(nodes, "a")
         wire = Wire(nodes, "a", lost=lambda message: isinstance(message, Granted))
         asking = asyncio.ensure_future(claim(nodes, "b", 7))
-        while not wire.held:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while not wire.held:
+                await asyncio.sleep(0.001)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         for node, message in wire.held:
