@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -349,6 +350,30 @@ def test_a_swallowed_cancellation_ends_the_process_after_the_grace_period() -> N
         assert len(swallowed) == 1
         assert swallowed[0] - stopped_s < TTL_S
         assert 2.0 <= now() - swallowed[0] < 2.5
+
+    on_ground(work)
+
+
+def test_the_lease_of_a_function_that_cannot_be_stopped_is_not_released() -> None:
+    async def work(ground: Ground) -> None:
+        process = ground.process("one", count=0)
+        asked: list[float] = []
+        over = asyncio.Event()
+
+        @process.crew.agent("deaf", ttl=TTL_S)
+        async def deaf(ctx: shoal.CrewContext) -> None:
+            while not over.is_set():
+                with suppress(asyncio.CancelledError):
+                    await over.wait()
+
+        process.start(grace_s=1.0, end=lambda: asked.append(now()))
+        await asyncio.sleep(2)
+        process.crew.drain()
+        await ground.until(lambda: bool(asked))
+        await asyncio.sleep(3 * TTL_S)
+        leases = await ground.nodes["b"].store().space(SPACE).leases()
+        assert [(lease.lease, lease.holder) for lease in leases] == [("deaf-1", "one")]
+        over.set()
 
     on_ground(work)
 
