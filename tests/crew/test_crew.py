@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import shoal
-from shoal.crew.declaration import CrewRecord
+from shoal.crew.declaration import CrewRecord, Declared
 from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import THREAD, Record
 from shoal.errors import CrewConflict, InvalidInput, InvalidName, NotFound
@@ -496,6 +496,27 @@ def test_an_agent_that_has_finished_is_not_started_by_a_machine_that_does_not_kn
         assert "w-1" not in [lease.lease for lease in await space.leases()]
         record.settled = settled  # type: ignore[method-assign]
         await asyncio.wait_for(_first(Driving(stage, "w-1", function, 1).run(), lambda: bool(called)), 30)
+        assert called == ["w-1"]
+
+    on_ground(work)
+
+
+def test_an_older_program_that_acquires_the_lease_of_a_newer_agent_does_not_start_it() -> None:
+    async def work(ground: Ground) -> None:
+        called: list[str] = []
+
+        async def function(ctx: shoal.CrewContext) -> None:
+            called.append(ctx.name)
+
+        store = ground.nodes["a"].store()
+        space = store.space(SPACE)
+        record = Record(store, space, holder="old")
+        newer = Declared(count=1, initial=1, version=2, ttl=TTL_S, tries=1)
+        await record.change(lambda _: CrewRecord(agents={"w": newer}))
+        stage = Stage(store.connection, space, record, "old", 1.0, lambda: None)
+        await Driving(stage, "w-1", function, 1).run()
+        assert called == []
+        await Driving(stage, "w-1", function, 2).run()
         assert called == ["w-1"]
 
     on_ground(work)
