@@ -92,7 +92,7 @@ async def test_a_bug_after_the_write_is_answered_as_an_unknown_outcome(fleet: Fl
     async def breaks(*_: object) -> None:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr(fleet["a"].node.service, "_refuse_dead", breaks)
+    monkeypatch.setattr(fleet["a"].node.service._acknowledging, "refuse_dead", breaks)
     for target in "bc":
         fleet.wires[target, "a"].open.clear()
     answers: Answers = []
