@@ -28,7 +28,7 @@ from msgspec import Meta, Struct
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
 
-PEER_PROTOCOL = 6
+PEER_PROTOCOL = 7
 """The newest version spoken here. Two nodes speak the older one of their newest versions."""
 
 PEER_PROTOCOL_OLDEST = 6

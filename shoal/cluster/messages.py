@@ -306,7 +306,7 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _EPOCH = b"\xcf"  # Of a msgpack integer of 8 bytes. Every message begins with an array.
-SINCE: Mapping[type[Message], int] = {}
+SINCE: Mapping[type[Message], int] = {Wishes: 7, Granted: 7}
 """Kinds of messages that are younger than `PEER_PROTOCOL_OLDEST`, and the version that brought each: older peers get none."""
 
 _encoder = msgspec.msgpack.Encoder()

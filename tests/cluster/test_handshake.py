@@ -146,7 +146,7 @@ def test_a_node_tells_itself_from_a_copy_of_its_directory(opening: bytes, reason
     assert refused.value.detail["reason"] == reason
 
 
-@pytest.mark.parametrize("hello", [["peer-hello", 1], ["peer-hello", 7, {"of": "another shape"}, 1.5]])
+@pytest.mark.parametrize("hello", [["peer-hello", 1], ["peer-hello", PEER_PROTOCOL + 1, {"of": "another shape"}, 1.5]])
 def test_a_hello_of_another_version_is_refused_as_such_whatever_its_shape(hello: list[object]) -> None:
     with pytest.raises(PeerRefused) as refused:
         accepting().greeted(pack(hello))

@@ -99,6 +99,21 @@ _APPLIERS: Appliers = {
 }
 
 
+def since(change: Change) -> int:
+    """The version of the peer protocol that brought this change, if it is younger than the oldest one spoken here; else 0.
+
+    A node that speaks an older version cannot apply it, so it is not issued while one is among the peers.
+    """
+    match change:
+        case queue.Attempt() | register.Swap():
+            return 7
+        case queue.Enqueue(plan=plan) if plan is not None:
+            return 7
+        case queue.Dequeue(fence=fence) if fence:
+            return 7
+    return 0
+
+
 class Mutation(msgspec.Struct, array_like=True, frozen=True):
     """A change to an object: one element of an operation's payload, which is on disk and on the wire."""
 

@@ -23,6 +23,8 @@ class Outlets:
         self._bytes_max = bytes_max
         self._outlets: dict[bytes, Outlet] = {}
         self._older: dict[bytes, int] = {}  # Nodes that speak an older protocol, and which.
+        self.oldest = PEER_PROTOCOL
+        """The oldest protocol that a peer spoke when it was linked last."""
 
     def __bool__(self) -> bool:
         return bool(self._outlets)
@@ -36,6 +38,12 @@ class Outlets:
         self._older.pop(peer.node, None)
         if 0 < peer.protocol < PEER_PROTOCOL:
             self._older[peer.node] = peer.protocol
+        self.oldest = min(self._older.values(), default=PEER_PROTOCOL)
+
+    def forget(self, node: bytes) -> None:
+        """This node does not take part any more."""
+        self._older.pop(node, None)
+        self.oldest = min(self._older.values(), default=PEER_PROTOCOL)
 
     def unlinked(self, node: bytes, outlet: Outlet) -> bool:
         """A link has ended. Returns whether it was the node's present one."""

@@ -120,6 +120,7 @@ class Replicator:
         members = Members(self._roster)
         bytes_max = config.peer_send_bytes_max // 2
         self._outlets = Outlets(dropped=members.note_dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
+        database.issuer.spoken = lambda: self._outlets.oldest
         presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
         self._clocks = ClockComparison(incarnation.node, members, self._outlets, environment=environment, config=config)
         database.issuer.check_time = self._clocks.check
@@ -313,6 +314,7 @@ class Replicator:
             self.scrubber.forget(node)
             self._clocks.forget(node)
             self._snapshots.forget(node)
+            self._outlets.forget(node)
         self._carry_out()
         self.quorum.recount()
 

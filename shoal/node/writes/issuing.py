@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from shoal.cluster import operation
+from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Shipment
 from shoal.config import Config
 from shoal.crdt import deletion
@@ -23,7 +24,7 @@ from shoal.crdt.clock import END_MS, HybridClock
 from shoal.crdt.document import document
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.errors import SpansPartitions, TooLarge, Unsupported
+from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
 from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation, retirement
@@ -101,6 +102,7 @@ class Issuer:
 
     `on_keyed` is called with the partition of each that has a key.
     If set, `check_time` is called before each, with the time that it will carry; it may raise.
+    `spoken` tells the oldest version of the peer protocol that a peer speaks.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class Issuer:
         self.on_logged: Callable[[Logged], None] | None = None
         self.on_keyed: Callable[[int], None] = lambda _: None
         self.check_time: Callable[[int], None] | None = None
+        self.spoken: Callable[[], int] = lambda: PEER_PROTOCOL
         self.operations = 0
 
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
@@ -174,6 +177,7 @@ class Issuer:
             ClockWrong: this node's clock is wrong. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
             UnderLease: it has no lease of a thread that may be under one. Nothing was written.
+            Unavailable: a peer runs an older version, which cannot apply it. Nothing was written.
             UnderClaim: it finishes an entry that may be claimed. Nothing was written.
         """
         partition = self._partitions.load(located.partition)
@@ -254,6 +258,8 @@ class Issuer:
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
         if not mutations and not (is_remembered and writing.key is not None):
             return Issued(reply, partition.written, partition.vector, endings)
+        if (spoken := self.spoken()) < PEER_PROTOCOL:
+            _check_spoken(mutations, spoken)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
         if self.on_logged is not None:
             shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
@@ -313,6 +319,15 @@ class Issuer:
                     "such as '{crew}' or space('crew', colocated=True), where all objects share one partition."
                 )
         return partition
+
+
+def _check_spoken(mutations: Iterable[Mutation], spoken: int) -> None:
+    for each in mutations:
+        if mutation.since(each.change) > spoken:
+            raise Unavailable(
+                f"a node of this cluster runs an older version, which speaks version {spoken} of the peer protocol and cannot "
+                f"apply this change to {each.name!r}. Nothing was written. Try again once all nodes are upgraded."
+            )
 
 
 def _staged(target: Target, made: Made) -> Staged:

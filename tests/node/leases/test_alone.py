@@ -12,6 +12,7 @@ import pytest
 from shoal import values
 from shoal.client.values.scalars import Register
 from shoal.cluster import messages
+from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import (
     InvalidValue,
     KeyReused,
@@ -20,6 +21,7 @@ from shoal.errors import (
     OutcomeUnknown,
     RegisterChanged,
     TooLarge,
+    Unavailable,
     Unsupported,
 )
 from shoal.protocol import requests
@@ -342,5 +344,28 @@ def test_calls_one_after_another_do_not_wait_for_leases_to_end() -> None:
         for nth in range(12):
             await leader(nodes, "abc"[nth // 4]).compare_and_set(nth or None, nth + 1)
         assert asyncio.get_running_loop().time() - begun < 1.0
+
+    in_fleet(work)
+
+
+def test_what_a_node_of_an_older_version_cannot_apply_is_not_issued_until_it_is_upgraded() -> None:
+    async def work(nodes: Fleet) -> None:
+        a, b = nodes["a"].replicator, nodes["b"]
+        older = b.identity()._replace(protocol=PEER_PROTOCOL - 1)
+        a.linked(older, nodes.wires["a", "b"])
+        worklist = nodes["a"].store().space("s").thread("t").worklist("w")
+        for refused in (
+            leader(nodes, "a").compare_and_set(None, "one"),
+            worklist.add(["x"], priority=3),
+        ):
+            with pytest.raises(Unavailable, match="runs an older version"):
+                await refused
+        await leader(nodes, "a").set("plain", durability="quorum")
+        await worklist.add(["x"])
+        with pytest.raises(Unavailable, match="runs an older version"):
+            await worklist.claim(ttl=5)
+        a.linked(b.identity(), nodes.wires["a", "b"])
+        assert (await leader(nodes, "a").compare_and_set("plain", "one")).value == "one"
+        assert await worklist.claim(ttl=5, wait=10) is not None
 
     in_fleet(work)

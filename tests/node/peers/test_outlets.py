@@ -35,6 +35,17 @@ def test_a_kind_of_message_that_a_version_brought_goes_to_no_older_node(monkeypa
     outlets.send(links, Clock(1, 2))
     outlets.send(links, Digest(b""))
     assert {node: len(taken.messages) for node, taken in links.items()} == {b"old": 1, b"same": 2, b"new": 2}
+    assert outlets.oldest == PEER_PROTOCOL - 1
     outlets.linked(Identity(b"old", "old", "shoal"), links[b"old"])  # It was upgraded.
+    assert outlets.oldest == PEER_PROTOCOL
     outlets.send(links, Clock(1, 2))
     assert len(links[b"old"].messages) == 2
+
+
+def test_a_node_of_an_older_version_that_has_left_is_forgotten() -> None:
+    outlets = Outlets(dropped=lambda node: None, bytes_max=1)
+    outlets.linked(Identity(b"old", "old", "shoal", protocol=PEER_PROTOCOL - 1), taken := Taken())
+    outlets.unlinked(b"old", taken)
+    assert outlets.oldest == PEER_PROTOCOL - 1  # It may come back.
+    outlets.forget(b"old")
+    assert outlets.oldest == PEER_PROTOCOL
