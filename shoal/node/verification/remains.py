@@ -77,6 +77,14 @@ def check_keys(storage: Storage, partition: int, logged: list[Logged], based: Ma
     """Check each request's key against the log, or its stored answer."""
     claimed = {(entry.body.key, entry.dot) for entry in logged if entry.body.key is not None}
     named = {key for key, _ in claimed}
+    retired = RetiredOrigins(storage, partition)
+
+    def has_left(dot: Dot) -> bool:
+        if dot.origin in based:
+            return based[dot.origin].sequence >= dot.sequence
+        is_known = retired.find(dot.origin) is not None or storage.get(keys.vector(partition, dot.origin)) is not None
+        return bool(retired.forgotten) and not is_known
+
     prefix = keys.request_key(partition, "")
     for row, stored in storage.scan(prefix, successor(prefix)):
         key = row[len(prefix) :].decode(errors="replace")
@@ -86,15 +94,10 @@ def check_keys(storage: Storage, partition: int, logged: list[Logged], based: Ma
         except StoreCorrupt as error:
             report.problem(f"partition {partition}: idempotency key {key!r}: {error.message}")
             continue
-        if (found.kept is not None) != _has_left(found.dot, based) or (found.kept is None and (key, found.dot) not in claimed):
+        if (found.kept is not None) != has_left(found.dot) or (found.kept is None and (key, found.dot) not in claimed):
             report.problem(f"partition {partition}: idempotency key {key!r} does not name the operation that it stands for")
     for key in sorted(named):
         report.problem(f"partition {partition}: idempotency key {key!r} does not name the operation that it stands for")
-
-
-def _has_left(dot: Dot, based: Mapping[Origin, Tip]) -> bool:
-    base = based.get(dot.origin)
-    return base is not None and base.sequence >= dot.sequence
 
 
 def _thread(rows: Rows) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shoal import values
 from shoal.client.store import Store
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Origin
@@ -17,7 +18,7 @@ from shoal.errors import BookmarkLost, JournalTrimmed
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.position import Position
-from shoal.protocol.requests import AddEntry, Change, Reset, Watch
+from shoal.protocol.requests import AddEntry, Append, Change, Reset, Watch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -94,6 +95,16 @@ async def test_a_program_that_opens_its_store_for_a_moment_only_retires_too(open
 
 async def test_a_store_with_retired_origins_is_sound(open_bench: Opener) -> None:
     bench = await opened(open_bench, 30, append)
+    assert verify(bench.storage, config=bench.config).problems == []
+
+
+async def test_a_store_with_answers_of_forgotten_origins_is_sound(open_bench: Opener) -> None:
+    async def write(bench: Bench, number: int) -> None:
+        await bench.node.session().call(Append("crew", "t", values.encode(number)), key=f"my-own-{number}")
+
+    bench = await opened(open_bench, 30, write, retired_origins_max=4)
+    assert len(retired(bench.storage)) <= 4 + MIN
+    assert len(rows(bench.storage, keys.KEY)) == 30
     assert verify(bench.storage, config=bench.config).problems == []
 
 
