@@ -288,6 +288,9 @@ ActKind = Literal[
     "claim-work",
     "elect",
     "ask-who-leads",
+    "write-log",
+    "read-log",
+    "trim-log",
 ]
 
 

@@ -16,6 +16,7 @@ def reopened(stage: Stage) -> Composed:
     families = stage.families(list(FAMILIES))
     names = stage.random.sample(stage.nodes, stage.random.randint(1, len(stage.nodes)))
     at = stage.at
+    is_trimmed = stage.random.random() < 0.5
     for _ in range(stage.random.randint(4, 9)):
         name = stage.random.choice(names)
         down_s = stage.between(0.05, 0.2)
@@ -26,6 +27,9 @@ def reopened(stage: Stage) -> Composed:
         for family in families:
             acts += stage.acts(FAMILIES[family], [name], (at + down_s + 0.05, at + down_s + 0.4), most=2)
         acts += stage.acts(("append", "read-journal"), stage.nodes, (at, at + 1.0), most=2)
+        if is_trimmed:
+            acts += stage.acts(("write-log",), [name], (at + down_s + 0.05, at + down_s + 0.4), most=3)
+            acts += stage.acts(("trim-log", "read-log"), stage.nodes, (at + down_s + 0.2, at + 1.5), most=2)
         at = round(at + stage.between(0.4, 1.5), 3)
     if stage.random.random() < 0.5:
         away = stage.random.choice(stage.nodes)
@@ -43,5 +47,6 @@ def reopened(stage: Stage) -> Composed:
     settings: dict[str, int | float | str] = {
         "retire_origins_min": stage.random.choice((1, 1, 2, 3)),
         "sync_interval_s": stage.random.choice((0.1, 0.3)),
+        "retired_origins_max": 1 if is_trimmed else 4096,  # So that ends of trims outlive what is known of their origins.
     }
     return Composed(faults, acts, settings, at)

@@ -31,6 +31,7 @@ from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
 from shoal.node.appliers import mutation
+from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots import switching
 from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
@@ -133,18 +134,28 @@ class Ledger:
         """What was acknowledged, and is not on as many of these disks as it was said to be, though they were not replaced."""
         held = {name: vectors_of(storage) for name, storage in disks.items()}
         for promise in self._promises:
-            left = [self._left(held, promise.partition, dot) for dot in promise.dots]
+            retired = {name: RetiredOrigins(storage, promise.partition) for name, storage in disks.items()}
+            left = [self._left(held, retired, promise.partition, dot) for dot in promise.dots]
             if (most := max(left, key=len)) and len(most) >= promise.needed:
                 continue
             yield f"{promise.what} was acknowledged by {promise.needed}, and is left on {', '.join(most) or 'none'}"
 
-    def _left(self, held: Mapping[str, Mapping[_Place, int]], partition: int, dot: Dot) -> list[str]:
-        """Where an operation is, or was until its disk was replaced."""
+    def _left(
+        self, held: Mapping[str, Mapping[_Place, int]], retired: Mapping[str, RetiredOrigins], partition: int, dot: Dot
+    ) -> list[str]:
+        """Where an operation is, or was until its disk was replaced, or its origin was retired and forgotten."""
         before = self._losses[partition, dot]
+
+        def is_forgotten(name: str) -> bool:
+            hlc = self.bodies[partition, dot].hlc
+            return (partition, dot.origin) not in held[name] and hlc <= retired[name].summary.forgotten_hlc
+
         return [
             name
             for name, shelf in self.shelves.items()
-            if held[name].get((partition, dot.origin), 0) >= dot.sequence or shelf.losses > before.get(name, 0)
+            if held[name].get((partition, dot.origin), 0) >= dot.sequence
+            or shelf.losses > before.get(name, 0)
+            or is_forgotten(name)
         ]
 
     def told(self, change: Change, earlier: Sequence[str], *, who: str) -> None:

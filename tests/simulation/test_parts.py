@@ -25,6 +25,7 @@ from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
 from simulation.parts.elections import Elections
 from simulation.parts.erasing import ERASED, Deletion, Erasing, Pruned
+from simulation.parts.logs import Line, Logs
 from simulation.parts.memory import Items, Written
 from simulation.parts.memory import Place as ItemPlace
 from simulation.parts.messages import MESSAGES, Messages
@@ -391,6 +392,23 @@ def test_an_item_that_is_lost_or_waits_again_is_found() -> None:
         return sound, lost, await broken(cluster, agents, "jobs")
 
     assert scene(work) == ([], [MESSAGES], [MESSAGES])
+
+
+def test_an_event_that_a_reader_was_not_given_is_found_unless_it_was_told_of_a_trim() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[set[str]]:
+        found: list[set[str]] = []
+        for kind in ("write-log", "read-log", "trim-log", "write-log", "read-log"):
+            await carry_out(agents, kind, 6)
+        found.append(set(await broken(cluster, agents, "logs")))
+        part = cast(Logs, agents.parts["logs"])
+        at_s = asyncio.get_running_loop().time()
+        part.lines[name_of("logs", "a")].append(Line(99, at_s, Told("local", "n1", at_s)))
+        found.append(set(await broken(cluster, agents, "logs")))
+        for reader in part.readers[name_of("logs", "a")]:
+            reader.since_s = at_s
+        return [*found, set(await broken(cluster, agents, "logs"))]
+
+    assert scene(work) == [set(), {"10"}, set()]
 
 
 def test_a_note_that_is_there_twice_is_excused_only_if_a_mirror_outlived_a_disk() -> None:
