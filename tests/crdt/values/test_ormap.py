@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -246,6 +247,14 @@ def test_the_check_finds_a_fold_of_adds_that_are_not_stable() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ormap, "fold", fold)
+        assert fails_for_some_seed(check_folds)
+
+
+@pytest.mark.parametrize("bug", [lambda part: True, lambda part: bool(part.directory)])
+def test_the_check_finds_a_fold_of_what_another_directory_added_or_merged(bug: Callable[[ormap.Part], bool]) -> None:
+    sound = Folding._is_own
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Folding, "_is_own", lambda self, replica, part: sound(self, replica, part) or bug(part))
         assert fails_for_some_seed(check_folds)
 
 
