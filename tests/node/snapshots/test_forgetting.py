@@ -14,6 +14,7 @@ from shoal.config import Config
 from shoal.errors import CatchingUp, SchemaViolation, SlowConsumer
 from shoal.node.snapshots import switching
 from shoal.protocol import requests
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.node.snapshots.test_switching import pieces_of
@@ -157,6 +158,19 @@ async def test_what_a_node_shows_after_a_switch_is_what_a_fresh_opening_shows(lo
     shown, expected = await look(newcomer(node)), await look(fresh.space)
     assert shown == expected == await look(sender.space) != old
     for each in (sender, node, fresh):
+        await each.node.stop()
+
+
+@pytest.mark.parametrize("had", [False, True])
+async def test_a_pass_over_the_files_follows_a_switch_only_if_it_replaced_something(had: bool) -> None:
+    sender, node = Filled(1), Filled(2)
+    await write(sender.space, 1)
+    if had:
+        await node.space.counter("old").add(1)
+    assert node.storage.get(keys.meta("erasing")) is None
+    replace(node, pieces_of(sender.rows()))
+    assert (node.storage.get(keys.meta("erasing")) is not None) == had
+    for each in (sender, node):
         await each.node.stop()
 
 
