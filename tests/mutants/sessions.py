@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from shoal.node.service import Service
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.bookmark_delta import SharedBookmark
-from shoal.protocol.requests import AnyReply, AnyWrite, Durability
+from shoal.protocol.requests import AnyReply, AnyWrite, Durability, Term
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant
 
@@ -35,9 +36,16 @@ def writes_ignore_the_bookmark(patch: pytest.MonkeyPatch) -> None:
     sound = Service._write
 
     async def write(
-        self: Service, request: AnyWrite, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
+        self: Service,
+        request: AnyWrite,
+        bookmark: Bookmark,
+        key: str | None,
+        durability: Durability,
+        *,
+        stale: bool,
+        terms: Sequence[Term] = (),
     ) -> AnyReply:
-        return await sound(self, request, bookmark, key, durability, stale=True)
+        return await sound(self, request, bookmark, key, durability, stale=True, terms=terms)
 
     patch.setattr(Service, "_write", write)
     begin = Service.begin
