@@ -31,6 +31,12 @@ class Config(Struct, frozen=True, kw_only=True):
     connections_max: int = 4096  # Open, WebSockets included; beyond this a new one is answered with 429 and closed.
     idle_s: float = 90.0  # An HTTP connection without a complete request is closed after this; longer than proxies keep theirs.
 
+    # TLS. The files are PEM; a private key has no password.
+    tls_cert: str = ""  # The node's certificate, with those between it and the CA. Empty: the node speaks plain HTTP.
+    tls_key: str = ""  # Its private key.
+    tls_ca: str = ""  # The CA of the nodes: of the peers, and of the nodes that a client calls. Empty: the system's, no peers.
+    tls_handshake_s: float = 10.0  # A connection that has not finished the handshake after this is closed.
+
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
     cluster_key: str = ""  # A secret that peers prove to each other; empty: no proof is required.
@@ -268,6 +274,7 @@ def checked(config: Config) -> Config:
         )
     if not config.listen_host:
         raise InvalidConfig("listen_host must not be empty.", field="listen_host")
+    _check_tls(config)
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
     origins(config)
@@ -276,6 +283,20 @@ def checked(config: Config) -> Config:
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config
+
+
+def _check_tls(config: Config) -> None:
+    if bool(config.tls_cert) != bool(config.tls_key):
+        given, lacking = ("tls_cert", "tls_key") if config.tls_cert else ("tls_key", "tls_cert")
+        raise InvalidConfig(f"{given} is set, but not {lacking}. A node needs both.", field=given)
+    if config.join and config.tls_cert and not config.tls_ca:
+        raise InvalidConfig(
+            "tls_ca is not set. A node with peers needs the CA that issued their certificates.", field="tls_cert"
+        )
+    if config.join and config.tls_ca and not config.tls_cert:
+        raise InvalidConfig(
+            "tls_ca is set, but not tls_cert and tls_key. A node shows its peers a certificate of that CA.", field="tls_ca"
+        )
 
 
 def origins(config: Config) -> frozenset[str]:

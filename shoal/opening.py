@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Never
 
+from msgspec.structs import replace
+
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config, checked
@@ -91,6 +93,7 @@ def connect(
     urls: str | Sequence[str],
     *,
     token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
     config: Config | None = None,
     durability: Durability = "local",
     in_order: bool = False,
@@ -105,16 +108,20 @@ def connect(
     Each client draws its own order of the addresses and keeps it, so that clients spread over the nodes. With `in_order`
     it prefers them as they are given, for example the nearest first. `token` is for a later version: nodes check none yet.
 
+    With "https://" the connection is encrypted. `tls_ca` is a file with the CA that issued the nodes' certificates, such as
+    the `ca.pem` that `shoal tls init` makes; without it, the CAs of the system are trusted.
+
     Raises:
         InvalidConfig: a URL, a setting, `durability` or `wait` is not legal, or a token is given.
     """
-    return Opening(_connect(urls, token, config, durability, in_order=in_order, wait_s=wait), "connect")
+    return Opening(_connect(urls, token, tls_ca, config, durability, in_order=in_order, wait_s=wait), "connect")
 
 
 @asynccontextmanager
 async def _connect(
     urls: str | Sequence[str],
     token: str | None,
+    tls_ca: str | os.PathLike[str] | None,
     config: Config | None,
     durability: Durability,
     *,
@@ -124,6 +131,8 @@ async def _connect(
     from shoal.transport.session import RemoteSession
 
     settings = _settings(config, durability)
+    if tls_ca is not None:
+        settings = replace(settings, tls_ca=os.fspath(tls_ca))
     if token is not None:
         raise InvalidConfig(
             "this version of Shoal checks no tokens: everyone who reaches a node's port may read and write. Nothing was "

@@ -231,13 +231,16 @@ def connect(
     urls: str | Sequence[str],
     *,
     token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
     config: Config | None = None,
     durability: Durability = "local",
     in_order: bool = False,
     wait: float = 0.0,
 ) -> AbstractContextManager[Store]:
     """As `shoal.connect`, but blocking. Raises the same errors."""
-    connecting = partial(opening.connect, token=token, config=config, durability=durability, in_order=in_order, wait=wait)
+    connecting = partial(
+        opening.connect, token=token, tls_ca=tls_ca, config=config, durability=durability, in_order=in_order, wait=wait
+    )
     return _Opening(_opened(lambda: connecting(urls)), "connect")
 
 

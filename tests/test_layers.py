@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
-    "transport": BASE | {"cluster", "protocol"},
+    "tls": {"errors", "config"},
+    "transport": BASE | {"cluster", "protocol", "tls"},
     "node": BASE | {"crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
@@ -44,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync"},
     "testing": BASE | {"workflows", "crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"workflows", "opening", "client", "node", "protocol", "sync"},
-    "cli": BASE | {"workflows", "api", "client", "crew", "demo", "node", "opening", "protocol", "storage", "sync", "transport"},
+    "cli": BASE
+    | {"workflows", "api", "client", "crew", "demo", "node", "opening", "protocol", "storage", "sync", "tls", "transport"},
 }
 
 # Packages beside shoal, which are not installed → the others of them that each may import. Shoal imports none.

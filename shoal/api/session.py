@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.api.http.problems import internal
+from shoal.api.http.unsent import unsent_bytes
 from shoal.api.metrics import Metrics
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
@@ -419,7 +420,7 @@ class SessionSocket:
 
     def _abort_later(self) -> None:
         """Cut the connection off after a time for its last bytes: flushing them to a client that reads nothing never ends."""
-        if self._transport is not None and self._transport.get_write_buffer_size():
+        if self._transport is not None and unsent_bytes(self._transport):
             asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._transport.abort)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import shoal
-from shoal.cli.target import check_store
+from shoal.cli.target import check_store, tls_ca
 from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.verification.logged import Held, name_in, naming, operations
@@ -42,7 +42,7 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
     check_store(directory)
     held = _log(directory)
     lacked: Counter[tuple[str, str, str]] = Counter()
-    async with shoal.connect(url) as store:
+    async with shoal.connect(url, tls_ca=tls_ca.get()) as store:
         for _, group in groupby(held, key=lambda each: each.partition):
             logged = list(group)
             if await _holds(store, logged):
@@ -67,7 +67,7 @@ async def _first_lacking(url: str, found: Sequence[Held]) -> int:
     low, high = 0, len(found)
     while low < high:
         middle = (low + high) // 2
-        async with shoal.connect(url) as store:  # A bookmark only grows.
+        async with shoal.connect(url, tls_ca=tls_ca.get()) as store:  # A bookmark only grows.
             is_held = await _holds(store, found[middle : middle + 1])
         low, high = (middle + 1, high) if is_held else (low, middle)
     return low

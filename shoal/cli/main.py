@@ -25,6 +25,7 @@ from shoal.version import __version__
 MODULES = (
     "serve",
     "demo",
+    "tls",
     "verify",
     "completion",
     "threads",
@@ -78,12 +79,23 @@ def root(
             help="Wait so many seconds for a node that is starting, as in `shoal --wait 30 status --url URL`.",
         ),
     ] = 0.0,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca",
+            envvar="SHOAL_TLS_CA",
+            metavar="FILE",
+            show_default=False,
+            help="The CA of the nodes' certificates, for https:// URLs. \\[default: those that the system trusts]",
+        ),
+    ] = None,
 ) -> None:
     """A durable, replicated state layer for AI agents.
 
     Commands that use a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
     """
     target.wait_s.set(wait)
+    target.tls_ca.set(tls_ca or None)
 
 
 def _empty() -> typer.Typer:

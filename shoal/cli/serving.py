@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from ssl import SSLContext
 
 import structlog
 import typer
@@ -29,6 +30,7 @@ from shoal.node.node import Node, open_node
 from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.requests import Status
+from shoal.tls import contexts
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
@@ -38,9 +40,10 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     """Serve until a signal comes, and return it.
 
     Raises:
-        InvalidConfig: it cannot listen on the configured address.
+        InvalidConfig: it cannot listen on the configured address, or its TLS files are wrong.
         ShoalError: the store cannot be opened.
     """
+    tls = contexts.listening(config) if config.tls_cert else None
     stopping = _signalled()
     log = structlog.get_logger("shoal")
     environment = system_environment()
@@ -49,7 +52,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         peers = peers_of(node.replicator, config, environment)
-        listener = await listening(node, config, peers)
+        listener = await listening(node, config, peers, tls)
         try:
             if peers is not None:
                 peers.start()
@@ -92,7 +95,7 @@ def peers_of(
     return peers
 
 
-async def listening(node: Node, config: Config, peers: Peers | None) -> Listener:
+async def listening(node: Node, config: Config, peers: Peers | None, tls: SSLContext | None = None) -> Listener:
     """The node's listener, which listens.
 
     Raises:
@@ -113,7 +116,7 @@ async def listening(node: Node, config: Config, peers: Peers | None) -> Listener
     if peers is not None:
         # Stop them after the requests are done, because some of those wait for peers.
         app.on_shutdown.append(lambda _: peers.stop())
-    listener = Listener(app, config=config)
+    listener = Listener(app, config=config, tls=tls)
     try:
         await listener.start()
     except OSError as error:

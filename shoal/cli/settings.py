@@ -72,6 +72,17 @@ def given_listen(listen: str) -> list[Given]:
     return [Given("listen_host", host.removeprefix("[").removesuffix("]"), "--listen"), Given("listen_port", port, "--listen")]
 
 
+def given_tls(directory: Path | None, *, cert: Path | None, key: Path | None, ca: Path | None) -> list[Given]:
+    """The fields that `--tls DIR` and the options for single files set; those take precedence."""
+    given = []
+    for name, file in (("cert", cert), ("key", key), ("ca", ca)):
+        if file is not None:
+            given.append(Given(f"tls_{name}", str(file), f"--tls-{name}"))
+        elif directory is not None:
+            given.append(Given(f"tls_{name}", str(directory / f"{name}.pem"), "--tls"))
+    return given
+
+
 def given_setting(assignment: str) -> Given:
     """The field that `--set FIELD=VALUE` sets.
 

@@ -30,6 +30,9 @@ _SHOWN_MAX = 3
 wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
 """For a node that is starting, use `shoal --wait`."""
 
+tls_ca: ContextVar[str | None] = ContextVar("tls_ca", default=None)
+"""The CA of the nodes' certificates; None: those that the system trusts. See `shoal --tls-ca`."""
+
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -87,7 +90,7 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
         StorageError: the directory is not one of a store of this version.
     """
     if target.url is not None:
-        return shoal.connect(target.url, wait=wait_s.get())
+        return shoal.connect(target.url, wait=wait_s.get(), tls_ca=tls_ca.get())
     assert target.data is not None
     check_store(target.data)
     return shoal.open(target.data)

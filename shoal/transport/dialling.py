@@ -11,6 +11,7 @@ from yarl import URL
 
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidConfig, Overloaded, ShoalError, Unavailable, Unreachable, Unsupported
+from shoal.tls import contexts
 
 SESSION_PATH = "/v1/session"
 
@@ -86,6 +87,7 @@ async def open_socket(
             heartbeat=heartbeat_s,
             # A node that is left has no longer than this to answer the close.
             timeout=aiohttp.ClientWSTimeout(ws_close=config.failover_timeout_s),
+            ssl=contexts.dialling_nodes(config) if url.startswith("https:") else True,
             compress=0,
             # A document's whole state is the largest reply.
             max_msg_size=config.document_bytes_max + config.request_bytes_max,
@@ -103,8 +105,7 @@ def why(reason: Exception) -> str:
     """Why a node cannot be reached, in words for an operator."""
     match reason:
         case aiohttp.ClientConnectorCertificateError():
-            told = getattr(reason.certificate_error, "verify_message", "") or "unknown issuer"
-            return f"its certificate is not trusted ({told})"
+            return _untrusted(reason.certificate_error)
         case aiohttp.ClientSSLError():
             return "it does not speak TLS there; if it is a plain port, write http://"
         case aiohttp.ClientConnectorError():
@@ -123,6 +124,33 @@ def why(reason: Exception) -> str:
         case OSError() if reason.errno:
             return os.strerror(reason.errno).lower()
     return str(reason) or "it did not answer"
+
+
+_OF_NAME = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_OF_TIME = {9: "is not valid yet; check this machine's clock", 10: "has expired; renew it"}
+_OF_ISSUER = (2, 18, 19, 20, 21)  # It, or one above it, is of no CA that is trusted.
+
+
+def _untrusted(error: Exception) -> str:
+    """What is wrong with a certificate, and how to mend it."""
+    told = getattr(error, "verify_message", "") or str(error)
+    match getattr(error, "verify_code", 0):
+        case code if code in _OF_NAME:
+            return f"its certificate is for other names ({told.rstrip('.').lower()}); use a name or address that is in it"
+        case code if code in _OF_TIME:
+            return f"its certificate {_OF_TIME[code]}"
+        case code if code in _OF_ISSUER:
+            return (
+                f"its certificate is of a CA that is not trusted here ({told}); "
+                "name the cluster's: `tls_ca=`, SHOAL_TLS_CA or `shoal --tls-ca ca.pem …`"
+            )
+    return f"its certificate is not trusted ({told})"
+
+
+def untrusted(url: str, error: aiohttp.ClientConnectorCertificateError) -> Unsupported:
+    """The error for an address at which a server shows a certificate that is not accepted. Waiting does not help."""
+    reason = why(error)
+    return Unsupported(f"the node at {url} is not trusted: {reason}. Nothing was sent.", reason=reason)
 
 
 def unreached(url: str, reason: str) -> Disconnected:

@@ -50,7 +50,7 @@ from shoal.protocol.frames import (
     messages,
 )
 from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
-from shoal.transport.dialling import Connect, open_socket, unreached, why
+from shoal.transport.dialling import Connect, open_socket, unreached, untrusted, why
 from shoal.transport.inbox import Inbox
 
 
@@ -117,6 +117,7 @@ class Link:
 
         Raises:
             Disconnected: it cannot be reached, or is not a node.
+            Unsupported: its certificate is not trusted.
             Overloaded: it has no room for another session.
             ShoalError: any other reason for which it refuses the session.
         """
@@ -133,6 +134,8 @@ class Link:
                     with suppress(aiohttp.ClientError, OSError):
                         await socket.close()  # Its transport is closed, so this does not wait.
                     raise
+        except aiohttp.ClientConnectorCertificateError as reason:
+            raise untrusted(url, reason) from reason
         except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
             raise unreached(url, why(reason)) from reason
         return cls(http, socket, welcome=welcome, config=config, bookmark=Bookmark() if bookmark is None else bookmark)

@@ -13,10 +13,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from ssl import SSLContext
 
 from aiohttp import web
 
 from shoal.api.http import problems
+from shoal.api.http.unsent import unsent_bytes
 from shoal.api.server import SESSIONS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
@@ -81,7 +83,7 @@ class _Connection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
         is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
-        if is_small and self.transport is not None and not self.transport.get_write_buffer_size():
+        if is_small and self.transport is not None and not unsent_bytes(self.transport):
             return await super().finish_response(request, resp, start_time)  # It is written at once.
         self._watch(None)
         try:
@@ -91,7 +93,7 @@ class _Connection(web.RequestHandler):
 
     def _watch(self, before: int | None) -> None:
         """Cut the connection off if its client has read nothing of an answer for `heartbeat_s`."""
-        waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        waiting = unsent_bytes(self.transport)
         if self.transport is not None and before is not None and waiting >= before:
             self.transport.abort()
         else:
@@ -99,9 +101,10 @@ class _Connection(web.RequestHandler):
 
 
 class Listener:
-    """Serves an application on `listen_host` and `listen_port`."""
+    """Serves an application on `listen_host` and `listen_port`; with `tls` it speaks nothing else there."""
 
-    def __init__(self, app: web.Application, *, config: Config) -> None:
+    def __init__(self, app: web.Application, *, config: Config, tls: SSLContext | None = None) -> None:
+        self._tls = tls
         self._sessions, self._yjs = app[SESSIONS], app[YJS]
         self._config = config
         # When the runner cleans up, requests have already had their time.
@@ -125,7 +128,16 @@ class Listener:
 
         try:
             loop, config = asyncio.get_running_loop(), self._config
-            self._server = await loop.create_server(connection, config.listen_host, config.listen_port, backlog=_BACKLOG)
+            is_plain = self._tls is None
+            self._server = await loop.create_server(
+                connection,
+                config.listen_host,
+                config.listen_port,
+                backlog=_BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if is_plain else config.tls_handshake_s,
+                ssl_shutdown_timeout=None if is_plain else config.heartbeat_s,
+            )
         except OSError:
             await self._runner.cleanup()
             raise
@@ -135,7 +147,8 @@ class Listener:
     def url(self) -> str:
         """The URL of the listener. With port 0, it has the port that the system chose."""
         host, port = self._address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def stop(self) -> None:
         """Stop accepting, let requests finish within `stop_timeout_s`, close all connections. Calling it twice is allowed."""

@@ -25,6 +25,7 @@ from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from shoal.api.http.unsent import unsent_bytes
 from shoal.api.yjs.room import Room, close_code, message_frame
 from shoal.config import Config
 from shoal.errors import InvalidValue, Overloaded, ShoalError, TooLarge
@@ -84,7 +85,7 @@ class YjsConnection:
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(_CLOSE_S):
                 await self._socket.close(code=code, message=_reason(reason))
-        if self._transport is not None and self._transport.get_write_buffer_size():
+        if self._transport is not None and unsent_bytes(self._transport):
             self._transport.abort()  # It reads nothing.
 
     # ── what the client says ──────────────────────────────────────────────────
@@ -204,7 +205,7 @@ class YjsConnection:
     @property
     def _waiting_bytes(self) -> int:
         transport = self._transport
-        return 0 if transport is None or transport.is_closing() else transport.get_write_buffer_size()
+        return 0 if transport is None or transport.is_closing() else unsent_bytes(transport)
 
     def _send(self, frame: bytes) -> None:
         # Not through the socket, which would encode it again. The socket too writes a frame in one piece.

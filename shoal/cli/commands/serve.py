@@ -46,6 +46,21 @@ def serve(
             help="The number of members, if --join has names that lead to several nodes, as those of services do.",
         ),
     ] = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls",
+            metavar="DIR",
+            help="Speak TLS with the cert.pem, key.pem and ca.pem in DIR, as `shoal tls init` makes them.",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS with this certificate, in PEM form.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA that issued the certificates of the peers.")
+    ] = None,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -67,6 +82,8 @@ def serve(
 
     Example: shoal serve --data ./state --listen 0.0.0.0:7400 --set memtable_bytes=128MiB
 
+    Example: shoal serve --data ./state --listen 0.0.0.0:7400 --tls ./tls/n1
+
     Example: shoal serve --data ./n1 --listen 127.0.0.1:7401 --join 127.0.0.1:7402 --join 127.0.0.1:7403
     """
     try:
@@ -75,6 +92,7 @@ def serve(
         flags += [settings.Given("join", ",".join(join), "--join")] if join else []
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
         flags += [settings.Given("cluster_size", str(cluster_size), "--cluster-size")] if cluster_size is not None else []
+        flags += settings.given_tls(tls, cert=tls_cert, key=tls_key, ca=tls_ca)
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
     except InvalidConfig as error:

@@ -1,0 +1,1 @@
+"""TLS: a cluster's certificates, and what a node and a client make of them."""

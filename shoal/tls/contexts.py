@@ -1,0 +1,130 @@
+"""The TLS contexts of clients and nodes: TLS 1.3, and files that are checked before they are used.
+
+Law: a private key that every user of the machine may read is refused, and no key is ever part of a message.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from functools import lru_cache
+from typing import Never
+
+from shoal.config import Config
+from shoal.errors import InvalidConfig
+
+_EVERYBODY = 0o007
+
+
+def listening(config: Config) -> ssl.SSLContext:
+    """A context for the port of a node with `tls_cert`. If it has peers, it asks for their certificates, and requires none.
+
+    Raises:
+        InvalidConfig: a file is missing or broken, or the files do not belong together.
+    """
+    context = _of(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # A session that is resumed would keep the certificates of its beginning.
+    _show(context, config)
+    if config.join:
+        _trust(context, config.tls_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def dialling_peers(config: Config) -> ssl.SSLContext:
+    """A context for links to peers: both ends show a certificate of `tls_ca`.
+
+    The CA issues certificates to nodes of this cluster alone, so any of them is a member's; the name is not compared:
+    seeds and pods are dialled by addresses that no certificate contains.
+
+    Raises:
+        InvalidConfig: as `listening`.
+    """
+    context = _of(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    _show(context, config)
+    _trust(context, config.tls_ca)
+    return context
+
+
+def dialling_nodes(config: Config) -> ssl.SSLContext:
+    """A client's context: it trusts `tls_ca`, or the system's CAs if that is empty.
+
+    Raises:
+        InvalidConfig: `tls_ca` cannot be read, or is no certificate.
+    """
+    return _for_client(config.tls_ca, _stamp(config.tls_ca) if config.tls_ca else 0)
+
+
+@lru_cache(maxsize=8)
+def _for_client(authority: str, _: int) -> ssl.SSLContext:
+    context = _of(ssl.PROTOCOL_TLS_CLIENT)
+    if authority:
+        _trust(context, authority)
+    else:
+        context.load_default_certs()
+    return context
+
+
+def _of(protocol: int) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def _show(context: ssl.SSLContext, config: Config) -> None:
+    for field in ("tls_cert", "tls_key"):
+        _stamp(getattr(config, field), field=field)
+    if os.name == "posix" and os.stat(config.tls_key).st_mode & _EVERYBODY:
+        raise InvalidConfig(
+            f"every user of this machine may read or change the private key {config.tls_key}. Nothing was started. "
+            f"`chmod o= {config.tls_key}` mends that; a mounted secret has a setting for its mode.",
+            field="tls_key",
+        )
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise InvalidConfig(
+                f"the private key {config.tls_key} does not belong to the certificate {config.tls_cert}. Nothing was started. "
+                "Give the two files that were issued together.",
+                field="tls_key",
+            ) from None
+        raise InvalidConfig(
+            f"{config.tls_cert} and {config.tls_key} are not a certificate and its private key in PEM form. "
+            "Nothing was started.",
+            field="tls_cert",
+        ) from None
+
+
+def _refuse_password() -> Never:
+    raise InvalidConfig(
+        "the private key has a password, and a node cannot ask for it. Nothing was started. Give a key without one, in a "
+        "file that only the node may read.",
+        field="tls_key",
+    )
+
+
+def _trust(context: ssl.SSLContext, authority: str) -> None:
+    _stamp(authority)
+    try:
+        context.load_verify_locations(authority)
+    except ssl.SSLError:
+        raise InvalidConfig(
+            f"tls_ca: {authority} contains no certificate in PEM form. Nothing was sent or started.", field="tls_ca"
+        ) from None
+
+
+def _stamp(file: str, *, field: str = "tls_ca") -> int:
+    """When a file was changed.
+
+    Raises:
+        InvalidConfig: it cannot be read.
+    """
+    try:
+        with open(file, "rb") as opened:
+            return os.fstat(opened.fileno()).st_mtime_ns
+    except OSError as error:
+        raise InvalidConfig(
+            f"{field}: {file} cannot be read: {error.strerror}. Nothing was sent or started.", field=field
+        ) from None

@@ -1,0 +1,119 @@
+"""A node's port with TLS, and the clients that reach it: each wrong end is told with its reason, before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.config import Config
+from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
+from shoal.tls import authority
+from tests.tls.conftest import Certificates, Serve
+
+PATIENT = Config(request_timeout_s=30.0, connect_timeout_s=30.0, reach_timeout_s=30.0)
+
+
+async def told(url: str, ca: str | Path | None) -> ShoalError:
+    with pytest.raises(ShoalError) as caught:
+        async with shoal.connect(url, tls_ca=ca, config=PATIENT) as store:
+            await store.status()
+    assert caught.value.written == "no"
+    assert "Nothing was sent" in caught.value.message
+    return caught.value
+
+
+async def test_a_session_and_http_are_served_over_tls(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    assert url.startswith("https://127.0.0.1:")
+    async with shoal.connect(url, tls_ca=certificates.ca) as store:
+        await store.space("s").counter("n").add(7)
+    context = ssl.create_default_context(cafile=certificates.ca)
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/v1/spaces/s/counters/n", ssl=context) as answer:
+        assert (await answer.json())["value"] == 7
+
+
+async def test_the_ca_may_be_a_setting(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    async with shoal.connect(url, config=Config(tls_ca=certificates.ca)) as store:
+        assert (await store.status()).state == "ready"
+
+
+async def test_what_is_larger_than_a_tls_record_arrives_whole(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    value = bytes(range(256)) * 40_000
+    async with shoal.connect(url, tls_ca=certificates.ca) as store:
+        await store.space("s").register("large").set(value)
+        assert await store.space("s").register("large").get() == value
+
+
+async def test_tls_1_2_is_refused(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    context = ssl.create_default_context(cafile=certificates.ca)
+    host, _, port = url.removeprefix("https://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+    writer.transport.abort()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection(host, int(port), ssl=context)
+
+
+async def test_an_unknown_ca_is_told_with_the_way_to_name_it(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
+    url = await serve(**certificates.settings("n1"))
+    other = Certificates(tmp_path / "other")
+    for ca in (None, other.ca):
+        error = await told(url, ca)
+        assert isinstance(error, Unsupported)
+        assert "of a CA that is not trusted here" in error.message
+        assert "SHOAL_TLS_CA" in error.message
+
+
+async def test_a_wrong_name_is_told(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
+    settings = certificates.settings("n1")
+    Path(settings["tls_cert"]).write_bytes(_for_other_names(certificates, Path(settings["tls_key"])))
+    error = await told(await serve(**settings), certificates.ca)
+    assert isinstance(error, Unsupported)
+    assert "its certificate is for other names" in error.message
+    assert "127.0.0.1" in error.message
+
+
+def _for_other_names(certificates: Certificates, key: Path) -> bytes:
+    """A certificate of the CA that lacks the own machine's names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(authority, "_LOCAL", ())
+        certificates.issue("elsewhere")
+    key.write_bytes((certificates.directory / "elsewhere" / "key.pem").read_bytes())
+    return (certificates.directory / "elsewhere" / "cert.pem").read_bytes()
+
+
+async def test_an_expired_certificate_is_told(certificates: Certificates, serve: Serve) -> None:
+    certificates.issue("n1", days_ago=400)
+    error = await told(await serve(**certificates.settings("n1")), certificates.ca)
+    assert isinstance(error, Unsupported)
+    assert "its certificate has expired" in error.message
+
+
+async def test_plain_http_to_a_port_with_tls_is_told(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    error = await told(url.replace("https:", "http:"), None)
+    assert isinstance(error, Unreachable)
+    assert "https://" in error.message
+
+
+async def test_tls_to_a_plain_port_is_told(certificates: Certificates, serve: Serve) -> None:
+    url = await serve()
+    error = await told(url.replace("http:", "https:"), certificates.ca)
+    assert isinstance(error, Unreachable)
+    assert "does not speak TLS" in error.message
+
+
+async def test_a_ca_that_is_missing_is_told_before_anything_is_sent(certificates: Certificates, serve: Serve) -> None:
+    url = await serve(**certificates.settings("n1"))
+    error = await told(url, "/nowhere.pem")
+    assert isinstance(error, InvalidConfig)
+    assert "/nowhere.pem cannot be read" in error.message
