@@ -244,7 +244,8 @@ def _is_address(name: str) -> bool:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem
 
 
 def _create(file: Path, content: bytes, *, mode: int) -> None:
