@@ -25,7 +25,6 @@ from shoal.version import __version__
 MODULES = (
     "serve",
     "demo",
-    "tls",
     "verify",
     "completion",
     "threads",

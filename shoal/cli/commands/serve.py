@@ -1,4 +1,4 @@
-"""`shoal serve`."""
+"""`shoal serve`, and `shoal tls` beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import logs, settings
+from shoal.cli import certificates, logs, settings
 from shoal.cli.execution import execute, failure
 from shoal.config import LOG_LEVELS
 from shoal.errors import InvalidConfig
@@ -18,8 +18,9 @@ PANEL = "Run"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
+    """Add the command to `app`, and those that make certificates for it."""
     app.command(rich_help_panel=PANEL)(serve)
+    app.add_typer(certificates.commands(), name="tls", rich_help_panel=PANEL)
 
 
 def serve(

@@ -16,18 +16,16 @@ from shoal.errors import ShoalError
 if TYPE_CHECKING:
     from shoal.tls.authority import Held
 
-PANEL = "Run"
-
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the CA.", show_default=False)]
 Days = Annotated[int, typer.Option("--days", min=1, max=825, metavar="N", help="How long the certificates are valid.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to `app`."""
+def commands() -> typer.Typer:
+    """The group of these commands."""
     group = typer.Typer(no_args_is_help=True, help="Make the certificates of a cluster, and show how long they last.")
     for command in (init, node, show):
         group.command()(command)
-    app.add_typer(group, name="tls", rich_help_panel=PANEL)
+    return group
 
 
 def init(
