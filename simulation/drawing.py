@@ -217,11 +217,14 @@ def _truncated(plan: Plan, random: Random) -> Plan:
     on what all others have removed for good.
     """
     drawn = random.random(), random.choice((0.2, 1.0, 4.0))
-    if drawn[0] >= TRUNCATED or any(
+    # Nothing is forgotten of an origin whose operations are in the log.
+    forgets = plan.settings.get("retired_origins_max") == 1
+    forgets = forgets and not any(isinstance(fault, AlterRow | ClockJump | Restore) for fault in plan.faults)
+    if (drawn[0] >= TRUNCATED and not forgets) or any(
         isinstance(fault, Relist) or (isinstance(fault, Restore) and fault.whole) for fault in plan.faults
     ):
         return plan
-    return replace(plan, settings={**plan.settings, "log_keep_s": drawn[1]})
+    return replace(plan, settings={**plan.settings, "log_keep_s": 0.2 if forgets else drawn[1]})
 
 
 SNAPSHOTS = 0.7

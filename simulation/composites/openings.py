@@ -44,6 +44,8 @@ def reopened(stage: Stage) -> Composed:
         faults.append(stage.loss(stage.random.choice(stage.losers), lost_at, stage.between(stage.at, at)))
     for family in families:
         acts += stage.acts(FAMILIES[family], stage.nodes, (at, at + 2.0), most=4)
+    if is_trimmed:
+        acts += stage.acts(("write-log", "trim-log", "read-log"), stage.nodes, (at + 1.0, at + 5.0), least=6, most=16)
     settings: dict[str, int | float | str] = {
         "retire_origins_min": stage.random.choice((1, 1, 2, 3)),
         "sync_interval_s": stage.random.choice((0.1, 0.3)),
