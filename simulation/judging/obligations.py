@@ -22,6 +22,9 @@ _SET_BACK_S = 3.0
 """A disk is set back at the fault's time; an answer from before it takes no longer to arrive."""
 
 
+NEAR_MS = 10_000
+"""A clock that jumps so far makes delays of seconds longer than anybody waits."""
+
 FAR_MS = 12 * 3600 * 1000
 """A clock that jumps so far may be past the window of keys, which is a day."""
 
@@ -30,12 +33,14 @@ class Losses:
     """What the faults of a plan can take with them.
 
     `of_windows`: clocks may pass what a node remembers. `of_members`: nodes are left off the list of members for a while.
+    `of_delays`: a delay of seconds may have been counted from a clock that was wrong, and last for long.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.of_windows = "key_window_s" in plan.settings or any(
             isinstance(fault, ClockJump) and fault.by_ms > FAR_MS for fault in plan.faults
         )
+        self.of_delays = any(isinstance(fault, ClockJump) and fault.by_ms > NEAR_MS for fault in plan.faults)
         self.of_members = any(isinstance(fault, Relist) for fault in plan.faults)
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.

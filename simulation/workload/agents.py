@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from shoal.config import Config
 from shoal.protocol.requests import Durability
 from shoal.transport.session import RemoteSession
 from simulation.judging.bounds import keep_watch
@@ -22,7 +23,7 @@ from simulation.judging.truncations import TruncationWatch
 from simulation.judging.violation import Violation
 from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
-from simulation.plan import Act, Plan, Relist
+from simulation.plan import Act, ClockDrift, ClockJump, Plan, Relist
 from simulation.workload.actor import Actor
 from simulation.workload.probing import probes
 from simulation.workload.record import Record
@@ -44,9 +45,7 @@ class Agents:
         self._trace = trace
         for host in cluster.hosts.values():
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
-            # With the last one, nobody doubts a clock by which everything is older than `forget_after_s`.
-            forgets = plan.settings.keys() & {"log_bytes_max", "forget_after_s", "clock_skew_max_ms"}
-            needed = plan.nodes // 2 + 1 if forgets else plan.nodes
+            needed = plan.nodes // 2 + 1 if _may_forget(plan, host.config) else plan.nodes
             host.disk.watchers.append(TruncationWatch(host, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
@@ -127,3 +126,15 @@ class Agents:
             await actor.read_on()
         for client in self._clients:
             await client.session.close()
+
+
+def _may_forget(plan: Plan, config: Config) -> bool:
+    """Whether operations may leave a log that not all owners have."""
+    # With the last one, nobody doubts a clock by which everything is older than `forget_after_s`.
+    if plan.settings.keys() & {"log_bytes_max", "forget_after_s", "clock_skew_max_ms"}:
+        return True
+    # A majority that would contradict such a clock may be away.
+    far_ms = config.forget_after_s * 1000
+    return any(isinstance(fault, ClockJump) and fault.by_ms >= far_ms for fault in plan.faults) and not all(
+        isinstance(fault, ClockJump | ClockDrift) for fault in plan.faults
+    )
