@@ -4,7 +4,7 @@ Laws:
 - An operation leaves a log only once it is durable on every node; on a majority, if it is too large or owners are
   forgotten.
 - The rows that leave, and the base that says so, are one write.
-- A key goes only once its window is over, and its node holds every operation that has it.
+- A key goes only once its window is over, and its node holds every operation that has it, unless nobody does.
 - A partition that is replaced by a peer's snapshot is not truncated by that.
 """
 
@@ -76,10 +76,12 @@ class TruncationWatch:
             self._broken(partition, f"operation {dot.sequence} of {dot.origin.hex()[:8]} was deleted, and is above the base")
 
     def _expired(self, partition: int, key: str) -> None:
-        held = self._ledger.shelves[self._name].held
+        shelves = self._ledger.shelves
         for dot in self._ledger.dots_of(partition, key):
-            name = f"operation {dot.sequence} of {dot.origin.hex()[:8]}"
-            if held.get((partition, dot.origin), 0) < dot.sequence:
+            name, place = f"operation {dot.sequence} of {dot.origin.hex()[:8]}", (partition, dot.origin)
+            # It may be lost with its disk, before anybody got it.
+            is_lost = all(shelf.held.get(place, 0) < dot.sequence for shelf in shelves.values())
+            if shelves[self._name].held.get(place, 0) < dot.sequence and not is_lost:
                 self._broken(partition, f"key {key} expired before {name} came")
         ages = [self._now_ms() - self._ledger.bodies[partition, dot].wall_ms for dot in self._ledger.dots_of(partition, key)]
         if ages and max(ages) <= self._window_ms:
