@@ -477,7 +477,7 @@ class PeerRefused(ShoalError):
     """Two nodes cannot be peers.
 
     `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone", "twice", "member", "removed",
-    "founding" or "asked".
+    "founding", "asked" or "certificate".
     """
 
     code = "peer-refused"

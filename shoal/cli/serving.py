@@ -14,7 +14,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from ssl import SSLContext
 
 import structlog
 import typer
@@ -30,7 +29,7 @@ from shoal.node.node import Node, open_node
 from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.requests import Status
-from shoal.tls import contexts
+from shoal.tls.current import CurrentTls
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
@@ -43,7 +42,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         InvalidConfig: it cannot listen on the configured address, or its TLS files are wrong.
         ShoalError: the store cannot be opened.
     """
-    tls = contexts.listening(config) if config.tls_cert else None
+    tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
     stopping = _signalled()
     log = structlog.get_logger("shoal")
     environment = system_environment()
@@ -51,7 +50,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     try:
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
-        peers = peers_of(node.replicator, config, environment)
+        peers = peers_of(node.replicator, config, environment, tls=tls)
         listener = await listening(node, config, peers, tls)
         try:
             if peers is not None:
@@ -72,7 +71,12 @@ async def serving(data: Path, config: Config) -> signal.Signals:
 
 
 def peers_of(
-    replicator: Replicator | None, config: Config, environment: Environment, *, resolve: Resolve = resolved
+    replicator: Replicator | None,
+    config: Config,
+    environment: Environment,
+    *,
+    resolve: Resolve = resolved,
+    tls: CurrentTls | None = None,
 ) -> Peers | None:
     """The links of a node that has peers, not started yet."""
     if replicator is None:
@@ -89,13 +93,14 @@ def peers_of(
         seeding=replicator.memberships.seeding,
         seeds=seeds_of(config),
         resolve=resolve,
+        tls=lambda: None if tls is None else tls.dialling,
     )
     replicator.quorum.members.reasons = peers.reasons
     replicator.memberships.dial = peers.dial
     return peers
 
 
-async def listening(node: Node, config: Config, peers: Peers | None, tls: SSLContext | None = None) -> Listener:
+async def listening(node: Node, config: Config, peers: Peers | None, tls: CurrentTls | None = None) -> Listener:
     """The node's listener, which listens.
 
     Raises:
@@ -116,7 +121,7 @@ async def listening(node: Node, config: Config, peers: Peers | None, tls: SSLCon
     if peers is not None:
         # Stop them after the requests are done, because some of those wait for peers.
         app.on_shutdown.append(lambda _: peers.stop())
-    listener = Listener(app, config=config, tls=tls)
+    listener = Listener(app, config=config, tls=None if tls is None else tls.listening)
     try:
         await listener.start()
     except OSError as error:

@@ -101,11 +101,14 @@ async def open_socket(
     return http, socket
 
 
-def why(reason: Exception) -> str:
-    """Why a node cannot be reached, in words for an operator."""
+_HOW_CLIENT = "name the cluster's: `tls_ca=`, SHOAL_TLS_CA or `shoal --tls-ca ca.pem …`"
+
+
+def why(reason: Exception, *, how: str = _HOW_CLIENT) -> str:
+    """Why a node cannot be reached, in words for an operator. `how` says how to trust a CA."""
     match reason:
         case aiohttp.ClientConnectorCertificateError():
-            return _untrusted(reason.certificate_error)
+            return _untrusted(reason.certificate_error, how)
         case aiohttp.ClientSSLError():
             return "it does not speak TLS there; if it is a plain port, write http://"
         case aiohttp.ClientConnectorError():
@@ -131,7 +134,7 @@ _OF_TIME = {9: "is not valid yet; check this machine's clock", 10: "has expired;
 _OF_ISSUER = (2, 18, 19, 20, 21)  # It, or one above it, is of no CA that is trusted.
 
 
-def _untrusted(error: Exception) -> str:
+def _untrusted(error: Exception, how: str) -> str:
     """What is wrong with a certificate, and how to mend it."""
     told = getattr(error, "verify_message", "") or str(error)
     match getattr(error, "verify_code", 0):
@@ -140,10 +143,7 @@ def _untrusted(error: Exception) -> str:
         case code if code in _OF_TIME:
             return f"its certificate {_OF_TIME[code]}"
         case code if code in _OF_ISSUER:
-            return (
-                f"its certificate is of a CA that is not trusted here ({told}); "
-                "name the cluster's: `tls_ca=`, SHOAL_TLS_CA or `shoal --tls-ca ca.pem …`"
-            )
+            return f"its certificate is of a CA that is not trusted here ({told}); {how}"
     return f"its certificate is not trusted ({told})"
 
 

@@ -7,7 +7,9 @@ dialler is one binary message; the acceptor sends only heartbeats.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib.metadata import version
+from ssl import SSLContext
 from typing import Protocol
 
 from aiohttp import ClientError, WSCloseCode, WSMessage, WSMsgType
@@ -28,6 +30,14 @@ BROKEN = (ClientError, OSError)
 _ENGINE = version("pycrdt")
 _MEANING = {1009: "the message was larger than the other end takes"}
 _REASON_BYTES_MAX = 120  # The protocol's own bound is 123.
+
+
+Tls = Callable[[], SSLContext | None]
+"""The context for a link that is dialled now; None for a plain one."""
+
+
+def plain() -> None:
+    """No TLS, for `Tls`."""
 
 
 class Report(Protocol):

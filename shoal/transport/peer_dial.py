@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from ssl import SSLContext
 
 import aiohttp
 
@@ -20,10 +21,13 @@ Admit = Callable[[Identity], None]
 """Called with the peer that a handshake found; it may raise PeerRefused."""
 
 
-async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit) -> PeerLink:
-    """A link to the node at "host:port".
+async def dial(
+    address: str, /, *, side: Side, nonce: bytes, config: Config, admit: Admit, tls: SSLContext | None = None
+) -> PeerLink:
+    """A link to the node at "host:port", with TLS if a context is given.
 
     Raises:
+        Unsupported: only one of the two uses TLS, one does not trust the other's certificate, or there is another server.
         PeerRefused, InvalidInput: the two cannot work together, or do not understand each other; both are told why.
             Also if the address leads back to this node.
         Unavailable: it takes no links now.
@@ -34,7 +38,7 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
     link, socket = None, None
     try:
         async with asyncio.timeout(limit_s):
-            socket = await _open(http, address, config=config)
+            socket = await _open(http, address, config=config, tls=tls)
             peer = await _shake_hands(socket, Dialling(side, nonce=nonce), admit=admit)
             if peer is None:
                 raise _leads_back(address, side.identity.name)
@@ -44,7 +48,7 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
     except aiohttp.WSServerHandshakeError as reason:
         raise _refused(address, reason) from None
     except BROKEN as reason:
-        raise Disconnected(f"{address} cannot be reached: {why(reason)}. Nothing was written.") from None
+        raise _unreached(address, reason, tls=tls) from None
     finally:
         if link is None:
             if socket is not None:
@@ -53,9 +57,10 @@ async def dial(address: str, /, *, side: Side, nonce: bytes, config: Config, adm
     return link
 
 
-async def _open(http: aiohttp.ClientSession, address: str, *, config: Config) -> PeerSocket:
+async def _open(http: aiohttp.ClientSession, address: str, *, config: Config, tls: SSLContext | None) -> PeerSocket:
     socket = await http.ws_connect(
-        f"http://{address}{PEER_PATH}",
+        f"{'http' if tls is None else 'https'}://{address}{PEER_PATH}",
+        ssl=True if tls is None else tls,
         heartbeat=config.peer_heartbeat_s,
         timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
         compress=0,
@@ -101,11 +106,37 @@ def _leads_back(address: str, own: str) -> PeerRefused:
     )
 
 
+_ALL_OR_NONE = "Nothing was written. Configure tls_cert, tls_key and tls_ca on all nodes of the cluster, or on none."
+
+
+def _unreached(address: str, reason: Exception, *, tls: SSLContext | None) -> ShoalError:
+    """The error for an attempt that led to no WebSocket."""
+    if _is_broken_off(reason):
+        # asyncio sends no alert if it ends a handshake: a refused certificate looks like this.
+        told = "it may want TLS" if tls is None else "it may not accept this node's certificate"
+        return Disconnected(f"{address} closed the connection without an answer; {told}. {_ALL_OR_NONE}")
+    if isinstance(reason, aiohttp.ClientConnectorCertificateError):
+        told = why(reason, how="name it in tls_ca, on all nodes")
+        return Unsupported(f"{address} is not trusted: {told}. Nothing was written.")
+    if isinstance(reason, aiohttp.ClientSSLError):
+        return Unsupported(f"{address} does not speak TLS, and this node does. {_ALL_OR_NONE}")
+    return Disconnected(f"{address} cannot be reached: {why(reason)}. Nothing was written.")
+
+
+def _is_broken_off(reason: Exception) -> bool:
+    """Whether a connection was made, and ended without an answer that is HTTP."""
+    if isinstance(reason, aiohttp.ClientConnectorError):
+        return False
+    return isinstance(reason, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError | aiohttp.ClientOSError)
+
+
 def _refused(address: str, refusal: aiohttp.WSServerHandshakeError) -> ShoalError:
     if refusal.status == Overloaded.status:
         return Overloaded(f"{address} has no room for another link. Nothing was written.")
     if refusal.status == Unavailable.status:
         return Unavailable(f"{address} takes no links now. Nothing was written.")
+    if refusal.status == PeerRefused.status:
+        return Unsupported(f"{address} takes only peers that show a certificate of the cluster's CA. {_ALL_OR_NONE}")
     return Unsupported(
         f"{address} is no Shoal node that takes peers: it answered with status {refusal.status}. Nothing was written. "
         "Check the address."

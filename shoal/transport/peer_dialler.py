@@ -26,7 +26,7 @@ from shoal.cluster.handshake import NONCE_BYTES
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Report, Warnings, side_of
+from shoal.transport.peer import Report, Tls, Warnings, plain, side_of
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink
 
@@ -47,6 +47,7 @@ class PeerDialler:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Warnings,
+        tls: Tls = plain,
     ) -> None:
         self._peer = peer
         self._addresses = addresses
@@ -54,6 +55,7 @@ class PeerDialler:
         self._entropy = entropy
         self._report = report
         self._warn = warn
+        self._tls = tls
         self._reasons: dict[str, str] = {}
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -163,7 +165,9 @@ class PeerDialler:
 
         side = side_of(self._peer, config=self._config)
         try:
-            return await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit)
+            return await dial(
+                address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit, tls=self._tls()
+            )
         except BaseException:
             self._forget(address)
             raise

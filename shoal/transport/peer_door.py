@@ -10,6 +10,7 @@ Laws:
   takes too long. It is reported here, once.
 - A newer link of the same node replaces the older one, and is read once the
   older one's last message was taken.
+- If the node uses TLS, a peer that showed no certificate is refused before anything else.
 - While a message is being taken no heartbeat can be read: each link sends its
   own, so that a busy node is not taken for a dead one.
 """
@@ -26,7 +27,7 @@ from aiohttp.http_websocket import WebSocketReader
 from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
-from shoal.errors import Disconnected, InvalidValue, Overloaded, ShoalError, ShuttingDown
+from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
 from shoal.transport.peer import BROKEN, CLOSE_S, Report, Warnings, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_link import STALLED_BEATS
 
@@ -117,8 +118,10 @@ class PeerDoor:
 
         Raises:
             ShuttingDown, Overloaded: before the WebSocket is made, so that a crowd costs little.
+            PeerRefused: the node uses TLS, and the other end showed no certificate.
         """
         self._refuse_if_full()
+        self._refuse_without_certificate(request)
         config = self._config
         socket = _Socket(
             timeout=CLOSE_S,
@@ -147,6 +150,19 @@ class PeerDoor:
                 "Try again later.",
                 retry_after_s=1.0,
             )
+
+    def _refuse_without_certificate(self, request: web.Request) -> None:
+        # A certificate that is shown was verified in the TLS handshake.
+        transport = request.transport
+        if self._config.tls_cert and (transport is None or not transport.get_extra_info("peercert")):
+            error = PeerRefused(
+                "a peer must show a certificate of the cluster's CA. Nothing was written. Configure tls_cert, tls_key and "
+                "tls_ca on all nodes.",
+                reason="certificate",
+            )
+            name = request.remote or ""
+            self._warn("peer refused", name, error, peer=name, remote=name, code=error.code)
+            raise error
 
     @asynccontextmanager
     async def _signs_of_life(self, socket: _Socket) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from shoal.cluster.peering import Peer
 from shoal.config import Config
-from shoal.transport.peer import Report, Warnings
+from shoal.transport.peer import Report, Tls, Warnings, plain
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
 from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
@@ -18,7 +18,8 @@ class Peers:
     """The links to all peers. `serve` handles `PEER_PATH`; call `start` once the listener listens, `stop` before it stops.
 
     `addresses` ("host:port") are dialled. `report` is called with the events of links; `warn` with peers that
-    are refused, or refuse this node. `seeding` learns who is at the `seeds`, until it is over.
+    are refused, or refuse this node. `tls` is asked for each link that is dialled. `seeding` learns who is at the
+    `seeds`, until it is over.
     """
 
     def __init__(
@@ -33,13 +34,16 @@ class Peers:
         seeding: Seeding | None = None,
         seeds: Sequence[str] = (),
         resolve: Resolve = resolved,
+        tls: Tls = plain,
     ) -> None:
         warnings = Warnings(warn, config=config)
-        self._dialler = PeerDialler(peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings)
+        self._dialler = PeerDialler(
+            peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings, tls=tls
+        )
         self._seeds = (
             None
             if seeding is None
-            else Seeds(peer, seeding, addresses=seeds, config=config, entropy=entropy, report=report, resolve=resolve)
+            else Seeds(peer, seeding, addresses=seeds, config=config, entropy=entropy, report=report, resolve=resolve, tls=tls)
         )
         self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry)
 

@@ -18,7 +18,7 @@ from shoal.cluster.membership.founding import FOUND_MAX
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Report, side_of
+from shoal.transport.peer import Report, Tls, plain, side_of
 from shoal.transport.peer_dial import dial
 
 PAUSE_S_FIRST = 0.05
@@ -67,6 +67,7 @@ class Seeds:
         entropy: Callable[[int], bytes],
         report: Report,
         resolve: Resolve = resolved,
+        tls: Tls = plain,
     ) -> None:
         self._peer = peer
         self._seeding = seeding
@@ -75,6 +76,7 @@ class Seeds:
         self._entropy = entropy
         self._report = report
         self._resolve = resolve
+        self._tls = tls
         self._reported: dict[str, str] = {}  # By seed or address: why it led nowhere.
         self._task: asyncio.Task[None] | None = None
 
@@ -128,7 +130,7 @@ class Seeds:
 
         side = side_of(self._peer, config=self._config)
         try:
-            await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit)
+            await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit, tls=self._tls())
         except PeerRefused as refusal:
             if refusal.detail.get("reason") not in (ASKED, "self"):
                 self._note(address, refusal.message)

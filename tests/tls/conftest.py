@@ -1,21 +1,29 @@
-"""The certificates of a cluster, and a node that speaks TLS in this process."""
+"""The certificates of a cluster, and nodes that speak TLS in this process."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
-from shoal.cli.serving import listening
+from shoal.cli.serving import listening, peers_of
 from shoal.config import Config
 from shoal.node.environment import system_environment
-from shoal.node.node import open_node
-from shoal.tls import authority, contexts
+from shoal.node.node import Node, open_node
+from shoal.tls import authority
+from shoal.tls.current import CurrentTls
+from shoal.transport.peers import Peers
+
+WAIT_S = 30
 
 
 class Certificates:
@@ -41,7 +49,45 @@ class Certificates:
         return {f"tls_{kind}": str(place / f"{kind}.pem") for kind in ("cert", "key", "ca")}
 
 
-Serve = Callable[..., Awaitable[str]]
+class Served(NamedTuple):
+    """A node that listens."""
+
+    url: str
+    node: Node
+    tls: CurrentTls | None
+    peers: Peers | None
+
+    @property
+    def address(self) -> str:
+        return self.url.partition("://")[2]
+
+    def reason(self, other: Served) -> str:
+        """Why there is no link to another one."""
+        assert self.peers is not None
+        return self.peers.reasons.get(other.address, "")
+
+    @property
+    def linked(self) -> int:
+        """How many peers are linked, in the node's own words."""
+        assert self.node.replicator is not None
+        return sum(member.state == "linked" for member in self.node.replicator.quorum.view().members)
+
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -51,16 +97,20 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Start a node with settings, and return its URL."""
+    """Start a node with settings."""
     async with AsyncExitStack() as stack:
 
-        async def start(**settings: object) -> str:
-            config = msgspec.structs.replace(Config(listen_port=0), **settings)
-            data = tmp_path / f"node-{os.urandom(4).hex()}"
-            node = await open_node(data, config=config, environment=system_environment())
+        async def start(**settings: object) -> Served:
+            config = msgspec.structs.replace(Config(listen_port=0, reconnect_delay_s_max=0.2), **settings)
+            environment = system_environment()
+            node = await open_node(tmp_path / f"node-{os.urandom(4).hex()}", config=config, environment=environment)
             stack.push_async_callback(node.stop)
-            listener = await listening(node, config, None, contexts.listening(config) if config.tls_cert else None)
+            tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
+            peers = peers_of(node.replicator, config, environment, tls=tls)
+            listener = await listening(node, config, peers, tls)
             stack.push_async_callback(listener.stop)
-            return listener.url
+            if peers is not None:
+                peers.start()
+            return Served(listener.url, node, tls, peers)
 
         yield start

@@ -28,7 +28,7 @@ async def told(url: str, ca: str | Path | None) -> ShoalError:
 
 
 async def test_a_session_and_http_are_served_over_tls(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     assert url.startswith("https://127.0.0.1:")
     async with shoal.connect(url, tls_ca=certificates.ca) as store:
         await store.space("s").counter("n").add(7)
@@ -38,13 +38,13 @@ async def test_a_session_and_http_are_served_over_tls(certificates: Certificates
 
 
 async def test_the_ca_may_be_a_setting(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     async with shoal.connect(url, config=Config(tls_ca=certificates.ca)) as store:
         assert (await store.status()).state == "ready"
 
 
 async def test_what_is_larger_than_a_tls_record_arrives_whole(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     value = bytes(range(256)) * 40_000
     async with shoal.connect(url, tls_ca=certificates.ca) as store:
         await store.space("s").register("large").set(value)
@@ -52,7 +52,7 @@ async def test_what_is_larger_than_a_tls_record_arrives_whole(certificates: Cert
 
 
 async def test_tls_1_2_is_refused(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     context = ssl.create_default_context(cafile=certificates.ca)
     host, _, port = url.removeprefix("https://").partition(":")
     _, writer = await asyncio.open_connection(host, int(port), ssl=context)
@@ -64,7 +64,7 @@ async def test_tls_1_2_is_refused(certificates: Certificates, serve: Serve) -> N
 
 
 async def test_an_unknown_ca_is_told_with_the_way_to_name_it(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     other = Certificates(tmp_path / "other")
     for ca in (None, other.ca):
         error = await told(url, ca)
@@ -76,7 +76,7 @@ async def test_an_unknown_ca_is_told_with_the_way_to_name_it(certificates: Certi
 async def test_a_wrong_name_is_told(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
     settings = certificates.settings("n1")
     Path(settings["tls_cert"]).write_bytes(_for_other_names(certificates, Path(settings["tls_key"])))
-    error = await told(await serve(**settings), certificates.ca)
+    error = await told((await serve(**settings)).url, certificates.ca)
     assert isinstance(error, Unsupported)
     assert "its certificate is for other names" in error.message
     assert "127.0.0.1" in error.message
@@ -93,27 +93,27 @@ def _for_other_names(certificates: Certificates, key: Path) -> bytes:
 
 async def test_an_expired_certificate_is_told(certificates: Certificates, serve: Serve) -> None:
     certificates.issue("n1", days_ago=400)
-    error = await told(await serve(**certificates.settings("n1")), certificates.ca)
+    error = await told((await serve(**certificates.settings("n1"))).url, certificates.ca)
     assert isinstance(error, Unsupported)
     assert "its certificate has expired" in error.message
 
 
 async def test_plain_http_to_a_port_with_tls_is_told(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     error = await told(url.replace("https:", "http:"), None)
     assert isinstance(error, Unreachable)
     assert "https://" in error.message
 
 
 async def test_tls_to_a_plain_port_is_told(certificates: Certificates, serve: Serve) -> None:
-    url = await serve()
+    url = (await serve()).url
     error = await told(url.replace("http:", "https:"), certificates.ca)
     assert isinstance(error, Unreachable)
     assert "does not speak TLS" in error.message
 
 
 async def test_a_ca_that_is_missing_is_told_before_anything_is_sent(certificates: Certificates, serve: Serve) -> None:
-    url = await serve(**certificates.settings("n1"))
+    url = (await serve(**certificates.settings("n1"))).url
     error = await told(url, "/nowhere.pem")
     assert isinstance(error, InvalidConfig)
     assert "/nowhere.pem cannot be read" in error.message

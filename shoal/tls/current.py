@@ -1,0 +1,109 @@
+"""A node's TLS files as they are now: loaded at the start, and again when they change.
+
+Laws:
+- A new connection uses the files that were loaded last; a connection that exists keeps those of its beginning.
+- Broken files change nothing: the former ones stay in use, and `trouble` says why.
+- No clock is read: `now_s` is an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from shoal.config import Config
+from shoal.errors import InvalidConfig
+from shoal.tls import contexts
+from shoal.tls.certificate import day, read
+
+
+class _Loaded(NamedTuple):
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext | None  # For peers.
+    ends_s: float
+    ends: str
+
+
+class CurrentTls:
+    """The contexts of a node with `tls_cert`. `now_s` is the time in seconds since 1970.
+
+    Raises:
+        InvalidConfig: a file is missing or broken, or the files do not belong together.
+    """
+
+    def __init__(self, config: Config, *, now_s: Callable[[], float]) -> None:
+        self._config = config
+        self._now_s = now_s
+        self._broken = ""  # Why the files on the disk are not in use.
+        self._stamps = self._stamped()
+        self._loaded = self._load()
+        self.listening = contexts.listening(config)
+        """For the listener: it hands each connection to the newest context, when the client has said hello."""
+        self.listening.sni_callback = self._choose
+
+    @property
+    def dialling(self) -> ssl.SSLContext | None:
+        """For a link to a peer that is dialled now; None if the node has no peers."""
+        return self._loaded.dialling
+
+    @property
+    def ends_s(self) -> float:
+        """When the certificate in use expires, in seconds since 1970."""
+        return self._loaded.ends_s
+
+    @property
+    def trouble(self) -> str:
+        """For people: what is wrong with the files or the certificate; empty if nothing is."""
+        if self._broken:
+            return f"the new TLS files are not used: {self._broken}"
+        if self._now_s() > self._loaded.ends_s:
+            return f"the node's certificate has expired on {self._loaded.ends}; renew it (docs/TLS.md)"
+        if self._now_s() > self._loaded.ends_s - _SOON_S:
+            return f"the node's certificate expires on {self._loaded.ends}; renew it (docs/TLS.md)"
+        return ""
+
+    def has_changed(self) -> bool:
+        """Whether a file was written since it was looked at last."""
+        return self._stamped() != self._stamps
+
+    def reload(self) -> None:
+        """Load the files again.
+
+        Raises:
+            InvalidConfig: one is missing or broken. Nothing has changed.
+        """
+        self._stamps = self._stamped()
+        try:
+            self._loaded = self._load()
+        except InvalidConfig as error:
+            self._broken = error.message.replace("Nothing was started.", "The former ones stay in use.")
+            raise InvalidConfig(self._broken, **error.detail) from None
+        self._broken = ""
+
+    def _load(self) -> _Loaded:
+        config = self._config
+        accepting = contexts.listening(config)
+        certificate = read(Path(config.tls_cert))
+        dialling = contexts.dialling_peers(config) if config.join else None
+        return _Loaded(accepting, dialling, certificate.ends_s, day(certificate.ends))
+
+    def _stamped(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(_stamp(file) for file in (self._config.tls_cert, self._config.tls_key, self._config.tls_ca) if file)
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = self._loaded.accepting
+
+
+_SOON_S = 30 * 24 * 3600.0
+"""A certificate that ends within this time is reported."""
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

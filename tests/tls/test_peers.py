@@ -1,0 +1,108 @@
+"""Peers over TLS: both ends show a certificate of the cluster's CA, and whoever cannot is refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.transport.peer import PEER_PATH
+from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, free_ports, until
+
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+}
+
+
+async def two(serve: Serve, one: dict[str, str], other: dict[str, str]) -> tuple[Served, Served]:
+    """Two members with these settings."""
+    ports = free_ports(2)
+    join = ",".join(f"127.0.0.1:{port}" for port in ports)
+    a, b = [
+        await serve(**{"join": join, "listen_port": port, "cluster_key": "secret", "quorum_timeout_s": WAIT_S, **settings})
+        for port, settings in zip(ports, (one, other), strict=True)
+    ]
+    return a, b
+
+
+async def test_members_with_certificates_of_one_ca_replicate(certificates: Certificates, serve: Serve) -> None:
+    a, b = await two(serve, certificates.settings("n1"), certificates.settings("n2"))
+    await until(lambda: a.linked and b.linked)
+    async with shoal.connect(a.url, tls_ca=certificates.ca, durability="all") as store:
+        await store.space("s").counter("n").add(7)
+    async with shoal.connect(b.url, tls_ca=certificates.ca) as store:
+        assert await store.space("s").counter("n").value() == 7
+
+
+async def test_a_member_with_a_certificate_of_another_ca_is_refused_on_both_sides(
+    certificates: Certificates, serve: Serve, tmp_path: Path
+) -> None:
+    other = Certificates(tmp_path / "other")
+    a, b = await two(serve, certificates.settings("n1"), other.settings("n2"))
+    await until(lambda: "is not trusted" in a.reason(b) and "is not trusted" in b.reason(a))
+    assert "of a CA that is not trusted here" in a.reason(b)
+    assert "tls_ca, on all nodes" in a.reason(b)
+    assert not a.linked
+
+
+async def test_a_member_whose_certificate_is_not_accepted_is_told(
+    certificates: Certificates, serve: Serve, tmp_path: Path
+) -> None:
+    """It trusts the others' CA, but shows a certificate of its own."""
+    other = Certificates(tmp_path / "other")
+    both = tmp_path / "both.pem"
+    both.write_bytes(Path(certificates.ca).read_bytes() + Path(other.ca).read_bytes())
+    a, b = await two(serve, certificates.settings("n1"), {**other.settings("n2"), "tls_ca": str(both)})
+    await until(lambda: "it may not accept this node's certificate" in b.reason(a))
+    await until(lambda: "is not trusted" in a.reason(b))
+
+
+async def test_a_member_with_an_expired_certificate_is_told(certificates: Certificates, serve: Serve) -> None:
+    certificates.issue("n2", days_ago=400)
+    a, b = await two(serve, certificates.settings("n1"), certificates.settings("n2"))
+    await until(lambda: "its certificate has expired" in a.reason(b))
+    await until(lambda: "it may not accept this node's certificate" in b.reason(a))
+
+
+async def test_a_plain_member_and_one_with_tls_refuse_each_other(certificates: Certificates, serve: Serve) -> None:
+    a, b = await two(serve, certificates.settings("n1"), {})
+    await until(lambda: "does not speak TLS, and this node does" in a.reason(b))
+    await until(lambda: "it may want TLS" in b.reason(a))
+    assert "on all nodes of the cluster, or on none" in a.reason(b)
+    assert "on all nodes of the cluster, or on none" in b.reason(a)
+
+
+async def test_a_certificate_does_not_replace_the_key_of_the_cluster(certificates: Certificates, serve: Serve) -> None:
+    a, b = await two(serve, certificates.settings("n1"), {**certificates.settings("n2"), "cluster_key": "another"})
+    await until(lambda: "key" in a.reason(b))
+    assert not a.linked
+
+
+async def test_a_peer_without_a_certificate_is_refused_and_a_client_is_not(certificates: Certificates, serve: Serve) -> None:
+    a = await serve(join="127.0.0.1:9", **certificates.settings("n1"))
+    context = ssl.create_default_context(cafile=certificates.ca)
+    async with aiohttp.ClientSession() as http:
+        async with http.get(a.url + PEER_PATH, ssl=context, headers=UPGRADE) as answer:
+            document = await answer.json()
+        async with http.get(f"{a.url}/healthz", ssl=context) as answer:
+            assert answer.status == 200
+    assert (document["status"], document["code"]) == (403, "peer-refused")
+    assert "a peer must show a certificate of the cluster's CA" in document["detail"]
+
+
+async def test_a_certificate_of_another_ca_ends_the_handshake(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
+    a = await serve(join="127.0.0.1:9", **certificates.settings("n1"))
+    stranger = Certificates(tmp_path / "other").settings("n2")
+    context = ssl.create_default_context(cafile=certificates.ca)
+    context.load_cert_chain(stranger["tls_cert"], stranger["tls_key"])
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises((aiohttp.ClientError, ConnectionError)):
+            async with asyncio.timeout(WAIT_S):
+                await http.get(a.url + PEER_PATH, ssl=context)
