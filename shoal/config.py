@@ -35,6 +35,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_cert: str = ""  # The node's certificate, with those between it and the CA. Empty: the node speaks plain HTTP.
     tls_key: str = ""  # Its private key.
     tls_ca: str = ""  # The CA of the nodes: of the peers, and of the nodes that a client calls. Empty: the system's, no peers.
+    tls_look_s: float = 10.0  # Between two looks at whether the files have changed.
     tls_handshake_s: float = 10.0  # A connection that has not finished the handshake after this is closed.
 
     # The cluster. Every node owns everything.

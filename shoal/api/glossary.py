@@ -183,6 +183,8 @@ NAMES: dict[str, str] = {
     "died": "Changes that arrived after their object was deleted.",
     "repaired": "Damaged rows that were fetched from a peer.",
     "repairs_failed": "Requests that met damage that no peer could repair.",
+    "tls_ends_ms": "When the node's certificate expires; 0 if it has none.",
+    "tls_trouble": "What is wrong with the node's TLS files or their dates; else empty.",
     "from_": "Where a `move` or `copy` takes the value from.",
     "lost": "The value that was overwritten.",
     "lost_by": "The author of the overwritten value.",

@@ -49,6 +49,8 @@ class NodeView(Struct):
     died: int
     repaired: int
     repairs_failed: int
+    tls_ends_ms: int
+    tls_trouble: str
 
 
 class MembersDocument(Struct):

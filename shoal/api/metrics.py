@@ -144,6 +144,11 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
     yield counter("shoal_group_commits", "Group commits in this opening", status.commits)
     yield counter("shoal_operations", "Operations issued in this opening", status.operations)
     yield gauge("shoal_storage_bytes", "Bytes on disk", status.bytes_on_disk)
+    if status.tls_ends_ms:
+        yield gauge(
+            "shoal_tls_expires_seconds", "When the certificate expires, in seconds since 1970", status.tls_ends_ms / 1000
+        )
+        yield gauge("shoal_tls_trouble", "1 if the TLS files or their dates need attention", bool(status.tls_trouble))
     yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
     yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)

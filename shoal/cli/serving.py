@@ -2,7 +2,7 @@
 
 SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way finish and
 are durable, and the store is closed. A second signal ends it at once, without loss of
-acknowledged writes. The only line on standard output is the URL, once
+acknowledged writes. With TLS, SIGHUP loads the certificates again. The only line on standard output is the URL, once
 the node answers there; everything else is logged.
 """
 
@@ -13,6 +13,7 @@ import gc
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -44,10 +45,14 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     """
     tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
     stopping = _signalled()
+    refreshing: asyncio.Task[None] | None = None
     log = structlog.get_logger("shoal")
     environment = system_environment()
     node = await open_node(data, config=config, environment=environment)
     try:
+        if tls is not None:
+            node.service.encryption = tls
+            refreshing = asyncio.create_task(_refreshed(tls, config))
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         peers = peers_of(node.replicator, config, environment, tls=tls)
@@ -65,9 +70,30 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         finally:
             await listener.stop()
     finally:
+        if refreshing is not None:
+            refreshing.cancel()
         await node.stop()
     log.info("stopped")
     return caught
+
+
+async def _refreshed(tls: CurrentTls, config: Config) -> None:
+    """Load the TLS files again when they change, and on SIGHUP; report what is wrong with them, once."""
+    log = structlog.get_logger("shoal")
+    asked, told = asyncio.Event(), ""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    while True:
+        if asked.is_set() or tls.has_changed():
+            asked.clear()
+            with suppress(InvalidConfig):  # `trouble` has it.
+                tls.reload()
+                log.info("tls files loaded", until=tls.until)
+        if tls.trouble not in ("", told):
+            log.warning("tls", reason=tls.trouble)
+        told = tls.trouble
+        with suppress(TimeoutError):
+            async with asyncio.timeout(config.tls_look_s):
+                await asked.wait()
 
 
 def peers_of(

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 from shoal.config import Config
 from shoal.errors import (
@@ -87,6 +87,27 @@ _REST = "Repeat the request to do the rest."
 _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
 
+class Encryption(Protocol):
+    """How the node's listener encrypts, for its status."""
+
+    @property
+    def ends_s(self) -> float:
+        """When its certificate expires, in seconds since 1970; 0 if it has none."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with its files or their dates; else empty."""
+        ...
+
+
+class Plain(NamedTuple):
+    """No encryption, for `Encryption`."""
+
+    ends_s: float = 0.0
+    trouble: str = ""
+
+
 class Service:
     """The service of one node, for all its sessions. `presences` serves what is never stored."""
 
@@ -108,6 +129,7 @@ class Service:
     ) -> None:
         self._database = database
         self.presences = presences
+        self.encryption: Encryption = Plain()
         self._replicas = replicas
         self._storage = storage
         self._commit = commit
@@ -435,6 +457,8 @@ class Service:
             died=self._database.garbage.died,
             repaired=self._replicas.mended.rows,
             repairs_failed=self._replicas.mended.failed,
+            tls_ends_ms=round(self.encryption.ends_s * 1000),
+            tls_trouble=self.encryption.trouble,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

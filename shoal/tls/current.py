@@ -55,6 +55,11 @@ class CurrentTls:
         return self._loaded.ends_s
 
     @property
+    def until(self) -> str:
+        """The same, for people."""
+        return self._loaded.ends
+
+    @property
     def trouble(self) -> str:
         """For people: what is wrong with the files or the certificate; empty if nothing is."""
         if self._broken:

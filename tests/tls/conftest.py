@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,9 +37,9 @@ class Certificates:
     def ca(self) -> str:
         return str(self.directory / "ca.pem")
 
-    def issue(self, name: str, *, days_ago: int = 0, days: int = 365, renew: bool = False) -> None:
+    def issue(self, name: str, *, days_ago: int = 0, days: int = 365, names: Sequence[str] = (), renew: bool = False) -> None:
         now = datetime.now(UTC) - timedelta(days=days_ago)
-        authority.issue(self.directory, name, now=now, days=days, renew=renew)
+        authority.issue(self.directory, name, names, now=now, days=days, renew=renew)
 
     def settings(self, name: str) -> dict[str, str]:
         """Those of a node; it gets a certificate if it has none."""

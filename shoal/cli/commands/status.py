@@ -64,6 +64,8 @@ async def _status(target: Target, *, json: bool) -> None:
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
     started_ms = found.pop("started_ms")
+    ends_ms = found.pop("tls_ends_ms")
+    found["certificate_expires"] = moment(ends_ms) if ends_ms else ""
     found["started"] = moment(started_ms)
     if is_terminal():
         found["started"] = ago(datetime.fromtimestamp(started_ms / 1000, UTC))

@@ -34,6 +34,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     died: int = 0  # Changes that arrived after their object was deleted, in this opening.
     repaired: int = 0  # Damaged rows that were fetched from a peer, in this opening.
     repairs_failed: int = 0  # Requests that met damage that no peer could repair, in this opening.
+    tls_ends_ms: int = 0  # When the node's certificate expires; 0 if it has none.
+    tls_trouble: str = ""  # What is wrong with its TLS files or their dates; else empty.
 
 
 class Cluster(Read["ClusterView"], array_like=True, frozen=True, tag="cluster"):
