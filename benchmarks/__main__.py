@@ -33,6 +33,7 @@ from benchmarks import (
     stalls,
     steady,
     threads,
+    tls,
     yjs,
 )
 from benchmarks.figures import Benchmark, Effort
@@ -43,6 +44,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 ALL = [
     Benchmark("embedded", embedded.run),
     Benchmark("served", served.run),
+    Benchmark("tls", tls.run),
     Benchmark("blocking", blocking.run),
     Benchmark("threads", threads.run),
     Benchmark("items", items.run),
