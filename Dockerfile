@@ -1,5 +1,6 @@
 # One image for every node: what differs between nodes is in the environment
-# (docs/CONFIGURATION.md), and what must last is in /data.
+# (docs/CONFIGURATION.md), and what must last is in /data. It listens beyond its own
+# container, so it starts only with certificates (docs/TLS.md), or with SHOAL_INSECURE=1.
 
 FROM python:3.13-slim AS build
 WORKDIR /source

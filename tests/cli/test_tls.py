@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
@@ -49,6 +50,30 @@ def test_show_fails_if_a_certificate_cannot_be_used(tmp_path: Path) -> None:
     result = run("show", str(tmp_path / "a"))
     assert result.exit_code == 1
     assert "not signed by" in result.stdout
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.5", "n1.example.com"])
+def test_a_node_that_other_machines_can_reach_is_not_started_without_tls(tmp_path: Path, host: str) -> None:
+    state = tmp_path / "state"
+    arguments = ["serve", "--data", str(state), "--listen", f"{host}:7400"]
+    result = CliRunner().invoke(app, arguments, env={"SHOAL_DATA": None, "SHOAL_CONFIG": None})
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Nothing was started" in result.stderr
+    assert "shoal tls init ./tls --node NAME,ADDRESS" in result.stderr
+    assert f"shoal serve --listen {host}:7400 --tls ./tls/NAME" in result.stderr
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(("options", "variables"), [(["--insecure"], {}), ([], {"SHOAL_INSECURE": "1"})])
+def test_it_is_started_without_tls_if_that_is_asked_for(tmp_path: Path, options: list[str], variables: dict[str, str]) -> None:
+    with served(tmp_path / "state", "--listen", "0.0.0.0:0", *options, config=variables) as (_, url):
+        assert url.startswith("http://0.0.0.0:")
+
+
+def test_with_tls_it_is_started(tmp_path: Path) -> None:
+    run("init", str(tmp_path / "tls"), "--node", "n1")
+    with served(tmp_path / "state", "--listen", "0.0.0.0:0", "--tls", str(tmp_path / "tls" / "n1")) as (_, url):
+        assert url.startswith("https://0.0.0.0:")
 
 
 def test_a_node_is_served_and_asked_over_tls(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Hosts:
 
     def __init__(self, config: Config) -> None:
         listed = {part.strip().lower() for part in config.allowed_hosts.split(",") if part.strip()}
-        self._checked = "*" not in listed and (bool(listed) or _is_local(config.listen_host))
+        self._checked = "*" not in listed and (bool(listed) or is_local(config.listen_host))
         self._names = {*listed, config.listen_host.lower(), _name(config.advertise), "localhost"}
 
     def check(self, request: web.Request) -> None:
@@ -66,5 +66,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether only this machine can reach a node that listens on this host."""
     return host.lower() == "localhost" or (_is_address(host) and ip_address(host).is_loopback)

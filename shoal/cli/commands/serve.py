@@ -62,6 +62,14 @@ def serve(
     tls_ca: Annotated[
         Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA that issued the certificates of the peers.")
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="SHOAL_INSECURE",
+            help="Let other machines reach the node without TLS: for a private network, in tests.",
+        ),
+    ] = False,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -81,12 +89,17 @@ def serve(
 
     With --join it is one of a cluster: every node holds everything, and continues when others fail. docs/CLUSTER.md.
 
-    Example: shoal serve --data ./state --listen 0.0.0.0:7400 --set memtable_bytes=128MiB
+    A node that other machines can reach needs TLS, unless --insecure is given: docs/TLS.md.
+
+    Example: shoal serve --data ./state --set memtable_bytes=128MiB
 
     Example: shoal serve --data ./state --listen 0.0.0.0:7400 --tls ./tls/n1
 
     Example: shoal serve --data ./n1 --listen 127.0.0.1:7401 --join 127.0.0.1:7402 --join 127.0.0.1:7403
     """
+    # Imported here, because no other command needs it, and all would start more slowly.
+    from shoal.cli import exposure
+
     try:
         flags = [settings.given_setting(assignment) for assignment in assignments or []]
         flags += settings.given_listen(listen) if listen is not None else []
@@ -96,6 +109,7 @@ def serve(
         flags += settings.given_tls(tls, cert=tls_cert, key=tls_key, ca=tls_ca)
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
+        exposure.check_closed(chosen, insecure=insecure)
     except InvalidConfig as error:
         raise failure(error.message) from None
     # Imported here, because no other command needs it, and all would start more slowly.
