@@ -15,7 +15,8 @@ FROM python:3.13-slim
 # volume takes over the owner of the directory on which it is mounted.
 RUN groupadd --gid 10001 shoal \
     && useradd --uid 10001 --gid shoal --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
-    && install --directory --owner=shoal --group=shoal --mode=0700 /data
+    && install --directory --owner=shoal --group=shoal --mode=0700 /data \
+    && install --directory --owner=shoal --group=shoal --mode=0700 /tls
 COPY --from=build /opt/shoal /opt/shoal
 # SHOAL_URL is for the commands that look into the node: `docker compose exec n1 shoal status`.
 ENV PATH=/opt/shoal/bin:$PATH \

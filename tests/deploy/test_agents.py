@@ -14,17 +14,19 @@ from tests.deploy.test_compose import started
 DEMO = SERVICES["demo"]
 
 
-def agents(urls: list[str]) -> subprocess.CompletedProcess[str]:
+def agents(urls: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
     """The service's entry and command, with each container's address and file mapped to this machine's."""
-    (mounted,) = DEMO["volumes"]
+    mounted, certificates = DEMO["volumes"]
+    assert certificates == "tls:/tls:ro"
     outside, inside, mode = mounted.split(":")
     assert mode == "ro"
     mapped = {"python": sys.executable, inside: str(ROOT / outside)}
-    mapped |= {f"http://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
+    mapped |= {f"https://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
     command = [mapped[word] for word in [*DEMO["entrypoint"], *DEMO["command"]]]
+    environment = {name: file.replace("/tls/", f"{directory}/tls/") for name, file in DEMO["environment"].items()}
     return subprocess.run(
         [*command, "--limit", "18"],
-        env=clean_environment(),
+        env={**clean_environment(), **environment},
         capture_output=True,
         text=True,
         timeout=3 * PATIENCE_S,
@@ -34,11 +36,11 @@ def agents(urls: list[str]) -> subprocess.CompletedProcess[str]:
 
 def test_the_agents_agree_with_the_recount_and_resume_and_a_lie_in_one_counter_is_found(image: Image, tmp_path: Path) -> None:
     with running(started(image, tmp_path, {}), tmp_path) as urls:
-        first = agents(urls)
+        first = agents(urls, tmp_path)
         assert (first.returncode, first.stderr) == (0, "")
         assert "18 modules in this run" in first.stdout
         asked(f"{urls[1]}/v1/spaces/{SPACE}/counters/{counter_name('lines').replace('/', '%2F')}", {"add": 1})
-        again = agents(urls)
+        again = agents(urls, tmp_path)
         assert again.returncode == 1
         assert "0 modules in this run" in again.stdout
         assert "differences from the recount" in again.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from shoal.cli import settings
 from shoal.config import Config
+from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import (
     COMPOSE,
     NODES,
@@ -46,7 +49,7 @@ def test_a_node_is_reached_where_the_list_of_peers_has_it(name: str, image: Imag
 
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_keeps_its_data_in_a_volume_of_its_own(name: str, image: Image) -> None:
-    assert NODES[name]["volumes"] == [f"{name}:{image.last('VOLUME').arguments}"]
+    assert NODES[name]["volumes"] == [f"{name}:{image.last('VOLUME').arguments}", "tls:/tls:ro"]
     assert name in composed(COMPOSE, {})["volumes"]
 
 
@@ -96,23 +99,50 @@ def test_a_fourth_node_differs_from_the_first_in_its_name_and_in_the_members_tha
     variables = {"SHOAL_CLUSTER_KEY": "s3cret"}
     grown = composed((ROOT / "deploy" / "grow.yml").read_text(), variables)
     n4, n1 = grown["services"]["n4"], composed(COMPOSE, variables)["services"]["n1"]
-    named = {"environment": {**n1["environment"], "SHOAL_ADVERTISE": "n4:7400", "SHOAL_JOIN": "n1:7400"}}
-    published = {"ports": ["127.0.0.1:7430:7400"], "volumes": ["n4:/data"]}
+    own = {"SHOAL_TLS_CERT": "/tls/n4/cert.pem", "SHOAL_TLS_KEY": "/tls/n4/key.pem"}
+    named = {"environment": {**n1["environment"], **own, "SHOAL_ADVERTISE": "n4:7400", "SHOAL_JOIN": "n1:7400"}}
+    published = {"ports": ["127.0.0.1:7430:7400"], "volumes": ["n4:/data", "tls:/tls:ro"]}
     assert n4 == {name: part for name, part in n1.items() if name != "build"} | named | published
     assert "n4" in grown["volumes"]
     assert not any(port in str(SERVICES) for port in n4["ports"])
+
+
+def make_certificates(directory: Path) -> None:
+    """Run the service that makes them."""
+    (script,) = SERVICES["certificates"]["command"]
+    assert (SERVICES["certificates"]["entrypoint"], SERVICES["certificates"]["volumes"]) == (["sh", "-c"], ["tls:/tls"])
+    script = script.replace("/tls", f"{directory}/tls").replace("shoal ", f"{sys.executable} -m shoal.cli ")
+    subprocess.run(["sh", "-c", script], env=clean_environment(), check=True, capture_output=True, timeout=PATIENCE_S)
+
+
+def test_certificates_are_made_once(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    before = {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*.pem")}
+    make_certificates(tmp_path)
+    assert {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*.pem")} == before
+    assert {f"n{number}/key.pem" for number in (1, 2, 3)} < {str(file.relative_to(tmp_path / "tls")) for file in before}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_waits_for_its_certificate_and_peers_and_clients_trust_its_ca(name: str, image: Image) -> None:
+    assert NODES[name]["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
+    config = config_of(NODES[name], image)
+    assert (config.tls_cert, config.tls_key) == (f"/tls/{name}/cert.pem", f"/tls/{name}/key.pem")
+    assert config.tls_ca == NODES[name]["environment"]["SSL_CERT_FILE"] == "/tls/ca.pem"
 
 
 def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:
     """The nodes' commands with each container's address and volume mapped to this machine's."""
     services = composed(COMPOSE, variables)["services"]
     mapped = dict(zip((NODES[name]["environment"]["SHOAL_ADVERTISE"] for name in NODES), free_addresses(3), strict=True))
+    make_certificates(directory)
     commands = []
     for name in NODES:
         environment = {**image.settings, **services[name]["environment"]}
         address = mapped[environment["SHOAL_ADVERTISE"]]
         for inside, outside in mapped.items():
             environment = {key: value.replace(inside, outside) for key, value in environment.items()}
+        environment = {key: value.replace("/tls/", f"{directory}/tls/") for key, value in environment.items()}
         environment["SHOAL_LISTEN_HOST"], environment["SHOAL_LISTEN_PORT"] = address.split(":")
         arguments = [word.replace("/data", str(directory / name)) for word in image.last("CMD").words()]
         commands.append(Started(arguments, environment))
