@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from shoal.api.http.listener import Listener
 from shoal.cli.serving import listening, peers_of
 from shoal.config import Config
 from shoal.node.environment import system_environment
@@ -56,6 +57,7 @@ class Served(NamedTuple):
     node: Node
     tls: CurrentTls | None
     peers: Peers | None
+    listener: Listener
 
     @property
     def address(self) -> str:
@@ -111,6 +113,6 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             stack.push_async_callback(listener.stop)
             if peers is not None:
                 peers.start()
-            return Served(listener.url, node, tls, peers)
+            return Served(listener.url, node, tls, peers, listener)
 
         yield start

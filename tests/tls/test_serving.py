@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import shoal
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
 from shoal.tls import authority
-from tests.tls.conftest import Certificates, Serve
+from tests.tls.conftest import Certificates, Serve, Served, until
 
 PATIENT = Config(request_timeout_s=30.0, connect_timeout_s=30.0, reach_timeout_s=30.0)
 
@@ -117,3 +118,37 @@ async def test_a_ca_that_is_missing_is_told_before_anything_is_sent(certificates
     error = await told(url, "/nowhere.pem")
     assert isinstance(error, InvalidConfig)
     assert "/nowhere.pem cannot be read" in error.message
+
+
+async def large_answer(node: Served, ca: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """The connection of a client that has asked for more than all buffers hold, and reads nothing yet."""
+    async with shoal.connect(node.url, tls_ca=ca) as store:
+        await store.space("s").register("large").set(bytes(10_000_000))
+    host, _, port = node.address.partition(":")
+    small = socket.socket()
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    small.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(small, (host, int(port)))
+    context = ssl.create_default_context(cafile=ca)
+    reader, writer = await asyncio.open_connection(sock=small, ssl=context, server_hostname=host, limit=1 << 14)
+    writer.write(f"GET /v1/spaces/s/registers/large HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    return reader, writer
+
+
+async def test_a_client_that_reads_nothing_of_an_answer_is_cut_off(certificates: Certificates, serve: Serve) -> None:
+    node = await serve(heartbeat_s=0.1, idle_s=1000.0, **certificates.settings("n1"))
+    _, writer = await large_answer(node, certificates.ca)
+    await until(lambda: node.listener._open)
+    await until(lambda: not node.listener._open)
+    writer.transport.abort()
+
+
+async def test_a_large_answer_arrives_whole(certificates: Certificates, serve: Serve) -> None:
+    node = await serve(**certificates.settings("n1"))
+    reader, writer = await large_answer(node, certificates.ca)
+    head = await reader.readuntil(b"\r\n\r\n")
+    (length,) = [int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+    body = await reader.readexactly(length)
+    assert length > 10_000_000
+    assert body.endswith(b"}")
+    writer.transport.abort()

@@ -13,12 +13,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from ssl import SSLContext
 
 from aiohttp import web
 
 from shoal.api.http import problems
-from shoal.api.http.unsent import unsent_bytes
+from shoal.api.http.unsent import is_encrypted, unsent_bytes
 from shoal.api.server import SESSIONS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
@@ -85,6 +86,8 @@ class _Connection(web.RequestHandler):
         is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
         if is_small and self.transport is not None and not unsent_bytes(self.transport):
             return await super().finish_response(request, resp, start_time)  # It is written at once.
+        if is_encrypted(self.transport) and isinstance(resp, web.Response) and isinstance(resp.body, bytes):
+            resp.body = BytesIO(resp.body)  # Sent in pieces: a TLS transport hides the bytes of one large write.
         self._watch(None)
         try:
             return await super().finish_response(request, resp, start_time)

@@ -17,3 +17,8 @@ def unsent_bytes(transport: asyncio.WriteTransport | None) -> int:
         return transport.get_write_buffer_size()
     except AttributeError:  # asyncio's TLS transport, once it was closed twice: it has let go of its buffer.
         return 0
+
+
+def is_encrypted(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether the connection uses TLS."""
+    return transport is not None and transport.get_extra_info("sslcontext") is not None
