@@ -13,6 +13,7 @@ import pytest
 import shoal
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
+from shoal.integrations.langgraph import ShoalSaver, ShoalStore
 from shoal.tls import authority
 from tests.tls.conftest import Certificates, Serve, Served, until
 
@@ -152,3 +153,11 @@ async def test_a_large_answer_arrives_whole(certificates: Certificates, serve: S
     assert length > 10_000_000
     assert body.endswith(b"}")
     writer.transport.abort()
+
+
+async def test_a_langgraph_saver_connects_over_tls(certificates: Certificates, serve: Serve) -> None:
+    node = await serve(**certificates.settings("n1"))
+    async with ShoalSaver.connect(node.url, tls_ca=certificates.ca) as saver:
+        assert await saver.aget_tuple({"configurable": {"thread_id": "t"}}) is None
+    async with ShoalStore.connect(node.url, tls_ca=certificates.ca) as store:
+        assert await store.aget(("memories",), "k") is None

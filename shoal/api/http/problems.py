@@ -181,7 +181,9 @@ def of_parser(error: BaseException | None, *, url_bytes_max: int) -> ShoalError:
         case LineTooLong():
             return HeadersTooLarge(f"a header has more than {error.args[1]} bytes. Nothing was written.")
         case BadHttpMethod() if "HTTPS" in error.message:
-            return Malformed("this port speaks HTTP, but received TLS. Nothing was written. Use http://, or a proxy for TLS.")
+            return Malformed(
+                "this port speaks HTTP, but received TLS. Nothing was written. Use http://, or give the node a certificate."
+            )
         case BadHttpMethod():
             return UnknownMethod("no route supports this method. Nothing was written. See /v1/openapi.json.")
         case BadHttpMessage() if "Too many headers" in error.message:

@@ -84,6 +84,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         urls: str | Sequence[str],
         *,
         token: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
         space: str = "langgraph",
         serde: SerializerProtocol | None = None,
         config: Config | None = None,
@@ -92,7 +93,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     ) -> Opening[ShoalSaver]:
         """A saver on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
-            lambda: opening.connect(urls, token=token, config=config, durability=durability, wait=wait),
+            lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space, serde=serde),
         )
 

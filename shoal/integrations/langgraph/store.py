@@ -140,6 +140,7 @@ class ShoalStore(BaseStore):
         urls: str | Sequence[str],
         *,
         token: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
         space: str = "langgraph",
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
@@ -149,7 +150,7 @@ class ShoalStore(BaseStore):
     ) -> Opening[ShoalStore]:
         """A LangGraph store on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
-            lambda: opening.connect(urls, token=token, config=config, durability=durability, wait=wait),
+            lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space, index=index, ttl=ttl),
         )
 
