@@ -87,6 +87,7 @@ NAMES: dict[str, str] = {
     "siblings": "Values that were written concurrently; in the answer to a write, their number.",
     "context": "A token for the values that were read. Send it with the next write, which then replaces them.",
     "expect": "The version that it must have; empty if it must not exist.",
+    "expected": "The value that it must have; nil if it was never set.",
     "durability": "When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.",
     "elements": "Elements of a set.",
     "members": "Elements of a set; of a cluster, its nodes; of presence, the clients that are present.",

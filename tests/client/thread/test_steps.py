@@ -335,7 +335,7 @@ async def test_an_agent_that_goes_on_elsewhere_repeats_no_effect(effects: Effect
 
 
 async def test_of_agents_that_begin_at_once_at_most_one_calls(effects: Effects) -> None:
-    async with Fleet() as fleet:
+    async with Fleet(quorum_timeout_s=30.0) as fleet:
         for number in range(6):
             effects.calls.clear()
             step = f"s{number}"

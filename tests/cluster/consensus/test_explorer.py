@@ -101,7 +101,7 @@ def test_a_read_that_does_not_confirm_what_it_found_is_found(monkeypatch: pytest
 
     monkeypatch.setattr(Proposal, "_go_on", go_on)
     with pytest.raises(Broken):
-        wander(Case((P, None, None), attempts=(1, 1, 1)))
+        wander(Case((P, None, None), attempts=(1, 2, 2)))
 
 
 def test_a_change_that_is_applied_to_any_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
