@@ -281,7 +281,7 @@ GENERIC = (
     "reads/multireads.py",
     "writes/issuing.py",
     "writes/idempotency.py",
-    "peers/incoming.py",
+    "peers/operations/incoming.py",
     "peers/replicator.py",
     "verification/replay.py",
 )
