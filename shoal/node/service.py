@@ -36,7 +36,6 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
-from shoal.node.background import Background
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
@@ -56,6 +55,7 @@ from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
+from shoal.node.turns import Background
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.acknowledging import Acknowledging

@@ -24,13 +24,13 @@ from shoal import values
 from shoal.cluster.leases.table import Claim, Group, LeaseName, worklist_mark
 from shoal.config import Config
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, Unavailable
-from shoal.node.background import Background
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest
 from shoal.node.leases.handouts import Handouts, Worklist
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.terms import TOKEN_BYTES, item_of, register_term, tied_term
 from shoal.node.replicas import Replicas
+from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from shoal.cluster.partition import partition_of
 from shoal.errors import ShoalError
-from shoal.node.background import Background
+from shoal.node.turns import Background
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AttemptBegun, Batch, BatchReply, BeginAttempt
 

@@ -23,7 +23,6 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.thread import queue
 from shoal.errors import LeaseLost, ShoalError, SlowConsumer
-from shoal.node.background import Background
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
@@ -35,6 +34,7 @@ from shoal.node.leases.tries import finished
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.thread.queues import check_names
+from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (

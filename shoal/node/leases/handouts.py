@@ -22,12 +22,12 @@ from shoal.cluster.leases.table import ITEM_BYTES, Claim, Grant, Group, Handed, 
 from shoal.cluster.leases.wishes import CLAIMS_MAX, ENDED_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.node.background import Background
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.shards import Shard
 from shoal.node.leases.terms import check_token, item_of
+from shoal.node.turns import Background
 from shoal.protocol.requests import Term
 
 _SPARE = 64  # Free items that are sent beyond one for each claim: others may have taken the first ones.

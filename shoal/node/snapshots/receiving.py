@@ -21,7 +21,6 @@ from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots import Snapshots
 from shoal.config import Config
 from shoal.errors import BadOperation, Overloaded, ShoalError
-from shoal.node.background import Background
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
@@ -29,6 +28,7 @@ from shoal.node.partitions import Partition
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
 from shoal.node.snapshots.switching import Row, Write
+from shoal.node.turns import Background
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
