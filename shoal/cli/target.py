@@ -33,6 +33,9 @@ wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
 tls_ca: ContextVar[str | None] = ContextVar("tls_ca", default=None)
 """The CA of the nodes' certificates; None: those that the system trusts. See `shoal --tls-ca`."""
 
+encryption_key: ContextVar[str] = ContextVar("encryption_key", default="")
+"""Where the master key of an encrypted directory is; empty: it is not encrypted. See `shoal --encryption-key`."""
+
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -93,7 +96,7 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
         return shoal.connect(target.url, wait=wait_s.get(), tls_ca=tls_ca.get())
     assert target.data is not None
     check_store(target.data)
-    return shoal.open(target.data)
+    return shoal.open(target.data, encryption=encryption_key.get())
 
 
 def check_store(directory: Path) -> None:
