@@ -19,8 +19,8 @@ status. docs/ERRORS.md is made from this module.
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
     │       NoQuorum
     │       └── ReadOnly: ClockWrong
-    ├── Unreachable, PeerRefused, BadOperation
-    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong
+    ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation
+    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
 """
 
 from __future__ import annotations
@@ -463,6 +463,20 @@ class OutcomeUnknown(Retryable):
     written: Written = "unknown"
 
 
+class Unauthenticated(ShoalError):
+    """The node asks for a token, and none was given, or one that it does not accept. `detail["reason"]` says what is wrong."""
+
+    code = "unauthenticated"
+    status = 401
+
+
+class Forbidden(ShoalError):
+    """The token does not grant this. `detail` has `space`, `family` and `action`: the right that is missing."""
+
+    code = "forbidden"
+    status = 403
+
+
 class Unreachable(ShoalError):
     """None of the client's addresses has led to a node yet; nothing was sent.
 
@@ -523,14 +537,6 @@ class StoreTooNew(StorageError):
     """A newer version has written the directory."""
 
     code = "store-too-new"
-
-
-class MasterKeyWrong(StorageError):
-    """An encrypted directory was opened without its master key or with a wrong one, or a plain one with a key; or the key
-    cannot be fetched. Nothing was changed.
-    """
-
-    code = "master-key-wrong"
 
 
 class StorageFull(StorageError):

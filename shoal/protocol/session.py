@@ -7,13 +7,19 @@ request). The pipelined connection to a node is another implementation, and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
 from shoal.errors import ShoalError
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
+
+Credential = str | PurePath | Callable[[], str | Awaitable[str]]
+"""A token for nodes that ask for one: itself; the path of a file that holds it; or a function that returns it, now or when
+its result is awaited.
+"""
 
 Told = Callable[[AnyReply | ShoalError], None]
 """Takes the answer to a request, once."""

@@ -9,14 +9,19 @@ A request without a declaration is only sent alone, and has no derived route or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
 
-__all__ = ["Cli", "Declaration", "Http", "declaration_of", "declared", "operation"]
+__all__ = ["Action", "Cli", "Declaration", "Http", "declaration_of", "declared", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
+
+Action = Literal["read", "append", "write", "admin"]
+"""What a request does to what is stored: it changes nothing; adds, and neither replaces nor removes anything; changes,
+replaces or removes; or changes rules, history or the cluster itself. A token grants actions (`shoal.access`).
+"""
 
 
 class Http(NamedTuple):
@@ -53,6 +58,9 @@ class Declaration(NamedTuple):
     durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
     drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
+    action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
+    family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
+    hearsay: tuple[str, ...] = ()  # Fields that name the author of what others wrote, rather than of this request.
     http: Http | None = None
     cli: tuple[Cli, ...] = ()
 
@@ -68,13 +76,16 @@ def operation(
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
     drives: bool = False,
+    action: Action | None = None,
+    family: str = "",
+    hearsay: tuple[str, ...] = (),
     http: Http | None = None,
     cli: Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class."""
 
     def declare(kind: _Kind) -> _Kind:
-        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, drives, http, tuple(cli))
+        _DECLARED[kind] = Declaration(batch, multi_read, durable, not_of_key, drives, action, family, hearsay, http, tuple(cli))
         return kind
 
     return declare

@@ -43,13 +43,14 @@ class Term(Struct, array_like=True, frozen=True):
 
 
 @operation(
+    action="write",
     http=Http(
         "POST",
         "/leases/{lease}",
         "Acquire a lease, or wait for it",
         errors=(LeaseHeld, Overloaded),
         example={"ttl": 30, "holder": "worker-7", "thread": True},
-    )
+    ),
 )
 class AcquireLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="acquire-lease"):
     """Acquire a lease.
@@ -76,7 +77,10 @@ class LeaseGranted(Reply, array_like=True, frozen=True, tag="lease-granted"):
     holder: str  # If it is not granted, the present one.
 
 
-@operation(http=Http("PUT", "/leases/{lease}", "Renew a lease", errors=(LeaseLost,), example={"fence": 7, "token": "0" * 32}))
+@operation(
+    action="write",
+    http=Http("PUT", "/leases/{lease}", "Renew a lease", errors=(LeaseLost,), example={"fence": 7, "token": "0" * 32}),
+)
 class RenewLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="renew-lease"):
     """Renew a lease, for its ttl."""
 
@@ -87,6 +91,7 @@ class RenewLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="renew-
     thread: bool = False  # Whether it is the lease of the thread of this name.
 
 
+@operation(action="write", family="lease")
 class RenewLeases(Read["LeasesRenewed"], array_like=True, frozen=True, tag="renew-leases"):
     """Renew several leases of one client."""
 
@@ -101,13 +106,14 @@ class LeasesRenewed(Reply, array_like=True, frozen=True, tag="leases-renewed"):
 
 
 @operation(
+    action="write",
     http=Http(
         "POST",
         "/leases/{lease}/release",
         "Release a lease, or hand it over",
         errors=(LeaseLost, NotFound),
         example={"fence": 7, "token": "0" * 32},
-    )
+    ),
 )
 class ReleaseLease(Read["LeaseReleased"], array_like=True, frozen=True, tag="release-lease"):
     """Release a lease. The first claim that waits gets it, or that of the holder called `to`."""
@@ -151,7 +157,7 @@ class LeaseState(Reply, array_like=True, frozen=True, tag="lease-state"):
     mark: str  # Changes when the holder or the queue changes.
 
 
-@operation(http=Http("GET", "/leases", "List the leases of a space that are held"))
+@operation(family="lease", http=Http("GET", "/leases", "List the leases of a space that are held"))
 class ListLeases(Read["LeaseList"], array_like=True, frozen=True, tag="list-leases"):
     """List the leases of a space that are held, by name."""
 
@@ -164,6 +170,7 @@ class LeaseList(Reply, array_like=True, frozen=True, tag="lease-list"):
     items: list[LeaseState]
 
 
+@operation(family="lease")
 class MarkLease(ObjectWrite["MarkedLease"], array_like=True, frozen=True, tag="mark-lease"):
     """Note in a thread that it is under a lease, or not any more: nodes do this when one is acquired or released."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import field
 
 from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["ListObjects", "ListSpaces", "ListThreads", "Names", "ObjectKind", "ThreadNames"]
 
@@ -37,6 +38,7 @@ class Names(Reply, array_like=True, frozen=True, tag="names"):
     more: bool
 
 
+@operation(family="thread")
 class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-threads"):
     """List threads by status and metadata, in byte order. A page may be empty although there are more."""
 

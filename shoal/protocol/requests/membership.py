@@ -10,14 +10,17 @@ from typing import Literal
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["ChangeMembers", "MembersView", "ReadMembers", "RemovedNode", "Seat"]
 
 
+@operation(family="cluster")
 class ReadMembers(Read["MembersView"], array_like=True, frozen=True, tag="members"):
     """Read who the members are, as the serving node knows, and how far a change of them is."""
 
 
+@operation(action="admin", family="cluster")
 class ChangeMembers(Read["MembersView"], array_like=True, frozen=True, tag="change-members"):
     """Begin a change of the members, or take back the one that is under way. It goes on by itself."""
 

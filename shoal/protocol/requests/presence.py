@@ -7,6 +7,7 @@ from typing import Never
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "ReadPresence"]
 
@@ -19,6 +20,7 @@ class Present(Struct, array_like=True, frozen=True):
     state: bytes  # JSON; `null` if it left.
 
 
+@operation(action="append", family="presence")
 class Announce(Read["Announced"], array_like=True, frozen=True, tag="announce"):
     """Announce clients, which are present while this session lasts and the announcement is renewed in time.
 
@@ -36,6 +38,7 @@ class Announced(Reply, array_like=True, frozen=True, tag="announced"):
     gone: list[Present] = field(default_factory=list)
 
 
+@operation(family="presence")
 class ReadPresence(Read["Presence"], array_like=True, frozen=True, tag="read-presence"):
     """Read the clients that are present."""
 
@@ -49,6 +52,7 @@ class Presence(Reply, array_like=True, frozen=True, tag="presence"):
     entries: list[Present]
 
 
+@operation(family="presence")
 class FollowPresence(Read[Never], array_like=True, frozen=True, tag="follow-presence"):
     """Push a `Presence` of all clients that are present, then one for each change, with the newest entry of each client."""
 

@@ -15,13 +15,14 @@ __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "Schema
 
 
 @operation(
+    action="admin",
     http=Http(
         "PUT",
         "/schemas/{schema}",
         "Put a version of a JSON Schema that nodes enforce",
         errors=(InvalidSchema, SchemaTaken),
         example={"version": 1, "schema": {"type": "object"}, "threads": "planner"},
-    )
+    ),
 )
 class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
     """Put a version of a schema. The same content again changes nothing.

@@ -7,10 +7,12 @@ from typing import Literal
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
+from shoal.protocol.requests.declared import operation
 
 __all__ = ["Cluster", "ClusterView", "Member", "NodeStatus", "Status"]
 
 
+@operation(family="cluster")
 class Status(Read["NodeStatus"], array_like=True, frozen=True, tag="status"):
     """Read the status of the serving node."""
 
@@ -38,6 +40,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     tls_trouble: str = ""  # What is wrong with its TLS files or their dates; else empty.
 
 
+@operation(family="cluster")
 class Cluster(Read["ClusterView"], array_like=True, frozen=True, tag="cluster"):
     """Read the cluster's state, as the serving node sees it."""
 

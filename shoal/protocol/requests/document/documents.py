@@ -48,7 +48,7 @@ ANY = -1
 """As a generation: the current one."""
 
 
-@operation(batch=True)
+@operation(hearsay=("authors",), batch=True)
 class Update(ObjectWrite["Updated"], array_like=True, frozen=True, tag="update"):
     """Apply a Yjs v1 update to a document."""
 
@@ -114,6 +114,7 @@ class Beginning(Struct, array_like=True, frozen=True):
     roots: dict[str, RootKind]
 
 
+@operation(hearsay=("author",))
 class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="restore-beginning"):
     """Give a node the beginning that a client has seen elsewhere; the reply says whether the node lacked it.
 
@@ -137,6 +138,7 @@ class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="de
     expect: str | None = None  # The version that it must have (`document_version`); "" if it must not exist.
 
 
+@operation(action="admin")
 class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
     """Replace the oldest updates of a document by one, without deleted content.
 

@@ -14,12 +14,13 @@ __all__ = ["IndexItems", "ItemIndex", "ItemIndexes", "ItemsIndexed", "ListItemIn
 
 
 @operation(
+    action="admin",
     http=Http(
         "POST",
         "/items:index",
         "Index fields of all items below a first label",
         example={"label": "memory", "fields": ["tea"]},
-    )
+    ),
 )
 class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="index-items"):
     """Index these fields on every node."""
@@ -28,7 +29,10 @@ class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag=
     fields: list[str]  # "user.age" is a field within another.
 
 
-@operation(http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}))
+@operation(
+    action="admin",
+    http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}),
+)
 class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="unindex-items"):
     """Drop the indexes of these fields on every node."""
 

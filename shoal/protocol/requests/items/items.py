@@ -87,6 +87,7 @@ class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
     deleted: bool  # False if it did not exist.
 
 
+@operation(action="write")
 class DeleteItems(Maintenance["ItemsDeleted"], array_like=True, frozen=True, tag="delete-items"):
     """Delete all items of a namespace and of those below it.
 

@@ -30,13 +30,14 @@ _TICKET = {"fence": 7, "token": "0" * 32}
 
 
 @operation(
+    action="write",
     http=Http(
         "POST",
         f"{_LIST}/claim",
         "Claim an item of a worklist, or wait for one",
         errors=(Overloaded, NoQuorum),
         example={"ttl": 60, "holder": "worker-7", "wait": 10},
-    )
+    ),
 )
 class ClaimItem(Read["ItemClaimed"], array_like=True, frozen=True, tag="claim-item"):
     """Claim the next item of a worklist, for one worker.
@@ -69,7 +70,8 @@ class ItemClaimed(Reply, array_like=True, frozen=True, tag="item-claimed"):
 
 
 @operation(
-    http=Http("PUT", f"{_LIST}/claims/{{id}}", "Renew a claim of an item", errors=(LeaseLost, NoQuorum), example=_TICKET)
+    action="write",
+    http=Http("PUT", f"{_LIST}/claims/{{id}}", "Renew a claim of an item", errors=(LeaseLost, NoQuorum), example=_TICKET),
 )
 class ExtendClaim(Read["ClaimExtended"], array_like=True, frozen=True, tag="extend-claim"):
     """Renew a claim, for its ttl or a longer one, which it keeps."""

@@ -33,6 +33,7 @@ __all__ = [
 
 
 @operation(
+    action="append",
     batch=True,
     http=Http(
         "POST",

@@ -48,7 +48,7 @@ class QueuePlan(Struct, array_like=True, frozen=True):
     attempts_max: int = 0  # After so many attempts they are dead letters; 0: as the node is configured.
 
 
-@operation(batch=True)
+@operation(action="append", batch=True)
 class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueue"):
     """Put items into a queue."""
 

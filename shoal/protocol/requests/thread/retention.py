@@ -48,6 +48,7 @@ class TrimReport(Reply, array_like=True, frozen=True, tag="trim-report"):
     dry_run: bool
 
 
+@operation(action="admin")
 class TrimEvents(ObjectWrite["EventsTrimmed"], array_like=True, frozen=True, tag="trim-events"):
     """Trim a bounded number of the events before a place, the oldest first."""
 
@@ -67,12 +68,13 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
 
 
 @operation(
+    action="admin",
     http=Http(
         "PUT",
         "/threads/{thread}/retention",
         "Set the journal's retention rule; without bounds everything is kept",
         example={"events": 100_000},
-    )
+    ),
 )
 class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="set-retention"):
     """Set the retention rule: from now on events beyond any of these bounds are trimmed automatically."""

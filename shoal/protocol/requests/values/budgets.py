@@ -63,6 +63,7 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
 
 
 @operation(
+    action="append",
     batch=True,
     durable=True,  # If a crash undid it, the amount could be spent twice.
     http=Http(

@@ -68,6 +68,7 @@ class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="dele
 
 
 @_deletion("schema", "plan")
+@operation(action="admin")
 class DeleteSchema(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-schema"):
     """Delete a schema with all its versions: it binds no thread any more.
 

@@ -63,7 +63,7 @@ class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
     version: str
 
 
-@operation(batch=True)
+@operation(action="append", batch=True)
 class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add-entry"):
     """Add to a key's counter."""
 

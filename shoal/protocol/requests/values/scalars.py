@@ -29,6 +29,7 @@ __all__ = [
 
 
 @operation(
+    action="append",
     batch=True,
     http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
     cli=[
