@@ -38,6 +38,17 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_look_s: float = 10.0  # Between two looks at whether the files have changed.
     tls_handshake_s: float = 10.0  # A connection that has not finished the handshake after this is closed.
 
+    # Access: who may do what.
+    token_keys: str = ""  # A file with the public keys of tokens, as a JSON Web Key Set. Empty: no token is asked for.
+    token_look_s: float = 10.0  # Between two looks at whether that file has changed.
+    token_bytes_max: int = 3584  # One token; browsers keep no cookie of more than 4096 bytes.
+    token_grants_max: int = 64  # Of one token.
+    tokens_known_max: int = 4096  # Whose signatures need not be verified again.
+    token_failures_max: int = 20  # Tokens of one address that were refused in `token_failures_s`; beyond this: Overloaded.
+    token_failures_s: float = 60.0
+    token_addresses_max: int = 4096  # Whose failures are counted; the oldest are forgotten first.
+    revocations_max: int = 65_536  # Tokens that are revoked and have not expired.
+
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
     cluster_key: str = ""  # A secret that peers prove to each other; empty: no proof is required.
@@ -246,11 +257,6 @@ class Config(Struct, frozen=True, kw_only=True):
     witness_interval_s: float = 0.25
     erase_within_s: float = 24 * 3600.0  # From a sweep until no file holds what it removed. A pass may write all data again.
     reclaim_interval_s: float = 5.0  # At least this long between two runs that give back the space of erased data.
-
-    # Encryption at rest.
-    encryption_key: str = ""  # Where the master key is: "file:PATH", "env:NAME", "command:COMMAND", "plugin:MODULE:NAME".
-    encryption_keys_max: int = 16_384  # Data keys of one directory, at least one for each space.
-    encryption_order_rows_max: int = 131_072  # Rows with hidden keys whose order is remembered, or found out by one scan.
 
     # Caches. The oldest entries are dropped first.
     objects_known_max: int = 8192  # Known, without a lookup, to be in the catalog and never deleted.

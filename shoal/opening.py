@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config, checked
-from shoal.encryption import KeyService
 from shoal.errors import InvalidConfig, InvalidInput
 from shoal.protocol.requests import Durability
+from shoal.protocol.session import Credential
 
 
 class Opening(AbstractAsyncContextManager[Store]):
@@ -62,42 +62,26 @@ class Opening(AbstractAsyncContextManager[Store]):
 
 
 def open(
-    directory: str | os.PathLike[str],
-    *,
-    config: Config | None = None,
-    durability: Durability = "local",
-    encryption: str | KeyService = "",
+    directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
 ) -> AbstractAsyncContextManager[Store]:
     """Open an embedded store in `directory`: a whole node, without a listener. The directory is created if it is missing.
 
-    With `encryption` everything in it is encrypted: "file:PATH", "env:NAME", "command:COMMAND" or "plugin:MODULE:NAME" says
-    where the master key is, or an object of your own wraps keys (`shoal.KeyService`). A directory is encrypted from the
-    beginning or not at all.
-
     Raises:
-        MasterKeyWrong: the key is wrong, missing or cannot be fetched, or the directory is not encrypted; nothing was changed.
         StoreLocked: another process has it open; the message says how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
         InvalidConfig: a setting is out of range, or `durability` is unknown.
     """
-    return Opening(_open(directory, config, durability, encryption), "open")
+    return Opening(_open(directory, config, durability), "open")
 
 
 @asynccontextmanager
-async def _open(
-    directory: str | os.PathLike[str], config: Config | None, durability: Durability, encryption: str | KeyService
-) -> AsyncIterator[Store]:
+async def _open(directory: str | os.PathLike[str], config: Config | None, durability: Durability) -> AsyncIterator[Store]:
     from shoal.node.environment import system_environment
     from shoal.node.node import open_node
 
     settings = _settings(config, durability)
-    master = None
-    if isinstance(encryption, str):
-        settings = replace(settings, encryption_key=encryption or settings.encryption_key)
-    else:
-        master = encryption
     environment = system_environment()
-    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True, master=master)
+    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True)
     connection = StoreConnection(node.session(), settings, durability, environment.entropy, uptime=environment.uptime)
     store = Store(connection, close=node.stop)
     try:
@@ -109,7 +93,7 @@ async def _open(
 def connect(
     urls: str | Sequence[str],
     *,
-    token: str | None = None,
+    token: Credential | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     config: Config | None = None,
     durability: Durability = "local",
@@ -123,13 +107,18 @@ def connect(
     to that many seconds. Later, if a node goes away, a request waits for it or goes to another, within `request_timeout_s`.
 
     Each client draws its own order of the addresses and keeps it, so that clients spread over the nodes. With `in_order`
-    it prefers them as they are given, for example the nearest first. `token` is for a later version: nodes check none yet.
+    it prefers them as they are given, for example the nearest first.
+
+    `token` lets the client in at nodes that ask for one: the token itself, the `pathlib.Path` of a file that holds it, or a
+    function (async or not) that returns it. A file is read and a function called again for each connection, and once
+    more if the token is refused, so that it can be renewed. Without it, the file that SHOAL_TOKEN_FILE names is used, or
+    SHOAL_TOKEN itself.
 
     With "https://" the connection is encrypted. `tls_ca` is a file with the CA that issued the nodes' certificates, such as
     the `ca.pem` that `shoal tls init` makes; without it, the CAs of the system are trusted.
 
     Raises:
-        InvalidConfig: a URL, a setting, `durability` or `wait` is not legal, or a token is given.
+        InvalidConfig: a URL, a setting, `durability`, `token` or `wait` is not legal.
     """
     return Opening(_connect(urls, token, tls_ca, config, durability, in_order=in_order, wait_s=wait), "connect")
 
@@ -137,7 +126,7 @@ def connect(
 @asynccontextmanager
 async def _connect(
     urls: str | Sequence[str],
-    token: str | None,
+    token: Credential | None,
     tls_ca: str | os.PathLike[str] | None,
     config: Config | None,
     durability: Durability,
@@ -145,20 +134,23 @@ async def _connect(
     in_order: bool,
     wait_s: float,
 ) -> AsyncIterator[Store]:
+    from shoal.transport.credentials import from_environment
     from shoal.transport.session import RemoteSession
 
     settings = _settings(config, durability)
     if tls_ca is not None:
         settings = replace(settings, tls_ca=os.fspath(tls_ca))
-    if token is not None:
-        raise InvalidConfig(
-            "this version of Shoal checks no tokens: everyone who reaches a node's port may read and write. Nothing was "
-            "sent. Leave token out, and keep the ports on a network of their own.",
-            field="token",
-        )
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
         raise InvalidConfig(f"wait must be a number of seconds, at least 0; got {wait_s!r}. Nothing was sent.", field="wait")
-    session = RemoteSession(urls, config=settings, now_ms=_now_ms, entropy=os.urandom, in_order=in_order, wait_s=wait_s)
+    session = RemoteSession(
+        urls,
+        config=settings,
+        now_ms=_now_ms,
+        entropy=os.urandom,
+        token=from_environment(os.environ) if token is None else token,
+        in_order=in_order,
+        wait_s=wait_s,
+    )
     connection = StoreConnection(session, settings, durability, os.urandom, uptime=_uptime)
     store = Store(connection, close=session.close)
     try:

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Never
 
 import shoal.opening as opening  # `from shoal import` would look for a public name first, and load them all.
 from shoal.config import Config
-from shoal.encryption import KeyService
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
+from shoal.protocol.session import Credential
 
 if TYPE_CHECKING:
     from shoal.blocking import *
@@ -222,21 +222,16 @@ def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[An
 
 
 def open(
-    directory: str | os.PathLike[str],
-    *,
-    config: Config | None = None,
-    durability: Durability = "local",
-    encryption: str | KeyService = "",
+    directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
 ) -> AbstractContextManager[Store]:
     """As `shoal.open`, but blocking: `with shoal.sync.open("./state") as store:`. Raises the same errors."""
-    asynchronous = partial(opening.open, config=config, durability=durability, encryption=encryption)
-    return _Opening(_opened(lambda: asynchronous(directory)), "open")
+    return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
 
 
 def connect(
     urls: str | Sequence[str],
     *,
-    token: str | None = None,
+    token: Credential | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     config: Config | None = None,
     durability: Durability = "local",

@@ -22,6 +22,7 @@ ALWAYS: tuple[type[ShoalError], ...] = (
     errors.Overloaded,
     ShoalError,
 )
+_GUARDED = (errors.Unauthenticated, errors.Forbidden)
 _NAMED = (errors.InvalidName,)
 _BODY = (
     errors.InvalidName,
@@ -49,6 +50,7 @@ def failures(route: Route) -> list[type[ShoalError]]:
     """The errors of a route, ordered by status and code."""
     found = {
         *ALWAYS,
+        *(() if route.is_open else _GUARDED),
         *(_NAMED if "{" in route.path else ()),
         *(_BODY if route.body is not None else ()),
         *(_STATE if route.has_bookmark else ()),

@@ -35,6 +35,7 @@ class Route(NamedTuple):
     body_type: str = "application/json"
     reads: bool = False  # Though its method is POST.
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
+    is_open: bool = False  # Nodes that ask for tokens answer it without one.
     errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.failures`).
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, health, pages, presence, reading, spaces, watching
+from shoal.api import access, batches, health, pages, presence, reading, spaces, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
@@ -36,6 +36,7 @@ from shoal.errors import (
     SpansPartitions,
     StepSettled,
     Taken,
+    Unsupported,
 )
 
 SESSION_PATH = "/v1/session"
@@ -55,12 +56,31 @@ ROUTES: tuple[Route, ...] = (
     *STEP_ROUTES,
     *THREAD_ROUTES,
     *JOURNAL_ROUTES,
-    Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome),
-    Route("GET", pages.DOCS_PATH, pages.docs, "This description as a page", content_type="text/html"),
-    Route("GET", pages.VIEWER_PATH, pages.viewer, "The script of that page", content_type="text/javascript"),
-    Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive),
-    Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready),
+    Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome, is_open=True),
+    Route("GET", pages.DOCS_PATH, pages.docs, "This description as a page", content_type="text/html", is_open=True),
+    Route("GET", pages.VIEWER_PATH, pages.viewer, "The script of that page", content_type="text/javascript", is_open=True),
+    Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive, is_open=True),
+    Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready, is_open=True),
     Route("GET", "/metrics", health.metrics, "Metrics for Prometheus", content_type="text/plain"),
+    Route("GET", "/v1/access", access.access, "Who the caller is, and what it may do", access.AccessView),
+    Route(
+        "POST",
+        "/v1/access/cookie",
+        access.keep_cookie,
+        "Keep the caller's token as a cookie, for browsers",
+        access.AccessView,
+        reads=True,
+        errors=(Unsupported,),
+    ),
+    Route(
+        "DELETE",
+        "/v1/access/cookie",
+        access.drop_cookie,
+        "Forget the cookie",
+        access.AccessView,
+        reads=True,
+        is_open=True,
+    ),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
     Route("GET", "/v1/cluster/members", health.members, "Who the members are", health.MembersDocument),
     Route(

@@ -14,17 +14,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import WSCloseCode, web
 from aiohttp.typedefs import Middleware
 
+from shoal.access.guard import Guarded
 from shoal.api import openapi
 from shoal.api.health import METRICS
-from shoal.api.http import bookmarks, conditions, deadlines, problems
+from shoal.api.http import bookmarks, conditions, credentials, deadlines, problems
 from shoal.api.http.bodies import Bodies
+from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.deadlines import Limited
 from shoal.api.http.exchange import JSON, Exchange, decoded
 from shoal.api.http.hosts import Hosts
@@ -43,6 +46,10 @@ from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
+    from shoal.access.gate import Gate
+
 _HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
 
@@ -58,7 +65,7 @@ class Sessions:
 
     def __init__(
         self,
-        open_session: OpenSession,
+        open_session: OpenGuarded,
         *,
         admit: Callable[[], None],
         welcome: Welcome,
@@ -75,8 +82,8 @@ class Sessions:
         self._finished = asyncio.Event()
         self.stopping = asyncio.Event()
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one client until it leaves.
+    async def serve(self, request: web.Request, bearer: Bearer | None = None) -> web.StreamResponse:
+        """Answer one client until it leaves, or until its token counts no more.
 
         Raises:
             ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
@@ -90,14 +97,25 @@ class Sessions:
                 retry_after_s=1.0,
             )
         config = self._config
-        socket = web.WebSocketResponse(heartbeat=config.heartbeat_s, compress=False, max_msg_size=config.request_bytes_max)
+        socket = web.WebSocketResponse(
+            heartbeat=config.heartbeat_s,
+            compress=False,
+            max_msg_size=config.request_bytes_max,
+            protocols=(credentials.PROTOCOL,),
+        )
         served = SessionSocket(
-            self._open_session, socket, admit=self._admit, welcome=self._welcome, config=config, metrics=self._metrics
+            partial(self._open_session, bearer=bearer),
+            socket,
+            admit=self._admit,
+            welcome=self._welcome,
+            config=config,
+            metrics=self._metrics,
         )
         self._open.add(served)
         self._metrics.sessions.inc()
         try:
-            await served.serve(request)
+            with nullcontext() if bearer is None else bearer.watched(served.end):
+                await served.serve(request)
         except Exception as bug:
             if not socket.prepared:
                 raise
@@ -144,6 +162,7 @@ def create_app(
     monotonic: Callable[[], float] | None = None,
     doors: Mapping[str, Door] | None = None,
     admit: Callable[[], None] = lambda: None,
+    gate: Gate | None = None,
 ) -> web.Application:
     """The application, which opens sessions to answer. Call it inside a running event loop.
 
@@ -151,12 +170,19 @@ def create_app(
     clock, in seconds since 1970. `backlog` is called at each scrape of /metrics.
     `monotonic` is a clock in seconds to time requests. `doors` are further WebSocket
     routes by their paths, such as the peers'. `admit` is called at a session's hello;
-    if it raises a `ShoalError`, the session is rejected with it.
+    if it raises a `ShoalError`, the session is rejected with it. With a `gate`, all routes ask for a token but those that are
+    declared open, and the further `doors`, which have means of their own.
     """
     metrics = Metrics(backlog, version=version)
 
-    def metered(bookmark: Bookmark) -> Session:
-        return Metered(open_session(bookmark), metrics, monotonic=monotonic)
+    def metered(bookmark: Bookmark, /, *, bearer: Bearer | None = None) -> Session:
+        session = open_session(bookmark)
+        if bearer is not None:
+            session = Guarded(session, bearer)
+        return Metered(session, metrics, monotonic=monotonic)
+
+    def admitted(request: web.Request) -> Bearer | None:
+        return None if gate is None else credentials.bearer_of(request, gate)
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, admit=admit, welcome=welcome, config=config, metrics=metrics)
@@ -167,12 +193,22 @@ def create_app(
     app[SESSIONS] = sessions
     bodies = Bodies(config)
     for route in ROUTES:
-        handler = _handler(route, open_session=metered, config=config, sessions=sessions, bodies=bodies, now_s=now_s)
+        handler = _handler(
+            route,
+            open_session=metered,
+            admitted=(lambda _: None) if route.is_open else admitted,
+            config=config,
+            sessions=sessions,
+            bodies=bodies,
+            now_s=now_s,
+        )
         _add(app, route.method, route.path, handler)
     app[ABOUT] = About(node, version)
     _add(app, "GET", OPENAPI_PATH, _description(version))
     app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
-    for path, door in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve, **(doors or {})}.items():
+    for path, serve in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve}.items():
+        _add(app, "GET", path, _upgrading(_guarded(serve, admitted)))
+    for path, door in (doors or {}).items():
         _add(app, "GET", path, _upgrading(door))
     app.cleanup_ctx.append(_watched_loop)
     return app
@@ -192,16 +228,18 @@ def _add(app: web.Application, method: str, path: str, handler: _Handler) -> Non
 def _handler(
     route: Route,
     *,
-    open_session: OpenSession,
+    open_session: OpenGuarded,
+    admitted: Callable[[web.Request], Bearer | None],
     config: Config,
     sessions: Sessions,
     bodies: Bodies,
     now_s: Callable[[], float],
 ) -> _Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
+        bearer = admitted(request)  # Before anything that the request says is looked at.
         deadline_s = deadlines.named(request) if route.writes else None
         bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
-        session = open_session(bookmark)
+        session = open_session(bookmark, bearer=bearer)
         if deadline_s is not None:
             session = Limited(session, deadline_s, now_s=now_s)
         try:
@@ -214,6 +252,7 @@ def _handler(
                     config=config,
                     template=route.path,
                     stopping=sessions.stopping,
+                    bearer=bearer,
                 )
                 response = await _answer(route, exchange)
         finally:
@@ -265,6 +304,16 @@ def _upgrading(door: Door) -> _Handler:
         return await door(request)
 
     return handle
+
+
+def _guarded(
+    serve: Callable[[web.Request, Bearer | None], Awaitable[web.StreamResponse]],
+    admitted: Callable[[web.Request], Bearer | None],
+) -> Door:
+    async def door(request: web.Request) -> web.StreamResponse:
+        return await serve(request, admitted(request))
+
+    return door
 
 
 def _problems(origins: Origins, hosts: Hosts) -> Middleware:

@@ -98,6 +98,7 @@ class SessionSocket:
         self._answered = asyncio.Event()  # A request has finished.
         self._stopping = False
         self._welcomed_at = 0.0
+        self._ending: asyncio.Task[None] | None = None  # Keeps the task alive.
         self._turn = asyncio.Lock()  # Fair: requests that wait to begin keep their order.
 
     async def serve(self, request: web.Request) -> None:
@@ -122,9 +123,23 @@ class SessionSocket:
             await self._session.close()
             self._abort_later()
 
+    def end(self, reason: str) -> None:
+        """Start to close, because the client's token counts no more: what it asks from now on is refused."""
+        self._ending = asyncio.get_running_loop().create_task(self._end(reason))
+
+    async def _end(self, reason: str) -> None:
+        try:
+            async with asyncio.timeout(self._config.heartbeat_s):
+                await self._wind_down(WSCloseCode.POLICY_VIOLATION, reason)
+        except TimeoutError:
+            await self._close(WSCloseCode.POLICY_VIOLATION, reason)
+
     async def stop(self) -> None:
         """Reject new requests, let those under way finish and their answers be sent, then close with 1001."""
         self._stopping = True
+        await self._wind_down(WSCloseCode.GOING_AWAY, "the node is stopping")
+
+    async def _wind_down(self, code: WSCloseCode, reason: str) -> None:
         if not self._socket.prepared:
             return  # Still in the HTTP handshake; `serve` closes it.
         for subscription in self._subscriptions.values():
@@ -135,7 +150,7 @@ class SessionSocket:
         while self._unsent_bytes and not self._socket.closed:
             self._sent.clear()
             await self._sent.wait()
-        await self._close(WSCloseCode.GOING_AWAY, "the node is stopping")
+        await self._close(code, reason)
 
     # ── reading ───────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ Laws:
 - If there is no event for `heartbeat_s`, a comment is sent, so that a dead peer is noticed.
 - A consumer that falls behind gets no silent gap: a `reset` event takes the place of the changes that
   were left out. A consumer that reads nothing is cut off after a write has waited for `heartbeat_s`.
-- When the node stops, the stream ends.
+- When the node stops, or the token counts no more, the stream ends with an error.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class _Stream:
         self._id_bytes_max = exchange.config.watch_id_bytes_max
         self._stopping = exchange.stopping
         self._heartbeat_s = exchange.config.heartbeat_s
+        self._bearer = exchange.bearer
         self._response = response
 
     async def write(self, event: bytes) -> None:
@@ -113,6 +114,8 @@ class _Stream:
             while not self._stopping.is_set():
                 await asyncio.wait((change, stopping), timeout=self._heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
                 if not change.done():
+                    if self._bearer is not None:
+                        self._bearer.check_valid()
                     await self.write(b": heartbeat\n\n")
                     continue
                 taken = change.result()

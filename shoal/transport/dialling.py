@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -10,12 +11,22 @@ import aiohttp
 from yarl import URL
 
 from shoal.config import Config
-from shoal.errors import Disconnected, InvalidConfig, Overloaded, ShoalError, Unavailable, Unreachable, Unsupported
+from shoal.errors import (
+    Disconnected,
+    InvalidConfig,
+    Overloaded,
+    ShoalError,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+    Unsupported,
+)
 from shoal.tls import contexts
 
 SESSION_PATH = "/v1/session"
 
 _EXAMPLE = "http://n1:7400,http://n2:7400"
+_WHY_MAX = 200  # Characters of a node's reason that are shown.
 _SHUFFLE_BYTES = 16  # Enough that no two addresses draw the same.
 
 
@@ -169,6 +180,8 @@ def summed_up(refusals: Mapping[str, ShoalError], *, first: bool) -> ShoalError:
     if len(refusals) == 1:
         (one,) = refusals.values()
         return Unreachable(one.message + wait, **one.detail) if first and type(one) is Disconnected else one
+    if all(isinstance(refusal, Unauthenticated) for refusal in refusals.values()):
+        return next(iter(refusals.values()))
     told = "; ".join(f"{url}: {_reason(url, refusal)}" for url, refusal in refusals.items())
     busy = [refusal for refusal in refusals.values() if isinstance(refusal, Unavailable)]
     if busy:
@@ -184,7 +197,7 @@ def _reason(url: str, refusal: ShoalError) -> str:
     return reason if isinstance(reason, str) else refusal.message.partition(". ")[0].removeprefix(f"the node at {url} ")
 
 
-def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected | Unavailable | Unsupported:
+def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected | Unavailable | Unsupported | Unauthenticated:
     if refusal.status == Overloaded.status:
         after_s = _retry_after_s(refusal)
         return Overloaded(
@@ -193,6 +206,8 @@ def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected 
         )
     if refusal.status == Unavailable.status:
         return Unavailable(f"the node at {url} does not take sessions now. Nothing was sent. Try again later, or elsewhere.")
+    if refusal.status == Unauthenticated.status and 'realm="shoal"' in _challenge(refusal):
+        return _unauthenticated(url, refusal)
     if refusal.status < 500:
         return Unsupported(
             f"there is no Shoal node at {url}: another server answered (status {refusal.status}). "
@@ -203,6 +218,20 @@ def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected 
         f"the node at {url} refused the session with status {refusal.status}. Nothing was sent. Try again later.",
         reason=f"it refused the session with status {refusal.status}",
     )
+
+
+def _unauthenticated(url: str, refusal: aiohttp.WSServerHandshakeError) -> Unauthenticated:
+    told = re.search(r'error_description="([^"]*)"', _challenge(refusal))
+    why = told[1][:_WHY_MAX] if told is not None else "it asks for a token, and none was given"
+    return Unauthenticated(
+        f"the node at {url} does not let this client in: {why}. Nothing was sent. Give a token that is valid: `token=`, "
+        "SHOAL_TOKEN_FILE or `shoal --token-file FILE`.",
+        reason=why,
+    )
+
+
+def _challenge(refusal: aiohttp.WSServerHandshakeError) -> str:
+    return refusal.headers.get("WWW-Authenticate", "") if refusal.headers else ""
 
 
 def _retry_after_s(refusal: aiohttp.WSServerHandshakeError) -> float:

@@ -118,6 +118,7 @@ class Link:
         Raises:
             Disconnected: it cannot be reached, or is not a node.
             Unsupported: its certificate is not trusted.
+            Unauthenticated: it asks for a token, or does not accept this one.
             Overloaded: it has no room for another session.
             ShoalError: any other reason for which it refuses the session.
         """

@@ -14,6 +14,8 @@ Laws:
   reason of its own (it is behind, fetches data, only reads, or is no member), each other node is
   asked once. Any other answer is raised. But a refusal does not tell what another node did
   with an attempt that was sent before.
+- A token that is refused ends a call, unless it comes from a file or a function: then a newer one is tried once, on a new
+  connection.
 - Each session has its own order of the addresses, drawn once, so that clients
   spread over the nodes; with `in_order` it is the order in which they are given.
 - If a node breaks off or stops, the next one is tried at once, each once.
@@ -45,6 +47,7 @@ from shoal.errors import (
     SessionBehind,
     ShoalError,
     ShuttingDown,
+    Unauthenticated,
     Unavailable,
     Unsupported,
 )
@@ -59,6 +62,8 @@ from shoal.protocol.requests import (
     Subscription,
     Write,
 )
+from shoal.protocol.session import Credential
+from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import shuffled, split_urls, summed_up, unreached
 from shoal.transport.link import Link
 
@@ -95,7 +100,7 @@ class RemoteSession:
         now_ms: Callable[[], int],
         entropy: Callable[[int], bytes],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        token: str | None = None,
+        token: Credential | None = None,
         software: str = "shoal",
         bookmark: Bookmark | None = None,
         in_order: bool = False,
@@ -108,7 +113,7 @@ class RemoteSession:
         self._now_ms = now_ms
         self._entropy = entropy
         self._sleep = sleep
-        self._token = token
+        self._credentials = Credentials(token)
         self._software = software
         self._dial_link = dial
         self._link: Link | None = None
@@ -181,7 +186,7 @@ class RemoteSession:
         if not self._reached:
             await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
         ends_at = loop.time() + self._config.request_timeout_s
-        left = False
+        left = renewed = False
         attempt = refused = 0
         while True:
             link: Link | None = None
@@ -199,6 +204,12 @@ class RemoteSession:
                 if isinstance(failure, ShuttingDown):
                     await self._leave(link)
                 attempt += 1
+            except Unauthenticated as failure:
+                # The link is as old as its token. If there may be a newer one, it is tried once; nothing was written.
+                if link is None or renewed or not self._credentials.is_renewable:
+                    raise _final(failure, key=key, left=left) from None
+                renewed = True
+                await link.close()
             except ShoalError as failure:
                 if isinstance(failure, _ELSEWHERE) and failure.written == "no":
                     refused += 1
@@ -286,7 +297,7 @@ class RemoteSession:
         if any(isinstance(refusal, Unavailable) for refusal in refusals):
             return  # There is a node, and it will take sessions again.
         if reach_at is None:
-            over = all(isinstance(refusal, Unsupported) for refusal in refusals)
+            over = all(isinstance(refusal, Unsupported | Unauthenticated) for refusal in refusals)
         else:
             over = not self._wait_s or loop.time() >= reach_at
         if over:
@@ -303,11 +314,11 @@ class RemoteSession:
                     url,
                     config=self._config,
                     software=self._software,
-                    token=self._token,
+                    token=await self._credentials.token(),
                     bookmark=self.bookmark,
                     others=len(self._urls) > 1,
                 )
-        except (Disconnected, Unavailable, Unsupported, TimeoutError) as error:
+        except (Disconnected, Unavailable, Unsupported, Unauthenticated, TimeoutError) as error:
             refusal = unreached(url, "it did not answer in time") if isinstance(error, TimeoutError) else error
             self._refusals[url] = refusal
             self._next_first()

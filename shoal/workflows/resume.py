@@ -6,6 +6,7 @@ Law: if the node cannot prove that it holds all that a majority of the owners ac
 from __future__ import annotations
 
 from shoal import values
+from shoal.errors import Forbidden
 from shoal.protocol import requests
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
@@ -19,8 +20,11 @@ async def catch_up(connection: Connection, space: str, thread: str) -> str:
     caught = await connection.read(requests.CatchUp(space, thread))
     if caught.quorum:
         return ""
-    view = await connection.read(requests.Cluster())
-    away = [_away(member) for member in view.members if member.state == "unreachable"]
+    try:
+        members = (await connection.read(requests.Cluster())).members
+    except Forbidden:
+        members = []  # The reason is told without their names.
+    away = [_away(member) for member in members if member.state == "unreachable"]
     without = f", without {', '.join(away)}" if away else ""
     why = caught.reason.rstrip(".")
     return f"this is the state of this node alone{without}: writes that others acknowledged may be missing ({why})"

@@ -389,8 +389,3 @@ async def test_a_list_of_addresses_is_taken(make: Callable[[list[str]], object],
 async def test_a_wait_that_is_no_time_is_refused(wait: object) -> None:
     with pytest.raises(InvalidConfig, match="wait must be"):
         await opened("http://n1:7400", wait=wait)
-
-
-async def test_a_token_that_nothing_would_check_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="checks no tokens"):
-        await opened("http://n1:7400", token="secret")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -37,6 +37,9 @@ from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection, HeldLeases
 from shoal.workflows.provenance import Provenance
+
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
@@ -79,8 +82,10 @@ class Exchange:
         config: Config,
         template: str,
         stopping: asyncio.Event,
+        bearer: Bearer | None = None,
     ) -> None:
         self.request = request
+        self.bearer = bearer  # None: the node asks for no token.
         self._bookmark = bookmark
         self._body = body
         self.session = session

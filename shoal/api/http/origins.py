@@ -9,7 +9,7 @@ Laws:
   page can reach a node on the reader's own machine.
 - Every answer to an allowed page, problem documents included, exposes the headers that clients
   use. A preflight is answered in the same way for every path: the page then reads the 404 or 405.
-- There are no credentials: a node knows neither cookies nor passwords.
+- No answer allows a page of another origin to send cookies; such a page sends its token in a header.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 REQUEST_HEADERS = ", ".join(
     (
         "Accept",
-        "Authorization",  # For a proxy in front.
+        "Authorization",
         "Cache-Control",
         "Content-Encoding",
         "Content-Type",
@@ -60,7 +60,7 @@ class Origins:
             CrossOrigin: it is a page that is not allowed.
         """
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is None or self._allows(origin) or _is_own(origin, request):
+        if origin is None or self._allows(origin) or is_own(origin, request):
             return
         raise CrossOrigin(
             f"pages of {origin[:200]!r} may not use this node. Nothing was written. "
@@ -93,7 +93,8 @@ class Origins:
         return self._any or origin.lower() in self._named
 
 
-def _is_own(origin: str, request: web.Request) -> bool:
+def is_own(origin: str, request: web.Request) -> bool:
+    """Whether a page of this origin comes from the node that is asked."""
     try:
         return urlsplit(origin).netloc.lower() == request.host.lower()
     except ValueError:

@@ -19,7 +19,16 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, InvalidURLError, LineTooLong
 
-from shoal.errors import InvalidInput, NotFound, ShoalError, ShuttingDown, TooLarge, Unavailable, Unsupported
+from shoal.errors import (
+    InvalidInput,
+    NotFound,
+    ShoalError,
+    ShuttingDown,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1.0
@@ -141,6 +150,12 @@ def _headers(error: ShoalError) -> dict[str, str]:
         case Unavailable():
             after_s = error.detail.get("retry_after_s")
             return {"Retry-After": str(max(1, math.ceil(after_s if isinstance(after_s, int | float) else RETRY_AFTER_S)))}
+        case Unauthenticated():
+            # RFC 6750, section 3; a client of a WebSocket sees nothing else of the answer.
+            reason = error.detail.get("reason", "")
+            told = error.message.partition(". ")[0].replace('"', "'").replace("\\", "").encode("ascii", "replace").decode()
+            named = "" if reason == "missing" else f', error="invalid_token", error_description="{told}"'
+            return {"WWW-Authenticate": f'Bearer realm="shoal"{named}'}
         case MethodNotAllowed():
             allowed = error.detail["allowed"]
             return {"Allow": ", ".join(allowed if isinstance(allowed, list) else ())}

@@ -72,13 +72,16 @@ async def export_space(exchange: Exchange) -> web.StreamResponse:
 
 async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], None]) -> web.StreamResponse:
     async with aclosing(records):
-        first = await anext(records)  # An error here is still answered as a problem document.
+        # An error here is still answered as a problem document. The first record says what follows, the second is read.
+        first = [await anext(records), await anext(records, None)]
         response = web.StreamResponse(headers={"Content-Type": NDJSON, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
         if exchange.request.method == "HEAD":
             return response
         try:
-            await _write(exchange, response, first)
+            for record in first:
+                if record is not None:
+                    await _write(exchange, response, record)
             async for record in records:
                 await _write(exchange, response, record)
         except (TimeoutError, ConnectionError):

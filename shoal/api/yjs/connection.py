@@ -22,16 +22,20 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.api.http.unsent import unsent_bytes
 from shoal.api.yjs.room import Room, close_code, message_frame
 from shoal.config import Config
-from shoal.errors import InvalidValue, Overloaded, ShoalError, TooLarge
+from shoal.errors import Forbidden, InvalidValue, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
-from shoal.protocol.requests import Announce, Announced, ReadDocument
+from shoal.protocol.requests import Announce, Announced, FollowPresence, ReadDocument, Updates
 from shoal.protocol.session import Session
+
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 _CLOSE_S = 0.5  # For the other end to answer; then the connection is cut.
@@ -43,8 +47,12 @@ _NOTHING = b"\x00"  # The state vector of an empty document.
 class YjsConnection:
     """One client's connection; `serve` returns when it is over."""
 
-    def __init__(self, socket: web.WebSocketResponse, room: Room, session: Session, *, config: Config) -> None:
+    def __init__(
+        self, socket: web.WebSocketResponse, room: Room, session: Session, *, config: Config, bearer: Bearer | None = None
+    ) -> None:
         self.session = session
+        self._bearer = bearer
+        self._sees_presence = bearer is None or bearer.allows(FollowPresence(room.space, room.document))
         self._socket = socket
         self._room = room
         self._config = config
@@ -114,7 +122,7 @@ class YjsConnection:
                     self._undurable[self._taken] = None
                 if said.update == _EMPTY:
                     self.written(self._taken, said)
-                else:
+                elif self._may_write():
                     self._room.take(self, self._taken, said)
             case yjs.Step1(state):
                 self._asked, self._wants = state, True
@@ -125,6 +133,20 @@ class YjsConnection:
                 self._undurable.clear()
             case yjs.QueryAwareness():
                 self._tell_present()
+
+    def _may_write(self) -> bool:
+        """Whether the client may change the document. If not, the connection ends with the reason."""
+        try:
+            if self._bearer is not None:
+                self._bearer.check(Updates(self._room.space, self._room.document, []))
+        except ShoalError as error:
+            self.refused(error)
+            return False
+        return True
+
+    def expire(self, reason: str) -> None:
+        """Close the connection: its token counts no more."""
+        self.end(WSCloseCode.POLICY_VIOLATION, reason)
 
     def written(self, number: int, update: yjs.Update, /) -> None:
         """See `Guest.written`; sends an acknowledgement if the client asked for them."""
@@ -153,7 +175,7 @@ class YjsConnection:
         request = Announce(self._room.space, self._room.document, said.entries)
         try:
             announced = await self.session.call(request)
-        except Overloaded:
+        except (Overloaded, Forbidden):
             return  # Nobody sees its presence; editing continues.
         assert isinstance(announced, Announced)
         if announced.gone:
@@ -185,7 +207,7 @@ class YjsConnection:
 
     def mention(self, frame: bytes, /) -> None:
         """See `Guest.mention`; left out if there is no room."""
-        if self._fits(len(frame)):
+        if self._sees_presence and self._fits(len(frame)):
             self._send(frame)
 
     def resync(self) -> None:

@@ -10,10 +10,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, web
 
+from shoal.api.http.credentials import PROTOCOL, OpenGuarded
 from shoal.api.http.exchange import name_in
 from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
@@ -22,7 +24,10 @@ from shoal.api.yjs.room import Room
 from shoal.config import Config
 from shoal.errors import Overloaded, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.session import Session
+from shoal.protocol.requests import ReadDocument
+
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
 
 YJS_PATH = "/v1/yjs/{space}/{document}"
 
@@ -32,7 +37,7 @@ _MESSAGE_OVERHEAD_BYTES = 64  # Around an update: kinds and lengths.
 class YjsDoor:
     """All connections of Yjs clients at this node. `serve` is the handler of `YJS_PATH`."""
 
-    def __init__(self, open_session: Callable[[Bookmark], Session], *, config: Config, metrics: Metrics) -> None:
+    def __init__(self, open_session: OpenGuarded, *, config: Config, metrics: Metrics) -> None:
         self._open_session = open_session
         self._config = config
         self._metrics = metrics
@@ -40,27 +45,33 @@ class YjsDoor:
         self._rooms: dict[tuple[str, str], Room] = {}
         self._stopping = False
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one client until it leaves.
+    async def serve(self, request: web.Request, bearer: Bearer | None = None) -> web.StreamResponse:
+        """Answer one client until it leaves, or until its token counts no more.
 
         Raises:
             InvalidName: the path names no document.
+            Forbidden: the token does not grant to read it.
             ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
         """
         space, document = (name_in(request, YJS_PATH, part) for part in ("space", "document"))
+        if bearer is not None:
+            bearer.check(ReadDocument(space, document))
         self._refuse_if_full()
         config = self._config
         socket = web.WebSocketResponse(
             heartbeat=config.heartbeat_s,
             compress=False,
             max_msg_size=config.yjs_update_bytes_max + _MESSAGE_OVERHEAD_BYTES,
+            protocols=(PROTOCOL,),
         )
         room = self._room(space, document)
-        connection = YjsConnection(socket, room, self._open_session(Bookmark()), config=config)
+        session = self._open_session(Bookmark(), bearer=bearer)
+        connection = YjsConnection(socket, room, session, config=config, bearer=bearer)
         self._open[connection] = None
         self._metrics.yjs_connections.inc()
         try:
-            await connection.serve(request)
+            with nullcontext() if bearer is None else bearer.watched(connection.expire):
+                await connection.serve(request)
         except Exception as bug:
             if not socket.prepared:
                 raise

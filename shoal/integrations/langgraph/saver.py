@@ -38,6 +38,7 @@ from shoal.integrations.langgraph.writes import Writes
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.protocol.session import Credential
 
 _FRACTION_DIGITS = 16
 
@@ -83,7 +84,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         cls,
         urls: str | Sequence[str],
         *,
-        token: str | None = None,
+        token: Credential | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         space: str = "langgraph",
         serde: SerializerProtocol | None = None,

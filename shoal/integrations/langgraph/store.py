@@ -60,6 +60,7 @@ from shoal.names import check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM, Durability
+from shoal.protocol.session import Credential
 
 Namespace = tuple[str, ...]
 
@@ -139,7 +140,7 @@ class ShoalStore(BaseStore):
         cls,
         urls: str | Sequence[str],
         *,
-        token: str | None = None,
+        token: Credential | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         space: str = "langgraph",
         index: IndexConfig | None = None,

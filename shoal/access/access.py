@@ -1,0 +1,83 @@
+"""Access to one node, from start to stop: its gate, and what keeps the gate's keys and revocations current.
+
+Laws:
+- The keys are looked at every `token_look_s`. Broken files change nothing: the former keys stay in use, and the log says why.
+- Revocations are known before the first request is answered.
+- No clock is read: `now_s` is an argument, in seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import structlog
+
+from shoal.access import keys
+from shoal.access.gate import Gate
+from shoal.access.revocations import Revocations
+from shoal.config import Config
+from shoal.errors import InvalidConfig
+from shoal.protocol.session import Session
+
+
+class Access:
+    """The access to a node with `token_keys`.
+
+    Raises:
+        InvalidConfig: the keys cannot be used.
+    """
+
+    def __init__(self, config: Config, *, now_s: Callable[[], float]) -> None:
+        self._config = config
+        self._now_s = now_s
+        self._stamp = _stamp(config.token_keys)
+        mine = keys.load(config.token_keys, cluster=config.cluster)
+        self.gate = Gate({mine.issuer: mine}, config=config, now_s=now_s)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, session: Session) -> None:
+        """Read the revocations, through the node's own session, and keep all of it current.
+
+        Raises:
+            ShoalError: they cannot be read.
+        """
+        revocations = Revocations(session, self.gate, config=self._config, now_s=self._now_s)
+        await revocations.load()
+        self._tasks = [asyncio.create_task(work) for work in (revocations.follow(), self._look())]
+
+    async def stop(self) -> None:
+        """Keep nothing current any more. Calling it twice is allowed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def reload(self) -> None:
+        """Load the keys again if their file has changed.
+
+        Raises:
+            InvalidConfig: it is broken. Nothing has changed.
+        """
+        stamp = _stamp(self._config.token_keys)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self.gate.trust(keys.load(self._config.token_keys, cluster=self._config.cluster))
+            structlog.get_logger("shoal").info("token keys loaded", file=self._config.token_keys)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.token_look_s)
+            try:
+                self.reload()
+            except InvalidConfig as error:
+                told = error.message.replace("Nothing was started.", "The former keys stay in use.")
+                structlog.get_logger("shoal").warning("token keys", reason=told)
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

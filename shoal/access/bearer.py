@@ -1,0 +1,103 @@
+"""The holder of a verified token, for as long as the token is valid.
+
+Laws:
+- A request of a token that has expired or is revoked is refused, however long ago its session began.
+- Checking a request takes a few look-ups, no signature.
+- The token's text is not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shoal.access.grants import Rights
+from shoal.access.token import Token
+from shoal.errors import Forbidden, Unauthenticated
+from shoal.protocol.requests import Request
+
+_DELAY_S_MAX = 24 * 3600.0  # Event loops take no timers of years.
+_HOW = "Nothing was written. Use a new token."
+
+
+class Bearer:
+    """One verified token. `now_s` is the node's clock, in seconds since 1970."""
+
+    def __init__(self, token: Token, *, now_s: Callable[[], float]) -> None:
+        self.token = token
+        self._ends_s = token.ends_s
+        self._now_s = now_s
+        self._rights = Rights(token.author, token.grants)
+        self._over = ""  # Why it counts no more, although it has not expired.
+        self._watching: dict[object, Callable[[str], None]] = {}
+
+    def check(self, request: Request[Any]) -> Request[Any]:
+        """Check a request, and return it with what it may say.
+
+        Raises:
+            Unauthenticated: the token has expired, or is revoked. Nothing was written.
+            Forbidden: it does not grant a right that the request needs. Nothing was written.
+        """
+        self.check_valid()
+        return self._rights.check(request)
+
+    def allows(self, request: Request[Any]) -> bool:
+        """Whether it may make a request."""
+        try:
+            self.check(request)
+        except (Unauthenticated, Forbidden):
+            return False
+        return True
+
+    def check_valid(self) -> None:
+        """Check that the token counts still.
+
+        Raises:
+            Unauthenticated: it has expired, or is revoked.
+        """
+        if self._over or self._now_s() >= self._ends_s:
+            reason = self._over or "expired"
+            raise Unauthenticated(f"the token {_TOLD[reason]}. {_HOW}", reason=reason)
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it counts from now on, unless it is revoked."""
+        return max(0.0, self._ends_s - self._now_s())
+
+    def see(self, space: str) -> bool:
+        """Whether anything is granted in a space."""
+        return self._rights.see(space)
+
+    def end(self, reason: str) -> None:
+        """Let the token count no more: it is "revoked", or its key is "withdrawn"."""
+        self._over = reason
+        for tell in list(self._watching.values()):
+            tell(f"the token {_TOLD[reason]}")
+
+    @contextmanager
+    def watched(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """A context in which `tell` is called, with the reason, once the token counts no more."""
+        loop, mark = asyncio.get_running_loop(), object()
+        timer: asyncio.TimerHandle | None = None
+
+        def look() -> None:
+            nonlocal timer
+            left_s = self._ends_s - self._now_s()
+            if left_s <= 0:
+                tell(f"the token {_TOLD['expired']}")
+            else:
+                timer = loop.call_later(min(left_s, _DELAY_S_MAX), look)
+
+        self._watching[mark] = tell
+        look()
+        try:
+            yield
+        finally:
+            del self._watching[mark]
+            if timer is not None:
+                timer.cancel()
+
+
+_TOLD = {"expired": "has expired", "revoked": "is revoked", "withdrawn": "is signed with a key that was withdrawn"}

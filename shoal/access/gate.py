@@ -1,0 +1,107 @@
+"""The gate of a node: it turns the token of a request into its bearer.
+
+Laws:
+- A signature is verified once for each token, as long as it is among the `tokens_known_max` that were used last.
+- An address whose tokens were refused too often has no other one verified; tokens that are known go on.
+- A token that is revoked, or whose key is withdrawn, counts no more from then on, in sessions that it has opened too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2b
+from weakref import WeakSet
+
+from shoal.access import tokens
+from shoal.access.bearer import Bearer
+from shoal.access.failures import Failures
+from shoal.access.tokens import Keys
+from shoal.config import Config
+from shoal.errors import Unauthenticated
+
+_MISSING = (
+    "this node asks for a token, and none was given. Nothing was written. Give one: `token=`, SHOAL_TOKEN_FILE or "
+    "`shoal --token-file FILE`; over HTTP the header `Authorization: Bearer …`."
+)
+
+
+class Gate:
+    """The tokens that a node accepts. `issuers` are the keys that it trusts, by issuer."""
+
+    def __init__(self, issuers: Mapping[str, Keys], *, config: Config, now_s: Callable[[], float]) -> None:
+        self._issuers = dict(issuers)
+        self._config = config
+        self._now_s = now_s
+        self._failures = Failures(config)
+        self._known: OrderedDict[bytes, Bearer] = OrderedDict()  # By the token's digest.
+        self._live: WeakSet[Bearer] = WeakSet()
+        self._revoked: frozenset[str] = frozenset()
+        self._closed = False
+
+    def bearer(self, token: str | None, *, address: str) -> Bearer:
+        """The bearer of a token that `address` presents.
+
+        Raises:
+            Unauthenticated: there is none, or it is not accepted.
+            Overloaded: too many tokens of this address were refused.
+        """
+        if token is None:
+            raise Unauthenticated(_MISSING, reason="missing")
+        if self._closed:
+            raise tokens.refused("closed", "this node accepts no token, because more are revoked than it can hold")
+        now_s = self._now_s()
+        # One that is too long is not hashed, and is refused below.
+        is_bounded = len(token) <= self._config.token_bytes_max
+        digest = blake2b(token.encode(errors="replace"), digest_size=32).digest() if is_bounded else b""
+        known = self._known.get(digest)
+        if known is not None:
+            self._known.move_to_end(digest)
+            known.check_valid()
+            return known
+        self._failures.check(address, now_s=now_s)
+        try:
+            bearer = self._verified(token, now_s=now_s)
+        except Unauthenticated:
+            self._failures.add(address, now_s=now_s)
+            raise
+        self._known[digest] = bearer
+        while len(self._known) > self._config.tokens_known_max:
+            self._known.popitem(last=False)
+        return bearer
+
+    def _verified(self, text: str, *, now_s: float) -> Bearer:
+        config = self._config
+        token = tokens.verified(
+            text, self._issuers, now_s=now_s, bytes_max=config.token_bytes_max, grants_max=config.token_grants_max
+        )
+        if token.id in self._revoked:
+            raise tokens.refused("revoked", "the token is revoked")
+        bearer = Bearer(token, now_s=self._now_s)
+        self._live.add(bearer)
+        return bearer
+
+    def trust(self, keys: Keys) -> None:
+        """Trust these keys of an issuer, and no others of it from now on."""
+        self._issuers[keys.issuer] = keys
+        for bearer in list(self._live):
+            if bearer.token.issuer == keys.issuer and bearer.token.key_id not in keys.keys:
+                self._end(bearer, "withdrawn")
+
+    def revoke(self, ids: Collection[str]) -> None:
+        """Let exactly these tokens be revoked, by their ids."""
+        self._revoked, self._closed = frozenset(ids), False
+        for bearer in list(self._live):
+            if bearer.token.id in self._revoked:
+                self._end(bearer, "revoked")
+
+    def close(self) -> None:
+        """Accept no token any more."""
+        self._closed = True
+        for bearer in list(self._live):
+            self._end(bearer, "revoked")
+
+    def _end(self, bearer: Bearer, reason: str) -> None:
+        bearer.end(reason)
+        for digest in [digest for digest, known in self._known.items() if known is bearer]:
+            del self._known[digest]

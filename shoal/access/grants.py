@@ -1,0 +1,199 @@
+"""What a token grants, and to whom.
+
+Laws:
+- All that is not granted is forbidden.
+- `write` includes `append`; `admin` includes `write`, `append` and `read`. `impersonate` is the right to name another author.
+- A pattern matches whole names of spaces, as in a shell: `*`, `?`, `[…]`. What is about no space is granted by `*` alone.
+- The space `RESERVED` holds what nodes decide by: it takes `admin` for everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sized
+from fnmatch import translate
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, convert, field, structs
+from msgspec import ValidationError as Invalid
+
+from shoal.access.needs import ACTIONS, FAMILIES, Need, Rule, needs, rule_of
+from shoal.errors import Forbidden, InvalidInput
+from shoal.names import NAME_BYTES_MAX
+from shoal.protocol.requests import Batch, Fenced, Request
+
+RESERVED = ".shoal"
+"""The space with the revocations."""
+REVOKED = "revoked"
+"""The map there that holds them: for each id of a token, when it expires, in seconds since 1970."""
+RIGHTS = (*ACTIONS, "impersonate")
+_INCLUDES = {"write": ("append",), "admin": ("read", "append", "write")}
+_DECISIONS_MAX = 4096  # Remembered for one token; each takes some hundred bytes.
+_SHOWN = 80
+
+
+class Grant(Struct, frozen=True, forbid_unknown_fields=True):
+    """Actions on families of objects in the spaces that a pattern matches."""
+
+    space: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+    actions: Annotated[list[Literal["read", "append", "write", "admin", "impersonate"]], Meta(min_length=1, max_length=8)]
+    families: Annotated[list[str], Meta(min_length=1, max_length=16)] = field(default_factory=lambda: ["*"])
+
+
+def grants_of(claim: Any, /, *, grants_max: int) -> list[Grant]:
+    """The grants in a token's claim.
+
+    Raises:
+        InvalidInput: it is none, or there are too many.
+    """
+    try:
+        found = convert(claim, list[Grant])
+    except Invalid as reason:
+        raise InvalidInput(f"the grants are not valid: {reason}.") from None
+    unknown = {family for grant in found for family in grant.families} - {*FAMILIES, "*"}
+    if unknown:
+        raise InvalidInput(f"there is no family {min(unknown)[:_SHOWN]!r}; there are {', '.join(FAMILIES)}, and * for all.")
+    check_count(found, grants_max)
+    return found
+
+
+def check_count(found: Sized, grants_max: int) -> None:
+    """Check the number of grants.
+
+    Raises:
+        InvalidInput: there are too many.
+    """
+    if len(found) > grants_max:
+        raise InvalidInput(f"a token has at most {grants_max} grants; this one has {len(found)}. Nothing was written.")
+
+
+def parsed(text: str) -> Grant:
+    """The grant in "SPACE:ACTIONS" or "SPACE:FAMILIES:ACTIONS", as in `crew-*:thread,items:read,append`.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    where, _, last = text.rpartition(":")
+    space, _, middle = where.rpartition(":")
+    actions, families = _listed(last), _listed(middle)
+    if not (space and set(families) <= {*FAMILIES, "*"}):
+        space, families = where, ["*"]
+    if not space or not set(actions) <= set(RIGHTS):
+        raise InvalidInput(
+            f"{text[:_SHOWN]!r} is no grant. Write SPACE:ACTIONS or SPACE:FAMILIES:ACTIONS, as in 'crew-*:thread:read,append'. "
+            f"Actions are {', '.join(RIGHTS)}; families are {', '.join(FAMILIES)}."
+        )
+    return grants_of([{"space": space, "families": families, "actions": actions}], grants_max=1)[0]
+
+
+def shown(grant: Grant) -> str:
+    """A grant as `parsed` takes it."""
+    return f"{grant.space}:{','.join(grant.families)}:{','.join(grant.actions)}"
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+class Rights:
+    """What the holder of a token may do. `author` is the name that its writes may carry."""
+
+    def __init__(self, author: str, grants: Iterable[Grant]) -> None:
+        self.author = author
+        self._grants = [
+            (re.compile(translate(grant.space)), frozenset(grant.families), _actions(grant.actions)) for grant in grants
+        ]
+        self._decisions: dict[tuple[str, str, str], bool] = {}
+
+    def allow(self, space: str, family: str, action: str) -> bool:
+        """Whether an action is granted."""
+        if len(space) > NAME_BYTES_MAX:
+            return False  # There is no such space, and names of any length are not to be remembered.
+        asked = (space, family, action)
+        decision = self._decisions.get(asked)
+        if decision is None:
+            if len(self._decisions) >= _DECISIONS_MAX:
+                self._decisions.clear()
+            decision = self._decisions[asked] = self._decide(space, family, "admin" if space == RESERVED else action)
+        return decision
+
+    def see(self, space: str) -> bool:
+        """Whether anything is granted in a space."""
+        if space == RESERVED:
+            return self.allow(space, "map", "admin")
+        return any(pattern.match(space) for pattern, _, _ in self._grants)
+
+    def _decide(self, space: str, family: str, action: str) -> bool:
+        return any(
+            action in actions and ("*" in families or family in families) and pattern.match(space)
+            for pattern, families, actions in self._grants
+        )
+
+    def check(self, request: Request[Any]) -> Request[Any]:
+        """Check a request; what it says of other authors than its own is left out.
+
+        Raises:
+            Forbidden: a right is missing. Nothing was written.
+        """
+        rule = _rule(request)
+        for need in rule.needs(request):
+            if not self.allow(*need):
+                raise _missing(need)
+        return self._bound(request) if rule.names_authors else request
+
+    def _bound(self, request: Any) -> Any:
+        """The request, if the author that it names is this one, or if it may name others."""
+        match request:
+            case Batch(writes):
+                return structs.replace(request, writes=[self._bound(write) for write in writes])
+            case Fenced(_, write):
+                return structs.replace(request, write=self._bound(write))
+        rule = _rule(request)
+        for name in rule.authors:
+            self._check_author(request, getattr(request, name))
+        for name in rule.hearsay:
+            said = getattr(request, name)
+            left: Any = said if said in ("", self.author) else ""
+            if isinstance(said, dict):
+                self._check_author(request, next(iter(said.values()), ""))  # The sender comes first.
+                left = {client: author for client, author in said.items() if author in ("", self.author)}
+            if left != said and not self._impersonates(request):
+                request = structs.replace(request, **{name: left})
+        return request
+
+    def _check_author(self, request: Request[Any], author: str) -> None:
+        if author in ("", self.author) or self._impersonates(request):
+            return
+        need = next(needs(request))
+        raise Forbidden(
+            f"this token's writes are by {self.author!r}, not by {author[:_SHOWN]!r}. Nothing was written. Leave the author "
+            "out, or use a token that grants `impersonate` here.",
+            space=need.space[:_SHOWN],
+            family=need.family,
+            action="impersonate",
+        )
+
+    def _impersonates(self, request: Request[Any]) -> bool:
+        return all(self.allow(need.space, need.family, "impersonate") for need in needs(request))
+
+
+def _rule(request: Any) -> Rule:
+    kind: Any = type(request)
+    return rule_of(kind)
+
+
+def _actions(named: Iterable[str]) -> frozenset[str]:
+    return frozenset(each for name in named for each in (name, *_INCLUDES.get(name, ())))
+
+
+def _missing(need: Need) -> Forbidden:
+    what = (
+        f"of {need.family} in the space {need.space[:_SHOWN]!r}" if need.space else "of the cluster (its state or its members)"
+    )
+    return Forbidden(
+        f"this token does not grant `{need.action}` {what}. Nothing was written. Use another token, or have one made "
+        "that grants it (`shoal token create`).",
+        space=need.space[:_SHOWN],
+        family=need.family,
+        action=need.action,
+    )

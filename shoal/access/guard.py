@@ -1,0 +1,99 @@
+"""The session of a bearer: the one place through which every request of a client goes, and where it is decided.
+
+Laws:
+- A request that is not granted never reaches the session inside, and says that nothing was written.
+- A push is delivered only while the token counts.
+- A list of spaces shows those in which anything is granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from msgspec import structs
+
+from shoal.access.bearer import Bearer
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import AnyRequest, Durability, ListSpaces, Names, Push, R, Request, Subscription
+from shoal.protocol.session import Prompt, Session, Told
+
+
+class Guarded:
+    """A `Session` whose requests a bearer may make."""
+
+    __slots__ = ("_bearer", "_prompt", "_session")
+
+    def __init__(self, session: Session, bearer: Bearer) -> None:
+        self._session = session
+        self._prompt = session if isinstance(session, Prompt) else None
+        self._bearer = bearer
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """The bookmark of the session inside."""
+        return self._session.bookmark
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """See `Session.call`.
+
+        Raises:
+            Unauthenticated, Forbidden: it may not be made. Nothing was written.
+        """
+        granted = self._bearer.check(request)
+        if type(granted) is ListSpaces:
+            return cast("R", await self._spaces(granted))
+        reply: R = await self._session.call(granted, key=key, durability=durability, stale=stale)
+        return reply
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        """See `Prompt.begin`; False if the session inside is not a `Prompt`.
+
+        Raises:
+            Unauthenticated, Forbidden: it may not be made. Nothing was written.
+        """
+        if self._prompt is None:
+            return False
+        granted = self._bearer.check(request)
+        return self._prompt.begin(granted, told, key=key, durability=durability, stale=stale)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """See `Session.subscribe`; the pushes end with an error when the token does.
+
+        Raises:
+            Unauthenticated, Forbidden: it may not be made.
+        """
+        granted: Any = self._bearer.check(subscription)
+        async with self._session.subscribe(granted) as pushes:
+            yield self._valid(pushes)
+
+    async def _valid(self, pushes: AsyncIterator[Push]) -> AsyncIterator[Push]:
+        async for push in pushes:
+            self._bearer.check_valid()
+            yield push
+
+    async def _spaces(self, request: ListSpaces) -> Names:
+        """A page of the spaces that the bearer may see; it is empty only if there are no more."""
+        while True:
+            page = await self._session.call(request)
+            names = [name for name in page.names if self._bearer.see(name)]
+            if names or not page.more:
+                return Names(names, page.more)
+            request = structs.replace(request, after=page.names[-1])
+
+    async def close(self) -> None:
+        """Close the session inside."""
+        await self._session.close()

@@ -1,0 +1,413 @@
+"""A node that asks for tokens, and the clients that reach it: in the order of a token's life."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.config import Config
+from shoal.errors import Forbidden, InvalidConfig, Overloaded, ShoalError, Unauthenticated
+from shoal.integrations.langgraph import ShoalStore
+from shoal.protocol.session import Credential
+from tests.access.conftest import Made, Mint, Serve, Served
+
+PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def told(url: str, token: Any) -> ShoalError:
+    with pytest.raises(ShoalError) as caught:
+        async with shoal.connect(url, token=token, config=PATIENT) as store:
+            await store.space("crew").counter("n").add(1)
+    assert caught.value.written == "no"
+    return caught.value
+
+
+# ── giving a token ────────────────────────────────────────────────────────────
+
+
+async def test_a_token_is_given_as_text_file_function_or_by_the_environment(
+    mint: Mint, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("crew:counter:append")
+    file = tmp_path / "planner.token"
+    file.write_text(made.text + "\n")
+
+    async def later() -> str:
+        return made.text
+
+    given: list[Credential] = [made.text, file, lambda: made.text, later]
+    for number, token in enumerate(given, 1):
+        async with shoal.connect(url, token=token, config=PATIENT) as store:
+            assert await store.space("crew").counter("n").add(1) == number
+    for name, value in (("SHOAL_TOKEN", made.text), ("SHOAL_TOKEN_FILE", str(file))):
+        monkeypatch.setenv(name, value)
+        async with shoal.connect(url, config=PATIENT) as store:
+            await store.space("crew").counter("n").add(1)
+        monkeypatch.delenv(name)
+
+    def blocking() -> Any:
+        with shoal.sync.connect(url, token=file, config=PATIENT) as store:
+            return store.space("crew").counter("n").add(1)
+
+    assert await asyncio.to_thread(blocking) == 7
+
+
+async def test_a_framework_is_let_in_with_a_token(mint: Mint, serve: Serve) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    async with ShoalStore.connect(url, token=mint.make("langgraph:items:read,write").text) as store:
+        await store.aput(("memory",), "k", {"tea": True})
+        found = await store.aget(("memory",), "k")
+        assert found is not None
+        assert found.value == {"tea": True}
+
+
+@pytest.mark.parametrize("token", [7, b"x", "two words", "line\nbreak", "", "é", Path("/nowhere"), lambda: "", lambda: 7])
+async def test_what_is_no_token_is_told_before_anything_is_sent(token: Any) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        async with shoal.connect("http://127.0.0.1:9", token=token) as store:
+            await store.status()
+    assert "Nothing was sent" in caught.value.message
+    assert "two words" not in caught.value.message
+
+
+async def test_without_a_token_and_with_one_that_is_not_accepted_the_reason_is_told(mint: Mint, serve: Serve) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    error = await told(url, None)
+    assert isinstance(error, Unauthenticated)
+    assert "SHOAL_TOKEN_FILE" in error.message
+    assert "has expired" in (await told(url, mint.make("*:admin", lasts_s=5, ago_s=10).text)).message
+    assert "for another cluster" in (await told(url, mint.make("*:admin", cluster="other").text)).message
+    assert "is no token" in (await told(url, "nonsense")).message
+    assert isinstance(await told(url, mint.make("other:admin").text), Forbidden)
+
+
+async def test_with_several_nodes_the_reason_is_told_too(mint: Mint, serve: Serve) -> None:
+    urls = [(await serve(token_keys=mint.keys)).url for _ in range(2)]
+    assert isinstance(await told(",".join(urls), None), Unauthenticated)
+
+
+async def test_a_token_is_in_no_error_traceback_or_repr(
+    mint: Mint, serve: Serve, capfd: pytest.CaptureFixture[str], http: aiohttp.ClientSession
+) -> None:
+    served = await serve(token_keys=mint.keys)
+    good, bad = mint.make("other:read,admin"), mint.make("*:admin", cluster="elsewhere")
+    texts = []
+    for made in (good, bad):
+        error = await told(served.url, made.text)
+        texts.append("".join(traceback.format_exception(error)) + repr(error) + repr(error.detail))
+        async with shoal.connect(served.url, token=made.text) as store:
+            texts.append(repr(store) + repr(store.connection) + repr(vars(store.connection.session)))
+        for path in ("/metrics", "/v1/cluster", "/v1/spaces/crew/counters/n", "/v1/session", "/nothing"):
+            async with http.get(served.url + path, headers=made.header) as answer:
+                texts.append(await answer.text() + str(answer.headers))
+    texts += capfd.readouterr()
+    for made in (good, bad):
+        assert [text for text in texts if made.text in text or made.text.rpartition(".")[2] in text] == []
+
+
+# ── the end of a token ────────────────────────────────────────────────────────
+
+
+async def test_a_session_ends_with_its_token(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    made = mint.make("crew:admin", lasts_s=2)
+    async with shoal.connect(served.url, token=made.text, config=PATIENT) as store:
+        await store.space("crew").counter("n").add(1)
+        async with asyncio.timeout(30):
+            with pytest.raises(Unauthenticated, match="has expired"):
+                while True:
+                    await store.space("crew").counter("n").value()
+                    await asyncio.sleep(0.05)
+
+
+async def test_an_idle_session_and_its_watches_end_with_the_token(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    served = await serve(token_keys=mint.keys)
+    made = mint.make("crew:read", lasts_s=2)
+    socket = await http.ws_connect(served.url + "/v1/session", headers=made.header)
+    from shoal.protocol.frames import PROTOCOL, Hello, encode_hello
+
+    await socket.send_bytes(encode_hello(Hello(PROTOCOL, "test")))
+    async with asyncio.timeout(30):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert (socket.close_code, message.extra) == (1008, "the token has expired")
+
+
+async def test_a_renewed_file_carries_a_session_over_without_losing_anything(mint: Mint, serve: Serve, tmp_path: Path) -> None:
+    served = await serve(token_keys=mint.keys)
+    file = tmp_path / "planner.token"
+
+    def renew() -> None:
+        beside = tmp_path / "new"
+        beside.write_text(mint.make("crew:read,write", lasts_s=3).text)
+        os.replace(beside, file)
+
+    renew()
+    seen: list[str] = []
+    begun = time.monotonic()
+    async with shoal.connect(served.url, token=file, config=PATIENT) as store:
+        journal = store.space("crew").thread("t").journal
+
+        async def follow() -> None:
+            async for event in journal.read(follow=True):
+                seen.append(event.event)  # noqa: PERF401  (each is looked at as it comes)
+
+        following = asyncio.create_task(follow())
+        renewed = begun
+        written: list[str] = []
+        while time.monotonic() - begun < 7:  # Longer than two tokens.
+            if time.monotonic() - renewed > 0.5:
+                renew()
+                renewed = time.monotonic()
+            written.append(f"e{len(written)}")
+            await journal.append(written[-1])
+            await asyncio.sleep(0.02)
+        await until(lambda: len(seen) == len(written))
+        following.cancel()
+    assert seen == written
+
+
+async def test_a_revoked_token_counts_no_more_there_and_after_a_restart(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    made, ops = mint.make("crew:write,read"), mint.make("*:admin")
+    async with shoal.connect(served.url, token=made.text, config=PATIENT) as store:
+        await store.space("crew").counter("n").add(1)
+        async with shoal.connect(served.url, token=ops.text) as admin:
+            await admin.space(".shoal").map("revoked").set(made.token.id, int(made.token.ends_s))
+        async with asyncio.timeout(30):
+            with pytest.raises(Unauthenticated, match="is revoked"):
+                while True:
+                    await store.space("crew").counter("n").value()
+                    await asyncio.sleep(0.01)
+    assert served.access is not None
+    await served.access.stop()
+    await served.node.stop()
+    again = await serve(served.directory, token_keys=mint.keys)
+    assert "is revoked" in (await told(again.url, made.text)).message
+    async with shoal.connect(again.url, token=ops.text) as admin:
+        await admin.space(".shoal").map("revoked").remove(made.token.id)
+        assert again.access is not None
+        gate = again.access.gate
+        await until(lambda: not gate._revoked)
+        async with shoal.connect(again.url, token=made.text) as store:
+            assert await store.space("crew").counter("n").value() == 1
+
+
+async def test_revocations_of_tokens_that_expired_long_ago_are_forgotten(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    now = int(time.time())
+    async with shoal.connect(served.url, token=mint.make("*:admin").text) as store:
+        revoked = store.space(".shoal").map("revoked")
+        for id, ends in (("long-ago", now - 90_000), ("lately", now - 10), ("never", 0), ("nonsense", "x")):
+            await revoked.set(id, ends)
+        async with asyncio.timeout(30):
+            while await revoked.entry("long-ago") is not None:
+                await asyncio.sleep(0.01)
+    assert served.access is not None
+    assert served.access.gate._revoked == {"lately", "never", "nonsense"}
+
+
+async def test_more_revocations_than_can_be_held_let_nobody_in(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys, revocations_max=2)
+    ops = mint.make("*:admin")
+    async with shoal.connect(served.url, token=ops.text, config=PATIENT) as store:
+        with pytest.raises(Unauthenticated):
+            for number in range(200):
+                await store.space(".shoal").map("revoked").set(f"id-{number}", 0)
+    assert isinstance(await told(served.url, ops.text), Unauthenticated)
+
+
+async def test_new_keys_are_taken_over_and_withdrawn_ones_end_their_sessions(mint: Mint, serve: Serve) -> None:
+    from shoal.access import keys
+
+    served = await serve(token_keys=mint.keys, token_look_s=0.02)
+    former = mint.make("crew:read,write")
+    async with shoal.connect(served.url, token=former.text, config=PATIENT) as store:
+        await store.space("crew").counter("n").add(1)
+        keys.rotate(mint.directory, now_s=time.time(), withdraw=True)
+        async with asyncio.timeout(30):
+            with pytest.raises(Unauthenticated):
+                while True:
+                    await store.space("crew").counter("n").value()
+                    await asyncio.sleep(0.02)
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        assert await store.space("crew").counter("n").value() == 1
+
+
+async def test_broken_keys_change_nothing(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    Path(mint.keys).write_text("broken")
+    assert served.access is not None
+    with pytest.raises(InvalidConfig):
+        served.access.reload()
+    served.access.reload()  # It is told once.
+    # The keys from before count.
+    text = mint_again(mint)
+    async with shoal.connect(served.url, token=text.text) as store:
+        assert await store.space("crew").counter("n").value() == 0
+
+
+def mint_again(mint: Mint) -> Made:
+    return mint.make("crew:read")
+
+
+# ── failures ──────────────────────────────────────────────────────────────────
+
+
+async def test_refused_tokens_are_bounded_for_each_address_and_known_tokens_go_on(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    served = await serve(token_keys=mint.keys, token_failures_max=3)
+    known, fresh = mint.make("crew:read"), mint.make("crew:read")
+    path = served.url + "/v1/spaces/crew/counters/n"
+
+    async def status(headers: dict[str, str]) -> int:
+        async with http.get(path, headers=headers) as answer:
+            if answer.status == Overloaded.status:
+                assert int(answer.headers["Retry-After"]) > 0
+            return answer.status
+
+    assert await status(known.header) == 200
+    assert [await status({"Authorization": f"Bearer wrong-{number}"}) for number in range(5)] == [401] * 3 + [429] * 2
+    assert await status(fresh.header) == 429  # Nobody may try one after another.
+    assert await status(known.header) == 200
+    assert await status({}) == 401  # Costs nothing, and says what to do.
+
+
+# ── browsers ──────────────────────────────────────────────────────────────────
+
+
+async def test_a_browser_keeps_the_token_in_a_cookie_that_no_script_reads(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("crew:read", lasts_s=100)
+    async with http.post(f"{url}/v1/access/cookie", headers=made.header) as answer:
+        assert answer.status == 200
+        kept = answer.cookies["__Host-shoal"]
+        assert (kept["path"], kept["samesite"], bool(kept["secure"]), bool(kept["httponly"])) == ("/", "Strict", True, True)
+        assert kept["domain"] == ""
+        assert 90 < int(kept["max-age"]) <= 100
+    cookie = {"Cookie": f"__Host-shoal={made.text}"}
+    async with http.get(f"{url}/v1/spaces/crew/counters/n", headers=cookie) as answer:
+        assert answer.status == 200
+    async with http.get(f"{url}/v1/access", headers={**cookie, "Origin": url}) as answer:
+        assert (await answer.json())["author"] == "planner"
+    async with http.delete(f"{url}/v1/access/cookie", headers=cookie) as answer:
+        assert answer.cookies["__Host-shoal"]["max-age"] == "0"
+
+
+async def test_a_cookie_of_another_origins_page_does_not_count(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys, allowed_origins="*")).url
+    made = mint.make("crew:read,write")
+    headers = {"Cookie": f"__Host-shoal={made.text}", "Origin": "https://elsewhere.example"}
+    async with http.post(f"{url}/v1/spaces/crew/counters/n", json={"add": 1}, headers=headers) as answer:
+        assert answer.status == 401
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+    async with http.post(
+        f"{url}/v1/spaces/crew/counters/n", json={"add": 1}, headers={**made.header, "Origin": "https://elsewhere.example"}
+    ) as answer:
+        assert answer.status == 200
+
+
+async def test_a_token_in_a_url_does_not_count(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("*:admin")
+    for name in ("token", "access_token", "Authorization"):
+        async with http.get(f"{url}/v1/access?{name}={made.text}") as answer:
+            assert answer.status == 401
+            assert made.text not in await answer.text()
+
+
+@pytest.mark.parametrize("path", ["/v1/session", "/v1/yjs/crew/board"])
+async def test_a_websocket_of_a_browser_gives_its_token_as_a_sub_protocol(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession, path: str
+) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("crew:read")
+    socket = await http.ws_connect(url + path, protocols=("shoal", f"shoal.token.{made.text}"))
+    assert socket.protocol == "shoal"  # The token is not sent back.
+    await socket.close()
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await http.ws_connect(url + path, protocols=("shoal", "shoal.token.wrong"))
+    assert caught.value.status == 401
+
+
+async def test_a_node_that_asks_for_no_token_says_so(serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve()).url
+    async with http.get(f"{url}/v1/access") as answer:
+        assert (await answer.json())["open"] is True
+    async with http.post(f"{url}/v1/access/cookie", headers={"Authorization": "Bearer x"}) as answer:
+        assert (answer.status, (await answer.json(content_type=None))["code"]) == (422, "unsupported")
+
+
+async def test_a_header_of_another_scheme_is_told(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    for header in ("Basic dXNlcjpwYXNz", "Bearer", "Bearer ", "x" * 5000):
+        async with http.get(f"{url}/v1/access", headers={"Authorization": header}) as answer:
+            assert answer.status == 401
+            assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+
+
+# ── Yjs clients ───────────────────────────────────────────────────────────────
+
+
+async def yjs(http: aiohttp.ClientSession, served: Served, made: Made) -> aiohttp.ClientWebSocketResponse:
+    return await http.ws_connect(served.url + "/v1/yjs/crew/board", headers=made.header)
+
+
+async def test_a_yjs_client_that_may_only_read_is_cut_off_when_it_writes(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import yjs as protocol
+
+    served = await serve(token_keys=mint.keys)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await yjs(http, served, mint.make("crew:counter:read"))
+    assert caught.value.status == 403
+    document: Doc[Any] = Doc()
+    document["text"] = Text("hello")
+    update = protocol.encode_update(document.get_update())
+    reader = await yjs(http, served, mint.make("crew:document:read"))
+    await reader.send_bytes(update)
+    async with asyncio.timeout(30):
+        while (message := await reader.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert reader.close_code == 1008
+    assert "does not grant `write` of document" in str(message.extra)
+    writer = await yjs(http, served, mint.make("crew:document:read,write"))
+    await writer.send_bytes(update)
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        async with asyncio.timeout(30):
+            while "board" not in [name async for name in store.space("crew").documents()]:
+                await asyncio.sleep(0.01)
+    await writer.close()
+
+
+async def test_a_yjs_connection_ends_with_its_token(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    served = await serve(token_keys=mint.keys)
+    socket = await yjs(http, served, mint.make("crew:read", lasts_s=2))
+    async with asyncio.timeout(30):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert (socket.close_code, message.extra) == (1008, "the token has expired")
