@@ -1,22 +1,15 @@
 # One image for every node: what differs between nodes is in the environment
 # (docs/CONFIGURATION.md), and what must last is in /data. It listens beyond its own
-# container, so it starts only with certificates (docs/TLS.md), or with SHOAL_INSECURE=1.
+# container, so it starts only with certificates and the keys of tokens (docs/TLS.md,
+# docs/ACCESS.md), or with SHOAL_INSECURE=1.
 
 FROM python:3.13-slim AS build
 WORKDIR /source
 # Without pip: the base image's own installs into it, so none is shipped.
 RUN python -m venv --without-pip /opt/shoal
-# Every file has a hash, which was recorded when its version was chosen (`make lock`).
-COPY deploy/requirements.txt deploy/build-requirements.txt ./deploy/
-RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement deploy/build-requirements.txt \
-    && pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check \
-        --require-hashes --requirement deploy/requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY shoal ./shoal
-RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir /wheels . \
-    && pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --no-deps --no-index /wheels/*.whl
-# The bill of materials (CycloneDX): what the image's environment contains, version by version.
-RUN cyclonedx-py environment --output-reproducible --output-file /opt/shoal/bom.json /opt/shoal/bin/python
+RUN pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --constraint constraints.txt .
 
 FROM python:3.13-slim
 # A fixed number, so that volumes and security policies can name it. An empty

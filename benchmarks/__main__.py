@@ -13,6 +13,7 @@ from time import perf_counter
 from rich.console import Console
 
 from benchmarks import (
+    access,
     blocking,
     catching_up,
     checkpointers,
@@ -21,7 +22,6 @@ from benchmarks import (
     crashes,
     documents,
     embedded,
-    encryption,
     idle_cluster,
     issue_log,
     items,
@@ -46,7 +46,7 @@ ALL = [
     Benchmark("embedded", embedded.run),
     Benchmark("served", served.run),
     Benchmark("tls", tls.run),
-    Benchmark("encryption", encryption.run),
+    Benchmark("access", access.run),
     Benchmark("blocking", blocking.run),
     Benchmark("threads", threads.run),
     Benchmark("items", items.run),

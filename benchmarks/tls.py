@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,13 +62,13 @@ _METHOD = (
 )
 
 
-def measured(directory: Path, certificates: Path | None) -> Cost:
-    with served(directory, *([] if certificates is None else ["--tls", str(certificates / "n1")])) as (pid, url):
-        return uvloop.run(_measure(pid, url, None if certificates is None else certificates / "ca.pem"))
+def measured(directory: Path, certificates: Path | None, *, options: Sequence[str] = (), token: Path | None = None) -> Cost:
+    with served(directory, certificates, options) as (pid, url):
+        return uvloop.run(_measure(pid, url, None if certificates is None else certificates / "ca.pem", token))
 
 
-async def _measure(pid: int, url: str, ca: Path | None) -> Cost:
-    async with shoal.connect(url, tls_ca=ca) as store:
+async def _measure(pid: int, url: str, ca: Path | None, token: Path | None) -> Cost:
+    async with shoal.connect(url, tls_ca=ca, token=token) as store:
         space = store.space("bench")
 
         async def save(number: int, count: int) -> None:
@@ -77,23 +77,24 @@ async def _measure(pid: int, url: str, ca: Path | None) -> Cost:
                 await thread.save({**STATE, "step": step})
 
         await asyncio.gather(*(save(number, 3) for number in range(TASKS)))  # Warm.
-        node, client = used_s(pid), time.process_time()
+        node, client = _used_s(pid), time.process_time()
         await asyncio.gather(*(save(TASKS + number, SAVES) for number in range(TASKS)))
         saves = TASKS * SAVES
-        return Cost((used_s(pid) - node) / saves * 1e6, (time.process_time() - client) / saves * 1e6)
+        return Cost((_used_s(pid) - node) / saves * 1e6, (time.process_time() - client) / saves * 1e6)
 
 
-def used_s(pid: int) -> float:
+def _used_s(pid: int) -> float:
     """The processor's time that a process has used (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
 @contextmanager
-def served(directory: Path, *options: str) -> Iterator[tuple[int, str]]:
+def served(directory: Path, certificates: Path | None, options: Sequence[str]) -> Iterator[tuple[int, str]]:
     """`shoal serve` on a port that the system chooses: its process and its URL."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0", *options]
+    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0"]
+    command += [*options, *([] if certificates is None else ["--tls", str(certificates / "n1")])]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,6 +29,7 @@ from shoal.demo.stage import CREW, recounting
 from shoal.demo.survey import library, list_modules
 from shoal.demo.verdict import Found, judge_nodes, read_back
 from shoal.demo.workers import WorkerFailed, early_end, messages, worker
+from shoal.transport.credentials import Credentials, from_environment
 
 AGENTS = 9
 LINE_EVERY_S = 2.0
@@ -96,7 +98,8 @@ class Survey:
         """Return once all nodes say that they hold the same, or after a while: the verdict shows what differs then."""
         loop = asyncio.get_running_loop()
         by_s = loop.time() + SETTLE_S_MAX
-        async with aiohttp.ClientSession() as http:
+        token = await Credentials(from_environment(os.environ)).token()
+        async with aiohttp.ClientSession(headers={} if token is None else {"Authorization": f"Bearer {token}"}) as http:
             while loop.time() < by_s:
                 views = await asyncio.gather(*(look(http, url) for url in self._urls))
                 if len({view and view.digest for view in views}) == 1 and None not in views:

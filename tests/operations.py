@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from shoal.access.needs import action_of, family_of
 from shoal.api.derived import OPERATIONS
 from shoal.api.route import SPACE
 from shoal.protocol import requests
@@ -271,9 +272,13 @@ _HEAD = f"""# Operations
 class of its request, which names its reply ([decision 0047](decisions/0047-declarations.md)); [PROTOCOL.md](PROTOCOL.md)
 has the fields. Paths are below `{SPACE}`. A route that is not derived from the declaration is written by hand, for the
 reason that is given. A command with a \\* is derived, the others are written by hand. *Batch* and *multi-read* say whether the
-operation can be one of several writes, or reads, at once.
+operation can be one of several writes, or reads, at once. *Needs* is the family and the action that a token must grant
+([ACCESS.md](ACCESS.md)); of `watch` and `list-objects` the families are the kinds that they show.
 """
-_COLUMNS = ("| operation | what it does | over HTTP | on the command line | also in |", "|---|---|---|---|---|")
+_COLUMNS = (
+    "| operation | what it does | needs | over HTTP | on the command line | also in |",
+    "|---|---|---|---|---|---|",
+)
 
 
 def page() -> str:
@@ -300,7 +305,16 @@ def _row(kind: type[Request[Any]]) -> str:
     declared = declaration_of(kind)
     faces = ["batch"] * declared.batch + ["multi-read"] * declared.multi_read
     answer = "" if kind in requests.Subscription.__args__ else f" → `{reply_of(kind).__struct_config__.tag}`"
-    return f"| `{tag}`{answer} | {said} | {_over_http(kind)} | {_on_command_line(kind)} | {', '.join(faces)} |"
+    return (
+        f"| `{tag}`{answer} | {said} | {_needed(kind)} | {_over_http(kind)} | {_on_command_line(kind)} | {', '.join(faces)} |"
+    )
+
+
+def _needed(kind: type[Request[Any]]) -> str:
+    if kind is requests.ListSpaces:
+        return "any token"
+    family = family_of(kind)
+    return f"`{family}:{action_of(kind)}`" if family else "of its parts"
 
 
 def _over_http(kind: type[Request[Any]]) -> str:

@@ -6,7 +6,6 @@ Operations that have left the log were held by a majority at least. Nothing is c
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import shoal
-from shoal.cli.target import check_store, encryption_key, tls_ca
+from shoal.cli.target import check_store, tls_ca, token_file
 from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.verification.logged import Held, name_in, naming, operations
-from shoal.storage.opening import open_storage
+from shoal.storage.rocks import RocksStorage
 
 _SPACE = "default"  # Any space has names in every partition.
 
@@ -43,7 +42,7 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
     check_store(directory)
     held = _log(directory)
     lacked: Counter[tuple[str, str, str]] = Counter()
-    async with shoal.connect(url, tls_ca=tls_ca.get()) as store:
+    async with shoal.connect(url, tls_ca=tls_ca.get(), token=token_file.get()) as store:
         for _, group in groupby(held, key=lambda each: each.partition):
             logged = list(group)
             if await _holds(store, logged):
@@ -56,8 +55,7 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
 
 
 def _log(directory: Path) -> list[Held]:
-    config = Config(encryption_key=encryption_key.get())
-    storage = open_storage(directory, config=config, now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)
+    storage = RocksStorage.open(directory, config=Config(), now_ms=time.time_ns() // 1_000_000)
     try:
         return list(operations(storage))
     finally:
@@ -69,7 +67,7 @@ async def _first_lacking(url: str, found: Sequence[Held]) -> int:
     low, high = 0, len(found)
     while low < high:
         middle = (low + high) // 2
-        async with shoal.connect(url, tls_ca=tls_ca.get()) as store:  # A bookmark only grows.
+        async with shoal.connect(url, tls_ca=tls_ca.get(), token=token_file.get()) as store:  # A bookmark only grows.
             is_held = await _holds(store, found[middle : middle + 1])
         low, high = (middle + 1, high) if is_held else (low, middle)
     return low

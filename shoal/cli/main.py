@@ -25,7 +25,7 @@ from shoal.version import __version__
 MODULES = (
     "serve",
     "demo",
-    "directories",
+    "verify",
     "completion",
     "threads",
     "graph",
@@ -88,16 +88,16 @@ def root(
             help="The CA of the nodes' certificates, for https:// URLs. \\[default: those that the system trusts]",
         ),
     ] = None,
-    encryption_key: Annotated[
-        str,
+    token_file: Annotated[
+        Path | None,
         typer.Option(
-            "--encryption-key",
-            envvar="SHOAL_ENCRYPTION_KEY",
-            metavar="SOURCE",
+            "--token-file",
+            envvar="SHOAL_TOKEN_FILE",
+            metavar="FILE",
             show_default=False,
-            help="The master key of an encrypted directory: file:PATH, env:NAME, command:COMMAND or plugin:MODULE:NAME.",
+            help="The token to show to nodes that ask for one. \\[default: SHOAL_TOKEN]",
         ),
-    ] = "",
+    ] = None,
 ) -> None:
     """A durable, replicated state layer for AI agents.
 
@@ -105,7 +105,7 @@ def root(
     """
     target.wait_s.set(wait)
     target.tls_ca.set(tls_ca or None)
-    target.encryption_key.set(encryption_key)
+    target.token_file.set(token_file)
 
 
 def _empty() -> typer.Typer:

@@ -15,6 +15,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 import typer
@@ -35,15 +36,19 @@ from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
 
+if TYPE_CHECKING:
+    from shoal.access.access import Access
+
 
 async def serving(data: Path, config: Config) -> signal.Signals:
     """Serve until a signal comes, and return it.
 
     Raises:
-        InvalidConfig: it cannot listen on the configured address, or its TLS files are wrong.
+        InvalidConfig: it cannot listen on the configured address, or its TLS files or the keys of tokens are wrong.
         ShoalError: the store cannot be opened.
     """
     tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
+    access = access_of(config)
     stopping = _signalled()
     refreshing: asyncio.Task[None] | None = None
     log = structlog.get_logger("shoal")
@@ -56,7 +61,9 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         peers = peers_of(node.replicator, config, environment, tls=tls)
-        listener = await listening(node, config, peers, tls)
+        if access is not None:
+            await access.start(node.session())
+        listener = await listening(node, config, peers, tls, access)
         try:
             if peers is not None:
                 peers.start()
@@ -70,11 +77,27 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         finally:
             await listener.stop()
     finally:
+        if access is not None:
+            await access.stop()
         if refreshing is not None:
             refreshing.cancel()
         await node.stop()
     log.info("stopped")
     return caught
+
+
+def access_of(config: Config) -> Access | None:
+    """The access to a node that asks for tokens, not started yet; None if it asks for none.
+
+    Raises:
+        InvalidConfig: the keys cannot be used.
+    """
+    if not config.token_keys:
+        return None
+    # Imported here, because a node without tokens needs none of the libraries for them.
+    from shoal.access.access import Access
+
+    return Access(config, now_s=time.time)
 
 
 async def _refreshed(tls: CurrentTls, config: Config) -> None:
@@ -126,7 +149,9 @@ def peers_of(
     return peers
 
 
-async def listening(node: Node, config: Config, peers: Peers | None, tls: CurrentTls | None = None) -> Listener:
+async def listening(
+    node: Node, config: Config, peers: Peers | None, tls: CurrentTls | None = None, access: Access | None = None
+) -> Listener:
     """The node's listener, which listens.
 
     Raises:
@@ -143,6 +168,7 @@ async def listening(node: Node, config: Config, peers: Peers | None, tls: Curren
         monotonic=time.monotonic,
         doors={} if peers is None else {PEER_PATH: peers.serve},
         admit=node.service.admit,
+        gate=None if access is None else access.gate,
     )
     if peers is not None:
         # Stop them after the requests are done, because some of those wait for peers.

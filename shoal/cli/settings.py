@@ -23,7 +23,19 @@ from shoal.errors import InvalidConfig
 
 PREFIX = "SHOAL_"
 # Defaults of the commands' options. They may be set in a shell that runs `shoal serve`.
-OPTIONS = frozenset({"SHOAL_DATA", "SHOAL_URL", "SHOAL_SPACE", "SHOAL_AUTHOR", "SHOAL_CONFIG", "SHOAL_WAIT", "SHOAL_INSECURE"})
+OPTIONS = frozenset(
+    {
+        "SHOAL_DATA",
+        "SHOAL_URL",
+        "SHOAL_SPACE",
+        "SHOAL_AUTHOR",
+        "SHOAL_CONFIG",
+        "SHOAL_WAIT",
+        "SHOAL_INSECURE",
+        "SHOAL_TOKEN",
+        "SHOAL_TOKEN_FILE",
+    }
+)
 
 # Kubernetes and container links put these into the environment of every
 # container that runs beside a service named "shoal". They are not settings.

@@ -19,7 +19,6 @@ import msgspec
 
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
-from shoal.encryption import KeyService
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -37,7 +36,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engines import untested
-from shoal.storage.opening import open_storage
+from shoal.storage.rocks import RocksStorage
 from shoal.version import __version__
 
 _log = logging.getLogger("shoal.node")
@@ -195,29 +194,21 @@ class Node:
             self._environment.close()
 
 
-async def open_node(
-    directory: Path,
-    *,
-    config: Config,
-    environment: Environment,
-    is_embedded: bool = False,
-    master: KeyService | None = None,
-) -> Node:
+async def open_node(directory: Path, *, config: Config, environment: Environment, is_embedded: bool = False) -> Node:
     """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
 
-    `is_embedded`: all its clients are in this process, and end with it. `master`: the master key, instead of
-    `config.encryption_key`.
+    `is_embedded`: all its clients are in this process, and end with it.
 
     Raises:
-        MasterKeyWrong, StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `open_storage`.
+        StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `RocksStorage.open`.
         InvalidConfig: `config` is out of range.
     """
     checked(config)
     for warning in untested():
         _log.warning("%s", warning)
-    now_ms, entropy = environment.now_ms, environment.entropy
+    now_ms = environment.now_ms()
     opening = asyncio.ensure_future(
-        environment.run_blocking(lambda: open_storage(directory, config=config, now_ms=now_ms, entropy=entropy, master=master))
+        environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
     )
     try:
         return Node(await asyncio.shield(opening), config=config, environment=environment, is_embedded=is_embedded)

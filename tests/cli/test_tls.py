@@ -60,8 +60,20 @@ def test_a_node_that_other_machines_can_reach_is_not_started_without_tls(tmp_pat
     assert (result.exit_code, result.stdout) == (1, "")
     assert "Nothing was started" in result.stderr
     assert "shoal tls init ./tls --node NAME,ADDRESS" in result.stderr
-    assert f"shoal serve --listen {host}:7400 --tls ./tls/NAME" in result.stderr
+    assert "shoal token init ./tokens" in result.stderr
+    assert f"shoal serve --listen {host}:7400 --tls ./tls/NAME --token-keys ./tokens/keys.json" in result.stderr
     assert not state.exists()
+
+
+def test_with_tls_alone_it_is_told_how_to_make_tokens(tmp_path: Path) -> None:
+    run("init", str(tmp_path / "tls"), "--node", "n1")
+    arguments = ["serve", "--data", str(tmp_path / "state"), "--listen", "0.0.0.0:0", "--tls", str(tmp_path / "tls" / "n1")]
+    result = CliRunner().invoke(app, arguments, env={"SHOAL_CONFIG": None})
+    assert result.exit_code == 1
+    assert "without tokens" in result.stderr
+    assert "shoal token init ./tokens" in result.stderr
+    assert "shoal tls init" not in result.stderr
+    assert not (tmp_path / "state").exists()
 
 
 @pytest.mark.parametrize(("options", "variables"), [(["--insecure"], {}), ([], {"SHOAL_INSECURE": "1"})])
@@ -70,9 +82,11 @@ def test_it_is_started_without_tls_if_that_is_asked_for(tmp_path: Path, options:
         assert url.startswith("http://0.0.0.0:")
 
 
-def test_with_tls_it_is_started(tmp_path: Path) -> None:
+def test_with_tls_and_tokens_it_is_started(tmp_path: Path) -> None:
     run("init", str(tmp_path / "tls"), "--node", "n1")
-    with served(tmp_path / "state", "--listen", "0.0.0.0:0", "--tls", str(tmp_path / "tls" / "n1")) as (_, url):
+    CliRunner().invoke(app, ["token", "init", str(tmp_path / "tokens")])
+    options = ["--tls", str(tmp_path / "tls" / "n1"), "--token-keys", str(tmp_path / "tokens" / "keys.json")]
+    with served(tmp_path / "state", "--listen", "0.0.0.0:0", *options) as (_, url):
         assert url.startswith("https://0.0.0.0:")
 
 

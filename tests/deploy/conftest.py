@@ -134,17 +134,18 @@ _TRUSTING.check_hostname = False
 _TRUSTING.verify_mode = ssl.CERT_NONE
 
 
-def asked(url: str, body: object = None) -> Any:
+def asked(url: str, body: object = None, *, token: str = "") -> Any:
     """What a node answers to a GET, or to a POST of `body`."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, headers={"Content-Type": "application/json"})
+    shown = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, data, headers={"Content-Type": "application/json", **shown})
     with urllib.request.urlopen(request, timeout=2 * PATIENCE_S, context=_TRUSTING) as answer:
         return json.load(answer)
 
 
-def shared_by_all(urls: Sequence[str]) -> list[int]:
+def shared_by_all(urls: Sequence[str], *, token: str = "") -> list[int]:
     """Each node adds to one counter, and is acknowledged once all hold it; what each then reads."""
     counter = "/v1/spaces/crew/counters/n"
     for number, url in enumerate(urls):
-        asked(f"{url}{counter}?durability=all", {"add": 10**number})
-    return [asked(f"{url}{counter}")["value"] for url in urls]
+        asked(f"{url}{counter}?durability=all", {"add": 10**number}, token=token)
+    return [asked(f"{url}{counter}", token=token)["value"] for url in urls]

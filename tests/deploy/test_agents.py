@@ -9,7 +9,7 @@ from pathlib import Path
 from shoal.demo.agent import SPACE, counter_name
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import NODES, ROOT, SERVICES, Image, asked, running
-from tests.deploy.test_compose import started
+from tests.deploy.test_compose import started, token_in
 
 DEMO = SERVICES["demo"]
 
@@ -39,7 +39,11 @@ def test_the_agents_agree_with_the_recount_and_resume_and_a_lie_in_one_counter_i
         first = agents(urls, tmp_path)
         assert (first.returncode, first.stderr) == (0, "")
         assert "18 modules in this run" in first.stdout
-        asked(f"{urls[1]}/v1/spaces/{SPACE}/counters/{counter_name('lines').replace('/', '%2F')}", {"add": 1})
+        asked(
+            f"{urls[1]}/v1/spaces/{SPACE}/counters/{counter_name('lines').replace('/', '%2F')}",
+            {"add": 1},
+            token=token_in(tmp_path),
+        )
         again = agents(urls, tmp_path)
         assert again.returncode == 1
         assert "0 modules in this run" in again.stdout

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -107,6 +108,11 @@ def test_a_fourth_node_differs_from_the_first_in_its_name_and_in_the_members_tha
     assert not any(port in str(SERVICES) for port in n4["ports"])
 
 
+def token_in(directory: Path) -> str:
+    """The token that the service makes."""
+    return (directory / "tls" / "client.token").read_text().strip()
+
+
 def make_certificates(directory: Path) -> None:
     """Run the service that makes them."""
     (script,) = SERVICES["certificates"]["command"]
@@ -115,11 +121,12 @@ def make_certificates(directory: Path) -> None:
     subprocess.run(["sh", "-c", script], env=clean_environment(), check=True, capture_output=True, timeout=PATIENCE_S)
 
 
-def test_certificates_are_made_once(tmp_path: Path) -> None:
+def test_certificates_and_a_token_are_made_once(tmp_path: Path) -> None:
     make_certificates(tmp_path)
-    before = {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*.pem")}
+    before = {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*") if file.is_file()}
     make_certificates(tmp_path)
-    assert {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*.pem")} == before
+    assert {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*") if file.is_file()} == before
+    assert token_in(tmp_path)
     assert {f"n{number}/key.pem" for number in (1, 2, 3)} < {str(file.relative_to(tmp_path / "tls")) for file in before}
 
 
@@ -129,6 +136,7 @@ def test_a_node_waits_for_its_certificate_and_peers_and_clients_trust_its_ca(nam
     config = config_of(NODES[name], image)
     assert (config.tls_cert, config.tls_key) == (f"/tls/{name}/cert.pem", f"/tls/{name}/key.pem")
     assert config.tls_ca == NODES[name]["environment"]["SSL_CERT_FILE"] == "/tls/ca.pem"
+    assert config.token_keys == "/tls/tokens/keys.json"
 
 
 def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:
@@ -151,4 +159,6 @@ def started(image: Image, directory: Path, variables: dict[str, str]) -> list[St
 
 def test_the_three_nodes_share_what_each_of_them_is_told(image: Image, tmp_path: Path) -> None:
     with running(started(image, tmp_path, {"SHOAL_CLUSTER_KEY": "s3cret"}), tmp_path) as urls:
-        assert shared_by_all(urls) == [111, 111, 111]
+        assert shared_by_all(urls, token=token_in(tmp_path)) == [111, 111, 111]
+        with pytest.raises(HTTPError, match="401"):
+            shared_by_all(urls)

@@ -1,4 +1,4 @@
-"""`shoal serve`, and `shoal tls` beside it."""
+"""`shoal serve`, and `shoal tls` and `shoal token` beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import certificates, logs, settings
+from shoal.cli import logs, settings
+from shoal.cli.access import certificates, tokens
 from shoal.cli.execution import execute, failure
 from shoal.config import LOG_LEVELS
 from shoal.errors import InvalidConfig
@@ -18,8 +19,9 @@ PANEL = "Run"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`, and those that make certificates for it."""
+    """Add the command to `app`, and those that make certificates and tokens for it."""
     app.command(rich_help_panel=PANEL)(serve)
+    app.add_typer(tokens.commands(), name="token", rich_help_panel=PANEL)
     app.add_typer(certificates.commands(), name="tls", rich_help_panel=PANEL)
 
 
@@ -62,12 +64,10 @@ def serve(
     tls_ca: Annotated[
         Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA that issued the certificates of the peers.")
     ] = None,
-    encryption_key: Annotated[
-        str | None,
+    token_keys: Annotated[
+        Path | None,
         typer.Option(
-            "--encryption-key",
-            metavar="SOURCE",
-            help="Encrypt the directory. The master key is in file:PATH, env:NAME, command:COMMAND or plugin:MODULE:NAME.",
+            "--token-keys", metavar="FILE", help="Ask for tokens of these public keys, as `shoal token init` makes them."
         ),
     ] = None,
     insecure: Annotated[
@@ -75,7 +75,7 @@ def serve(
         typer.Option(
             "--insecure",
             envvar="SHOAL_INSECURE",
-            help="Let other machines reach the node without TLS: for a private network, in tests.",
+            help="Let other machines reach the node without TLS or tokens: for a private network, in tests.",
         ),
     ] = False,
     log_level: Annotated[
@@ -97,18 +97,16 @@ def serve(
 
     With --join it is one of a cluster: every node holds everything, and continues when others fail. docs/CLUSTER.md.
 
-    A node that other machines can reach needs TLS, unless --insecure is given: docs/TLS.md.
-
-    With --encryption-key everything that is written to the directory is encrypted: docs/ENCRYPTION.md.
+    A node that other machines can reach needs TLS and tokens, unless --insecure is given: docs/TLS.md, docs/ACCESS.md.
 
     Example: shoal serve --data ./state --set memtable_bytes=128MiB
 
-    Example: shoal serve --data ./state --listen 0.0.0.0:7400 --tls ./tls/n1
+    Example: shoal serve --data ./state --listen 0.0.0.0:7400 --tls ./tls/n1 --token-keys ./tokens/keys.json
 
     Example: shoal serve --data ./n1 --listen 127.0.0.1:7401 --join 127.0.0.1:7402 --join 127.0.0.1:7403
     """
     # Imported here, because no other command needs it, and all would start more slowly.
-    from shoal.cli import exposure
+    from shoal.cli.access import exposure
 
     try:
         flags = [settings.given_setting(assignment) for assignment in assignments or []]
@@ -117,7 +115,7 @@ def serve(
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
         flags += [settings.Given("cluster_size", str(cluster_size), "--cluster-size")] if cluster_size is not None else []
         flags += settings.given_tls(tls, cert=tls_cert, key=tls_key, ca=tls_ca)
-        flags += [settings.Given("encryption_key", encryption_key, "--encryption-key")] if encryption_key is not None else []
+        flags += [settings.Given("token_keys", str(token_keys), "--token-keys")] if token_keys is not None else []
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
         exposure.check_closed(chosen, insecure=insecure)

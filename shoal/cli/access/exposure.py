@@ -1,0 +1,55 @@
+"""The rule for a node that other machines can reach: it is closed by default.
+
+This is the one place where the rule stands. `shoal serve` checks it before anything is opened.
+"""
+
+from __future__ import annotations
+
+from shoal.api.http.hosts import is_local
+from shoal.config import Config
+from shoal.errors import InvalidConfig
+
+
+def check_closed(config: Config, *, insecure: bool) -> None:
+    """Check that only this machine can reach the node, or that it uses TLS and asks for tokens, unless that is waived.
+
+    Raises:
+        InvalidConfig: other machines could reach it; the message has the commands that set up what is missing.
+    """
+    _check_peers(config)
+    missing = [what for what, given in (("TLS", config.tls_cert), ("tokens", config.token_keys)) if not given]
+    if insecure or not missing or is_local(config.listen_host):
+        return
+    host = f"[{config.listen_host}]" if ":" in config.listen_host else config.listen_host
+    commands = []
+    if not config.tls_cert:
+        commands.append("shoal tls init ./tls --node NAME,ADDRESS")
+    if not config.token_keys:
+        commands.append("shoal token init ./tokens")
+    tls = "--tls ./tls/NAME" if not config.tls_cert else "--tls …"
+    listed = "\n".join(f"  {command}" for command in commands)
+    count = {1: "This command sets it up", 2: "Two commands set them up"}[len(commands)]
+    named = "NAME and ADDRESS are those by which clients reach the node. " if not config.tls_cert else ""
+    raise InvalidConfig(
+        f"on {host} other machines could reach this node without {' and '.join(missing)}, and read and change everything. "
+        f"Nothing was started. {count}:\n\n"
+        f"{listed}\n\nThen start it with them:\n\n"
+        f"  shoal serve --listen {host}:{config.listen_port} {tls} --token-keys ./tokens/keys.json …\n\n"
+        f"{named}`shoal token create ./tokens NAME --allow '*:write,read'` makes a client's token. On a private network for "
+        "tests, --insecure (SHOAL_INSECURE=1) starts it without.",
+        field="listen_host",
+    )
+
+
+def _check_peers(config: Config) -> None:
+    """Check that a node which asks clients for tokens does not take anybody for a peer.
+
+    Raises:
+        InvalidConfig: it would.
+    """
+    if config.token_keys and config.join and not config.cluster_key and not config.tls_cert:
+        raise InvalidConfig(
+            "with token_keys clients prove who they are, but peers would not: without a cluster_key and without TLS, anybody "
+            "could join as one and read everything. Nothing was started. Set SHOAL_CLUSTER_KEY, or use --tls.",
+            field="cluster_key",
+        )
