@@ -7,9 +7,17 @@ FROM python:3.13-slim AS build
 WORKDIR /source
 # Without pip: the base image's own installs into it, so none is shipped.
 RUN python -m venv --without-pip /opt/shoal
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+# Every file has a hash, which was recorded when its version was chosen (`make lock`).
+COPY deploy/requirements.txt deploy/build-requirements.txt ./deploy/
+RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --requirement deploy/build-requirements.txt \
+    && pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check \
+        --require-hashes --requirement deploy/requirements.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY shoal ./shoal
-RUN pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --constraint constraints.txt .
+RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --no-deps --no-index /wheels/*.whl
+# The bill of materials (CycloneDX): what the image's environment contains, version by version.
+RUN cyclonedx-py environment --output-reproducible --output-file /opt/shoal/bom.json /opt/shoal/bin/python
 
 FROM python:3.13-slim
 # A fixed number, so that volumes and security policies can name it. An empty

@@ -6,6 +6,9 @@ BIN := .venv/bin
 RUN := .venv/.ready
 DEV := .venv/.ready-dev
 BENCH := .venv/.ready-bench
+RELEASE := .venv/.ready-release
+# Without addresses: the file is the same wherever the packages came from.
+LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url
 # Tests start hundreds of processes: without cached bytecode each of them would compile all that it imports.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DATA ?= ./state
@@ -15,7 +18,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check sim upgrade-test mutants bench serve clean
+.PHONY: help demo test chaos check sim upgrade-test mutants bench lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -47,6 +50,17 @@ mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds 
 bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
 	$(BIN)/python -m benchmarks
 
+lock: $(RELEASE)  ## Record the versions and hashes of all that the image contains and is built with.
+	$(LOCK) pyproject.toml --constraint constraints.txt --output-file deploy/requirements.txt
+	$(LOCK) deploy/build-requirements.in --output-file deploy/build-requirements.txt
+
+sbom: $(RELEASE)  ## Write the bill of materials (CycloneDX) of what a user installs: bom.json.
+	rm -rf build/sbom
+	$(PYTHON) -m venv --without-pip build/sbom
+	$(BIN)/pip --python build/sbom/bin/python install -q --disable-pip-version-check --require-hashes -r deploy/requirements.txt
+	$(BIN)/pip --python build/sbom/bin/python install -q --disable-pip-version-check --no-deps .
+	$(BIN)/cyclonedx-py environment --output-reproducible --output-file bom.json build/sbom/bin/python
+
 serve: $(RUN)  ## Serve ./state (or DATA=…) on 127.0.0.1:7400.
 	$(BIN)/shoal serve --data $(DATA)
 
@@ -68,4 +82,8 @@ $(DEV): pyproject.toml constraints.txt | .venv/bin/python
 
 $(BENCH): pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	@touch $@ $(RUN)
+
+$(RELEASE): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	@touch $@ $(RUN)

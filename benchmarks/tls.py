@@ -63,7 +63,8 @@ _METHOD = (
 
 
 def measured(directory: Path, certificates: Path | None, *, options: Sequence[str] = (), token: Path | None = None) -> Cost:
-    with served(directory, certificates, options) as (pid, url):
+    tls = [] if certificates is None else ["--tls", str(certificates / "n1")]
+    with served(directory, *options, *tls) as (pid, url):
         return uvloop.run(_measure(pid, url, None if certificates is None else certificates / "ca.pem", token))
 
 
@@ -77,24 +78,23 @@ async def _measure(pid: int, url: str, ca: Path | None, token: Path | None) -> C
                 await thread.save({**STATE, "step": step})
 
         await asyncio.gather(*(save(number, 3) for number in range(TASKS)))  # Warm.
-        node, client = _used_s(pid), time.process_time()
+        node, client = used_s(pid), time.process_time()
         await asyncio.gather(*(save(TASKS + number, SAVES) for number in range(TASKS)))
         saves = TASKS * SAVES
-        return Cost((_used_s(pid) - node) / saves * 1e6, (time.process_time() - client) / saves * 1e6)
+        return Cost((used_s(pid) - node) / saves * 1e6, (time.process_time() - client) / saves * 1e6)
 
 
-def _used_s(pid: int) -> float:
+def used_s(pid: int) -> float:
     """The processor's time that a process has used (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
 @contextmanager
-def served(directory: Path, certificates: Path | None, options: Sequence[str]) -> Iterator[tuple[int, str]]:
+def served(directory: Path, *options: str) -> Iterator[tuple[int, str]]:
     """`shoal serve` on a port that the system chooses: its process and its URL."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0"]
-    command += [*options, *([] if certificates is None else ["--tls", str(certificates / "n1")])]
+    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

@@ -258,6 +258,11 @@ class Config(Struct, frozen=True, kw_only=True):
     erase_within_s: float = 24 * 3600.0  # From a sweep until no file holds what it removed. A pass may write all data again.
     reclaim_interval_s: float = 5.0  # At least this long between two runs that give back the space of erased data.
 
+    # Encryption at rest.
+    encryption_key: str = ""  # Where the master key is: "file:PATH", "env:NAME", "command:COMMAND", "plugin:MODULE:NAME".
+    encryption_keys_max: int = 16_384  # Data keys of one directory, at least one for each space.
+    encryption_order_rows_max: int = 131_072  # Rows with hidden keys whose order is remembered, or found out by one scan.
+
     # Caches. The oldest entries are dropped first.
     objects_known_max: int = 8192  # Known, without a lookup, to be in the catalog and never deleted.
     checkpoint_cache_bytes: int = 32 * MiB  # Latest serialised states of live threads; lists of a connected LangGraph saver.

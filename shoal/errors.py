@@ -20,7 +20,7 @@ status. docs/ERRORS.md is made from this module.
     │       NoQuorum
     │       └── ReadOnly: ClockWrong
     ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation
-    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull
+    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong
 """
 
 from __future__ import annotations
@@ -537,6 +537,14 @@ class StoreTooNew(StorageError):
     """A newer version has written the directory."""
 
     code = "store-too-new"
+
+
+class MasterKeyWrong(StorageError):
+    """An encrypted directory was opened without its master key or with a wrong one, or a plain one with a key; or the key
+    cannot be fetched. Nothing was changed.
+    """
+
+    code = "master-key-wrong"
 
 
 class StorageFull(StorageError):

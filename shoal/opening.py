@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config, checked
+from shoal.encryption import KeyService
 from shoal.errors import InvalidConfig, InvalidInput
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
@@ -62,26 +63,42 @@ class Opening(AbstractAsyncContextManager[Store]):
 
 
 def open(
-    directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
+    directory: str | os.PathLike[str],
+    *,
+    config: Config | None = None,
+    durability: Durability = "local",
+    encryption: str | KeyService = "",
 ) -> AbstractAsyncContextManager[Store]:
     """Open an embedded store in `directory`: a whole node, without a listener. The directory is created if it is missing.
 
+    With `encryption` everything in it is encrypted: "file:PATH", "env:NAME", "command:COMMAND" or "plugin:MODULE:NAME" says
+    where the master key is, or an object of your own wraps keys (`shoal.KeyService`). A directory is encrypted from the
+    beginning or not at all.
+
     Raises:
+        MasterKeyWrong: the key is wrong, missing or cannot be fetched, or the directory is not encrypted; nothing was changed.
         StoreLocked: another process has it open; the message says how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
         InvalidConfig: a setting is out of range, or `durability` is unknown.
     """
-    return Opening(_open(directory, config, durability), "open")
+    return Opening(_open(directory, config, durability, encryption), "open")
 
 
 @asynccontextmanager
-async def _open(directory: str | os.PathLike[str], config: Config | None, durability: Durability) -> AsyncIterator[Store]:
+async def _open(
+    directory: str | os.PathLike[str], config: Config | None, durability: Durability, encryption: str | KeyService
+) -> AsyncIterator[Store]:
     from shoal.node.environment import system_environment
     from shoal.node.node import open_node
 
     settings = _settings(config, durability)
+    master = None
+    if isinstance(encryption, str):
+        settings = replace(settings, encryption_key=encryption or settings.encryption_key)
+    else:
+        master = encryption
     environment = system_environment()
-    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True)
+    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True, master=master)
     connection = StoreConnection(node.session(), settings, durability, environment.entropy, uptime=environment.uptime)
     store = Store(connection, close=node.stop)
     try:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import shoal.opening as opening  # `from shoal import` would look for a public name first, and load them all.
 from shoal.config import Config
+from shoal.encryption import KeyService
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
@@ -222,10 +223,15 @@ def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[An
 
 
 def open(
-    directory: str | os.PathLike[str], *, config: Config | None = None, durability: Durability = "local"
+    directory: str | os.PathLike[str],
+    *,
+    config: Config | None = None,
+    durability: Durability = "local",
+    encryption: str | KeyService = "",
 ) -> AbstractContextManager[Store]:
     """As `shoal.open`, but blocking: `with shoal.sync.open("./state") as store:`. Raises the same errors."""
-    return _Opening(_opened(lambda: opening.open(directory, config=config, durability=durability)), "open")
+    asynchronous = partial(opening.open, config=config, durability=durability, encryption=encryption)
+    return _Opening(_opened(lambda: asynchronous(directory)), "open")
 
 
 def connect(

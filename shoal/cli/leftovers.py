@@ -6,6 +6,7 @@ Operations that have left the log were held by a majority at least. Nothing is c
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import shoal
-from shoal.cli.target import check_store, tls_ca, token_file
+from shoal.cli.target import check_store, encryption_key, tls_ca, token_file
 from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.verification.logged import Held, name_in, naming, operations
-from shoal.storage.rocks import RocksStorage
+from shoal.storage.opening import open_storage
 
 _SPACE = "default"  # Any space has names in every partition.
 
@@ -55,7 +56,8 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
 
 
 def _log(directory: Path) -> list[Held]:
-    storage = RocksStorage.open(directory, config=Config(), now_ms=time.time_ns() // 1_000_000)
+    config = Config(encryption_key=encryption_key.get())
+    storage = open_storage(directory, config=config, now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)
     try:
         return list(operations(storage))
     finally:

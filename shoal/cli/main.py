@@ -25,7 +25,7 @@ from shoal.version import __version__
 MODULES = (
     "serve",
     "demo",
-    "verify",
+    "directories",
     "completion",
     "threads",
     "graph",
@@ -88,6 +88,16 @@ def root(
             help="The CA of the nodes' certificates, for https:// URLs. \\[default: those that the system trusts]",
         ),
     ] = None,
+    encryption_key: Annotated[
+        str,
+        typer.Option(
+            "--encryption-key",
+            envvar="SHOAL_ENCRYPTION_KEY",
+            metavar="SOURCE",
+            show_default=False,
+            help="The master key of an encrypted directory: file:PATH, env:NAME, command:COMMAND or plugin:MODULE:NAME.",
+        ),
+    ] = "",
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -105,6 +115,7 @@ def root(
     """
     target.wait_s.set(wait)
     target.tls_ca.set(tls_ca or None)
+    target.encryption_key.set(encryption_key)
     target.token_file.set(token_file)
 
 

@@ -33,6 +33,9 @@ wait_s: ContextVar[float] = ContextVar("wait_s", default=0.0)
 tls_ca: ContextVar[str | None] = ContextVar("tls_ca", default=None)
 """The CA of the nodes' certificates; None: those that the system trusts. See `shoal --tls-ca`."""
 
+encryption_key: ContextVar[str] = ContextVar("encryption_key", default="")
+"""Where the master key of an encrypted directory is; empty: it is not encrypted. See `shoal --encryption-key`."""
+
 token_file: ContextVar[Path | None] = ContextVar("token_file", default=None)
 """The file with the token for nodes; None: what the environment names. See `shoal --token-file`."""
 
@@ -96,7 +99,7 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
         return shoal.connect(target.url, wait=wait_s.get(), tls_ca=tls_ca.get(), token=token_file.get())
     assert target.data is not None
     check_store(target.data)
-    return shoal.open(target.data)
+    return shoal.open(target.data, encryption=encryption_key.get())
 
 
 def check_store(directory: Path) -> None:

@@ -22,7 +22,7 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.leases import check_times
 from shoal.client.retrying import delays, paused
-from shoal.client.tenure import Tenure, keeper_of
+from shoal.client.tenure import Held, Tenure, keeper_of
 from shoal.client.thread.queues import Queue
 from shoal.errors import InvalidInput, LeaseLost, ShoalError, Taken
 from shoal.protocol.requests import (
@@ -43,26 +43,21 @@ _REASON_CHARS_MAX = 500
 
 
 @named
-class Job:
+class Job(Held):
     """An item that this worker has claimed: `async with job` renews the claim, until `complete` or `fail`."""
 
     def __init__(self, queue: Queue, claimed: ItemClaimed, holder: str, *, ttl_s: float, sent_s: float) -> None:
+        term = Term(queue.space, queue.thread, False, claimed.fence, claimed.token, queue.name, claimed.id)
+        super().__init__(Tenure(queue.connection, term, ttl_s=ttl_s, sent_s=sent_s), holder)
         self.id: str = claimed.id
         self.item: str = claimed.key or claimed.id
         """The item's key, or the message's id if it has none."""
         self.attempt: int = claimed.attempt
         """How often the item was claimed, this time included."""
-        self.fence: int = claimed.fence
-        """The claim's fencing number: greater than that of each earlier claim of the item."""
         self.by: str = claimed.by
         self._queue = queue
         self._value = claimed.value
-        self._holder = holder
         self._settled = False
-        term = Term(queue.space, queue.thread, False, claimed.fence, claimed.token, queue.name, claimed.id)
-        self._tenure = Tenure(queue.connection, term, ttl_s=ttl_s, sent_s=sent_s)
-        self.ended: asyncio.Event = self._tenure.ended
-        """Set when the claim is lost, or the item is completed or given back."""
 
     def __repr__(self) -> str:
         return f"Job({self.item!r}, attempt={self.attempt}, fence={self.fence})"
@@ -76,19 +71,6 @@ class Job:
     def ticket(self) -> str:
         """The fencing number and the secret, for the command line and HTTP: whoever has it may complete the item."""
         return f"{self.fence}.{self._tenure.term.token}"
-
-    @property
-    def remaining_s(self) -> float:
-        """How many seconds this worker counts on its claim from now, if it is not renewed; 0 once it has ended."""
-        return self._tenure.remaining_s
-
-    def check(self) -> None:
-        """Return if the claim was not lost: call it before an effect outside the store.
-
-        Raises:
-            LeaseLost: it was.
-        """
-        self._tenure.check()
 
     async def complete(self, result: Any = None, *, durability: Durability | None = None) -> None:
         """Complete the item, with its result. To complete it together with a checkpoint: `batch.thread(…).complete(job, …)`.
@@ -169,10 +151,7 @@ class Job:
                     await self.fail(reason)
         finally:
             tenure.forget()
-        if tenure.interrupted and task is not None:
-            task.uncancel()
-        if tenure.interrupted and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise tenure.interruption()
+        tenure.leave(task, kind)
         if kind is None and not self._settled:
             tenure.check()
 
@@ -186,7 +165,7 @@ def complete_request(space: str, thread: str, job: Job, result: Any = None) -> C
     """
     term = _term_of(space, thread, job)
     packed = values.encode(result, where="result")
-    return CompleteItem(space, thread, term.worklist, job.id, term.fence, term.token, packed, job._holder)
+    return CompleteItem(space, thread, term.worklist, job.id, term.fence, term.token, packed, job.holder)
 
 
 async def completed(queue: Queue, id: str, result: Any, *, by: str, durability: Durability | None) -> bool:
@@ -213,7 +192,7 @@ def fail_request(space: str, thread: str, job: Job, reason: str, *, retry_in: fl
     """The request that gives a claimed item back."""
     term = _term_of(space, thread, job)
     check_times(retry_in)
-    return FailItem(space, thread, term.worklist, job.id, term.fence, term.token, reason, round(retry_in * 1000), job._holder)
+    return FailItem(space, thread, term.worklist, job.id, term.fence, term.token, reason, round(retry_in * 1000), job.holder)
 
 
 def revive_request(queue: Queue, id: str, *, by: str) -> ReviveItem:

@@ -17,7 +17,7 @@ from types import TracebackType
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
-from shoal.client.tenure import Tenure, keeper_of
+from shoal.client.tenure import Held, Tenure, keeper_of
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import AcquireLease, LeaseGranted, LeaseState, ReadLease, ReleaseLease, Term
@@ -26,34 +26,16 @@ _TOKEN_BYTES = 16
 
 
 @named
-class Lease:
+class Lease(Held):
     """A lease that this client holds, or held."""
 
     def __init__(self, tenure: Tenure, holder: str) -> None:
+        super().__init__(tenure, holder)
         self.space: str = tenure.term.space
         self.name: str = tenure.term.lease
-        self.holder: str = holder
-        self.fence: int = tenure.term.fence
-        """The fencing number: greater than that of each earlier lease of this name."""
-        self.ended: asyncio.Event = tenure.ended
-        """Set when the lease is lost or released."""
-        self._tenure = tenure
 
     def __repr__(self) -> str:
         return f"Lease({self.space!r}, {self.name!r}, fence={self.fence})"
-
-    @property
-    def remaining_s(self) -> float:
-        """How many seconds this client counts on the lease from now, if it is not renewed; 0 once it has ended."""
-        return self._tenure.remaining_s
-
-    def check(self) -> None:
-        """Return if the lease was not lost: call it before an effect outside the store.
-
-        Raises:
-            LeaseLost: it was.
-        """
-        self._tenure.check()
 
     async def renew(self) -> None:
         """Renew it now. It is renewed by itself, so this is rarely needed.
@@ -133,10 +115,7 @@ class Leasing:
                 await tenure.give_up()
         finally:
             tenure.forget()
-        if tenure.interrupted and task is not None:
-            task.uncancel()
-        if tenure.interrupted and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise tenure.interruption()
+        tenure.leave(task, kind)
         if kind is None:
             tenure.check()
 

@@ -23,6 +23,31 @@ _PAUSE_S_MIN = 0.01  # Between two rounds of renewals.
 _PAUSE_PARTS = 20  # A renewal that failed is tried again after this part of the ttl.
 
 
+class Held:
+    """What a client holds for a time: a lease, or a claim."""
+
+    def __init__(self, tenure: Tenure, holder: str) -> None:
+        self.holder: str = holder
+        self.fence: int = tenure.term.fence
+        """The fencing number: greater than each that was given before for the same thing."""
+        self.ended: asyncio.Event = tenure.ended
+        """Set once it is lost, released or settled."""
+        self._tenure = tenure
+
+    @property
+    def remaining_s(self) -> float:
+        """How many seconds this client counts on it from now, if it is not renewed; 0 once it has ended."""
+        return self._tenure.remaining_s
+
+    def check(self) -> None:
+        """Return if it was not lost: call it before an effect outside the store.
+
+        Raises:
+            LeaseLost: it was.
+        """
+        self._tenure.check()
+
+
 class Tenure:
     """One term. Its task, if it has one, is cancelled when it is lost."""
 
@@ -96,8 +121,20 @@ class Tenure:
             self.interrupted = True
             task.cancel()
 
-    def interruption(self) -> LeaseLost:
-        """The error of a block that was cancelled because its lease was lost."""
+    def leave(self, task: asyncio.Task[Any] | None, error: type[BaseException] | None) -> None:
+        """Its block has ended, in this task, with this error.
+
+        Raises:
+            LeaseLost: the block was cancelled because this was lost.
+        """
+        if not self.interrupted:
+            return
+        if task is not None:
+            task.uncancel()
+        if error is not None and issubclass(error, asyncio.CancelledError):
+            raise self._interruption()
+
+    def _interruption(self) -> LeaseLost:
         error = LeaseLost(
             f"{self._described()}, so its block was cancelled. A write that was on its way may be recorded. Stop, or acquire "
             "it again and load the current state.",

@@ -62,8 +62,8 @@ from shoal.node.items.ranking import Rankings
 from shoal.node.items.searches import Searches
 from shoal.node.leases.tries import Tries
 from shoal.node.partitions import Partitions
-from shoal.node.peers.incoming import Incoming
-from shoal.node.peers.outgoing import Outgoing
+from shoal.node.peers.operations.incoming import Incoming
+from shoal.node.peers.operations.outgoing import Outgoing
 from shoal.node.rules import Rules
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Target, target_of

@@ -7,19 +7,28 @@ from shoal.crdt.thread import dag
 from shoal.errors import InvalidInput
 
 
+def of_hex(text: str, size: int, what: str) -> bytes:
+    """Bytes of this size, from their hex digits. `what` they are is a clause such as "an event's id is".
+
+    Raises:
+        InvalidInput: `text` is something else.
+    """
+    try:
+        found = bytes.fromhex(text)
+    except (ValueError, TypeError):  # An embedded store is called from Python, where `text` may have any type.
+        found = b""
+    if len(found) != size:
+        raise InvalidInput(f"{what} {2 * size} hex digits; got {repr(text)[:80]}. Nothing was written.")
+    return found
+
+
 def unhex(text: str) -> bytes:
     """The 32 bytes of a checkpoint's id.
 
     Raises:
         InvalidInput: `text` is not 64 hex digits.
     """
-    try:
-        id = bytes.fromhex(text)
-    except (ValueError, TypeError):  # An embedded store is called from Python, where `text` may have any type.
-        id = b""
-    if len(id) != dag.ID_BYTES:
-        raise InvalidInput(f"a checkpoint id is 64 hex digits; got {repr(text)[:80]}. Nothing was written.")
-    return id
+    return of_hex(text, dag.ID_BYTES, "a checkpoint id is")
 
 
 def hexed(heads: list[dag.Head]) -> list[str]:
@@ -33,10 +42,4 @@ def position_of(id: str) -> bytes:
     Raises:
         InvalidInput: `id` is not an event's id.
     """
-    try:
-        position = bytes.fromhex(id)
-    except ValueError:
-        position = b""
-    if len(position) != POSITION_BYTES:
-        raise InvalidInput(f"an event's id is {2 * POSITION_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
-    return position
+    return of_hex(id, POSITION_BYTES, "an event's id is")

@@ -19,6 +19,7 @@ import msgspec
 
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
+from shoal.encryption import KeyService
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -36,7 +37,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engines import untested
-from shoal.storage.rocks import RocksStorage
+from shoal.storage.opening import open_storage
 from shoal.version import __version__
 
 _log = logging.getLogger("shoal.node")
@@ -194,21 +195,29 @@ class Node:
             self._environment.close()
 
 
-async def open_node(directory: Path, *, config: Config, environment: Environment, is_embedded: bool = False) -> Node:
+async def open_node(
+    directory: Path,
+    *,
+    config: Config,
+    environment: Environment,
+    is_embedded: bool = False,
+    master: KeyService | None = None,
+) -> Node:
     """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
 
-    `is_embedded`: all its clients are in this process, and end with it.
+    `is_embedded`: all its clients are in this process, and end with it. `master`: the master key, instead of
+    `config.encryption_key`.
 
     Raises:
-        StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `RocksStorage.open`.
+        MasterKeyWrong, StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `open_storage`.
         InvalidConfig: `config` is out of range.
     """
     checked(config)
     for warning in untested():
         _log.warning("%s", warning)
-    now_ms = environment.now_ms()
+    now_ms, entropy = environment.now_ms, environment.entropy
     opening = asyncio.ensure_future(
-        environment.run_blocking(lambda: RocksStorage.open(directory, config=config, now_ms=now_ms))
+        environment.run_blocking(lambda: open_storage(directory, config=config, now_ms=now_ms, entropy=entropy, master=master))
     )
     try:
         return Node(await asyncio.shield(opening), config=config, environment=environment, is_embedded=is_embedded)

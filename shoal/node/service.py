@@ -16,9 +16,8 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -56,6 +55,7 @@ from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
+from shoal.node.turns import Background
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.acknowledging import Acknowledging
@@ -166,7 +166,7 @@ class Service:
         self._pause = environment.pause
         self._started_ms = environment.now_ms()
         self._stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()  # Of writes that are about to be answered; bounded as these are.
+        self._telling = Background()  # Answers to writes: in `quorum_timeout_s`, also while it closes.
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
@@ -312,7 +312,7 @@ class Service:
             if error is not None:
                 told(error)
             elif is_copied and self._database.partitions.load(partition).endings is not issued.endings:
-                self._keep(self._tell(located, issued, bookmark, durability, told))
+                self._telling.start(self._tell(located, issued, bookmark, durability, told))
             else:
                 bookmark.note(partition, issued.vector)
                 told(issued.reply)
@@ -339,11 +339,6 @@ class Service:
             told(OutcomeUnknown(text + _AGAIN))
         else:
             told(issued.reply)
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _located(self, request: AnyWrite, key: str | None) -> Located:
         if key is not None:

@@ -1,17 +1,21 @@
-"""Work in steps: a generator that yields between them, so that one large object does not delay requests for others.
+"""Work that shares the loop: in steps, so that one large object does not delay requests for others, and beside its caller.
 
-Law: a step looks at a bounded number of rows and bytes, never at a clock, so that a simulated run
-can be repeated. Between two steps anything may change: a step reads what it needs anew.
+Laws:
+- Long work is a generator that yields between its steps. A step looks at a bounded number of rows and bytes, never at a
+  clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
+- A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import closing
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import closing, suppress
+from typing import Any, TypeVar
 
 from shoal.config import Config
 from shoal.crdt.document.document import Pace
+from shoal.errors import ShoalError
 from shoal.node.environment import turn
 
 T = TypeVar("T")
@@ -44,3 +48,32 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             outcome: T = done.value
             return outcome
+
+
+class Background:
+    """The tasks of one part of the node, as many as this part has requests under way: it bounds them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()  # The loop itself holds tasks only weakly.
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this in a task of its own. It must not raise."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def attempt(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Try this, which may fail with a `ShoalError`. It is never called if the part is closed before its turn."""
+        self.start(_tried(work))
+
+    async def close(self) -> None:
+        """Cancel all that is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tried(work: Callable[[], Awaitable[None]]) -> None:
+    with suppress(ShoalError):
+        await work()

@@ -3,6 +3,7 @@
     LOCK        names the process that has it open (`shoal.storage.lock`)
     FORMAT      the number of the layout, as text; written last when a store is made
     WITNESS     records what is durable (`shoal.storage.witness`)
+    KEYS        the keys of an encrypted directory, themselves sealed (`shoal.storage.encrypted.keyring`)
     db/         RocksDB
 
 Law: the check changes nothing. A directory that has a newer format, holds
@@ -19,9 +20,11 @@ from shoal.errors import StorageError, StoreCorrupt, StoreTooNew
 from shoal.storage import witness
 
 FORMAT_NUMBER = 5
+ENCRYPTED_NUMBER = 6  # Format 5 with sealed rows.
 LOCK = "LOCK"
 FORMAT = "FORMAT"
 WITNESS = "WITNESS"
+KEYS = "KEYS"
 DATABASE = "db"
 
 _TEMPORARY = ".new"
@@ -58,14 +61,19 @@ def holds_store(directory: Path) -> bool:
     return text is not None
 
 
-def make(directory: Path) -> None:
+def is_encrypted(directory: Path) -> bool:
+    """Whether the store in `directory`, which `holds_store`, has sealed rows."""
+    return (directory / FORMAT).read_text() == _format_text(ENCRYPTED_NUMBER)
+
+
+def make(directory: Path, *, encrypted: bool = False) -> None:
     """Make an empty store in `directory`, which is locked. FORMAT comes last: before it there is no store.
 
     Raises:
         OSError: the disk failed or is full; the next attempt starts over.
     """
     replace_file(directory / WITNESS, witness.blank())
-    replace_file(directory / FORMAT, f"shoal store, format {FORMAT_NUMBER}\n".encode())
+    replace_file(directory / FORMAT, _format_text(ENCRYPTED_NUMBER if encrypted else FORMAT_NUMBER).encode())
     sync_directory(directory.parent)
 
 
@@ -111,6 +119,10 @@ def newest_wal(database: Path) -> int:
     return max((wal_number(name) or 0 for name in os.listdir(database)), default=0)
 
 
+def _format_text(number: int) -> str:
+    return f"shoal store, format {number}\n"
+
+
 def _check_format(directory: Path, text: str) -> None:
     match = _FORMAT_TEXT.fullmatch(text)
     if match is None:
@@ -118,9 +130,9 @@ def _check_format(directory: Path, text: str) -> None:
             f"{directory / FORMAT} cannot be parsed: it says {text[:40]!r}. Nothing was written. "
             "Move the directory aside, then restore a backup or rebuild it from the other nodes."
         )
-    if int(match[1]) > FORMAT_NUMBER:
+    if int(match[1]) > ENCRYPTED_NUMBER:
         raise StoreTooNew(
-            f"{directory} has format {match[1]}; this version reads up to {FORMAT_NUMBER}. Nothing was written. "
+            f"{directory} has format {match[1]}; this version reads up to {ENCRYPTED_NUMBER}. Nothing was written. "
             "Open it with the newer version of Shoal that wrote it."
         )
     if int(match[1]) < FORMAT_NUMBER:

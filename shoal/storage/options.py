@@ -26,8 +26,8 @@ _ZSTD_LEVEL = 1
 _ZSTD_WINDOW_BITS = -14  # RocksDB's default.
 
 
-def options_for(config: Config, *, create: bool) -> Options:
-    """The options for an opening; with `create`, a missing database is made."""
+def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Options:
+    """The options for an opening; with `create`, a missing database is made. Encrypted rows do not compress."""
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_paranoid_checks(True)
@@ -46,8 +46,11 @@ def options_for(config: Config, *, create: bool) -> Options:
     options.set_max_open_files(config.tables_open_max)
     # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
     options.set_max_file_opening_threads(1)
-    options.set_compression_type(DBCompressionType.zstd())
-    options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
+    if encrypted:
+        options.set_compression_type(DBCompressionType.none())
+    else:
+        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
     options.set_block_based_table_factory(_tables(config))
     # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
     options.set_max_manifest_file_size(1)

@@ -119,8 +119,10 @@ class RocksStorage:
         self._erasing: ErasingPass | None = None
 
     @classmethod
-    def open(cls, directory: Path, *, config: Config, now_ms: int) -> RocksStorage:
+    def open(cls, directory: Path, *, config: Config, now_ms: int, encrypted: bool = False) -> RocksStorage:
         """Open the store in `directory`, or make one if it is empty or missing. `now_ms` is for the lock's text.
+
+        `encrypted`: all its rows are sealed above. `shoal.storage.encrypted.opening` opens such a store.
 
         Raises:
             StoreLocked: another opening holds it.
@@ -140,13 +142,13 @@ class RocksStorage:
                 lock = StoreLock.acquire(directory / layout.LOCK, holder=Holder.this_process(now_ms))
                 undo.callback(lock.release)
                 if not layout.holds_store(directory):
-                    layout.make(directory)
+                    layout.make(directory, encrypted=encrypted)
                 witness = Witness.open(directory / layout.WITNESS)
                 undo.callback(witness.close)
                 identity = identity_of(directory / layout.WITNESS)
             except OSError as error:
                 raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
-            database = _open_database(directory, witness=witness.latest, config=config)
+            database = _open_database(directory, witness=witness.latest, config=config, encrypted=encrypted)
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
             # Recovered writes must outlive the next crash before anyone sees them.
@@ -380,7 +382,7 @@ class RocksStorage:
         )
 
 
-def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rdict:
+def _open_database(directory: Path, *, witness: Witnessed, config: Config, encrypted: bool) -> Rdict:
     """Open RocksDB, unless it holds less than `witness` says it must."""
     files = directory / layout.DATABASE
     fresh = witness == Witnessed()
@@ -392,7 +394,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config) -> Rd
     try:
         if not fresh:
             _check_sequence(files, witness=witness, config=config)
-        return _rdict(files, options_for(config, create=fresh))
+        return _rdict(files, options_for(config, create=fresh, encrypted=encrypted))
     except StoreCorrupt:
         raise
     except Exception as error:

@@ -118,6 +118,15 @@ async def founded(url: str) -> None:
                 await asyncio.sleep(0.1)
 
 
+async def three(fleet: Nodes) -> str:
+    """Found a cluster of the first three nodes. Returns the URL of one."""
+    for number in range(3):
+        fleet.start(number, [0, 1, 2])
+    [url] = fleet.urls([0])
+    await founded(url)
+    return url
+
+
 async def noticed(url: str, dead: str) -> None:
     """The node at this URL knows that the link to a dead one has ended."""
     async with asyncio.timeout(PATIENCE_S), shoal.connect(url) as store:
@@ -127,10 +136,7 @@ async def noticed(url: str, dead: str) -> None:
 
 async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tmp_path: Path) -> None:
     with nodes(tmp_path) as fleet:
-        for number in range(3):
-            fleet.start(number, [0, 1, 2])
-        url = fleet.urls([0])[0]
-        await founded(url)
+        url = await three(fleet)
         async with writing(fleet.urls([0, 1])) as acknowledged:
             await more(acknowledged)
             fleet.start(3, [0])
@@ -157,10 +163,7 @@ async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tm
 
 async def test_a_node_is_drained_and_killed_ones_are_replaced_and_forgotten_while_clients_write(tmp_path: Path) -> None:
     with nodes(tmp_path) as fleet:
-        for number in range(3):
-            fleet.start(number, [0, 1, 2])
-        url = fleet.urls([0])[0]
-        await founded(url)
+        url = await three(fleet)
         async with writing(fleet.urls([0, 1])) as acknowledged:
             await more(acknowledged)
             fleet.start(3, [2])

@@ -18,8 +18,8 @@ from shoal.crdt.values import counter, register
 from shoal.crdt.values.register import Assign
 from shoal.node.database import Database
 from shoal.node.handler import View
-from shoal.node.peers import incoming
-from shoal.node.peers.incoming import Incoming
+from shoal.node.peers.operations import incoming
+from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Target
 from shoal.node.values.scalars import Counters

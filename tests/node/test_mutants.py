@@ -17,9 +17,9 @@ from shoal.crdt.dot import Dot, Origin
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.peers import incoming
-from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.members import Members
+from shoal.node.peers.operations import incoming
+from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from os import urandom
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -16,6 +17,9 @@ from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
 from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
+from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
+from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.interface import Snapshot
 from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
@@ -71,9 +75,27 @@ class RocksHarness:
         self.storage = self.rocks
 
 
-@pytest.fixture(params=["memory", "rocks"])
+class EncryptedHarness:
+    """Another harness, with encryption on top. Its keys outlive every crash, as a file that is synced."""
+
+    def __init__(self, below: MemoryHarness | RocksHarness) -> None:
+        self.below = below
+        self.keys = KeysInMemory()
+        self.storage: LoggedStorage = self._open()
+
+    def _open(self) -> EncryptedStorage:
+        keyring = Keyring(self.keys, LocalKeys([b"k" * 32], urandom), entropy=urandom, now_ms=lambda: 0, keys_max=1 << 20)
+        return EncryptedStorage(self.below.storage, keyring, entropy=urandom, order_rows_max=4)
+
+    def crash(self, cut: Callable[[int, int], int]) -> None:
+        self.below.crash(cut)
+        self.storage = self._open()
+
+
+@pytest.fixture(params=["memory", "rocks", "encrypted memory", "encrypted rocks"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    made: Harness = MemoryHarness() if request.param == "memory" else RocksHarness(tmp_path)
+    below: MemoryHarness | RocksHarness = MemoryHarness() if "memory" in request.param else RocksHarness(tmp_path)
+    made: Harness = EncryptedHarness(below) if "encrypted" in request.param else below
     yield made
     made.storage.close()
 

@@ -15,8 +15,8 @@ from shoal.storage.options import options_for
 def uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have stores that are opened from now on keep their rows as they are, so that a search of the files finds them."""
 
-    def options(config: Config, *, create: bool) -> Options:
-        found = options_for(config, create=create)
+    def options(config: Config, *, create: bool, encrypted: bool = False) -> Options:
+        found = options_for(config, create=create, encrypted=encrypted)
         found.set_compression_type(DBCompressionType.none())
         return found
 

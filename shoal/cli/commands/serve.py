@@ -64,6 +64,14 @@ def serve(
     tls_ca: Annotated[
         Path | None, typer.Option("--tls-ca", metavar="FILE", help="The CA that issued the certificates of the peers.")
     ] = None,
+    encryption_key: Annotated[
+        str | None,
+        typer.Option(
+            "--encryption-key",
+            metavar="SOURCE",
+            help="Encrypt the directory. The master key is in file:PATH, env:NAME, command:COMMAND or plugin:MODULE:NAME.",
+        ),
+    ] = None,
     token_keys: Annotated[
         Path | None,
         typer.Option(
@@ -99,6 +107,8 @@ def serve(
 
     A node that other machines can reach needs TLS and tokens, unless --insecure is given: docs/TLS.md, docs/ACCESS.md.
 
+    With --encryption-key everything that is written to the directory is encrypted: docs/ENCRYPTION.md.
+
     Example: shoal serve --data ./state --set memtable_bytes=128MiB
 
     Example: shoal serve --data ./state --listen 0.0.0.0:7400 --tls ./tls/n1 --token-keys ./tokens/keys.json
@@ -115,6 +125,7 @@ def serve(
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
         flags += [settings.Given("cluster_size", str(cluster_size), "--cluster-size")] if cluster_size is not None else []
         flags += settings.given_tls(tls, cert=tls_cert, key=tls_key, ca=tls_ca)
+        flags += [settings.Given("encryption_key", encryption_key, "--encryption-key")] if encryption_key is not None else []
         flags += [settings.Given("token_keys", str(token_keys), "--token-keys")] if token_keys is not None else []
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)

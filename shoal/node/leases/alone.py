@@ -23,13 +23,14 @@ import msgspec
 from shoal import values
 from shoal.cluster.leases.table import Claim, Group, LeaseName, worklist_mark
 from shoal.config import Config
-from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, ShoalError, Unavailable
+from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, Unavailable
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest
 from shoal.node.leases.handouts import Handouts, Worklist
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.terms import TOKEN_BYTES, item_of, register_term, tied_term
 from shoal.node.replicas import Replicas
+from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
@@ -82,7 +83,7 @@ class Alone:
         self._environment = environment
         self._config = config
         self._locks: WeakValueDictionary[LeaseName, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()  # Of leases that end; bounded as the requests are.
+        self._ending = Background()  # If the end of a lease fails, it ends by itself.
         self.answers: Mapping[type, Answer] = {CompareAndSet: self._compare_and_set}
 
     async def _compare_and_set(
@@ -233,7 +234,7 @@ class Alone:
                 if free_s:
                     await self._handouts.stirred(worklist, min(left_s, free_s, _LOOK_S))
         except BaseException:
-            self._later(partial(self._leases.withdraw, wanted.space, mark, token))
+            self._ending.attempt(partial(self._leases.withdraw, wanted.space, mark, token))
             raise
 
     def _busy(self, what: str) -> Unavailable:
@@ -244,20 +245,7 @@ class Alone:
 
     async def close(self) -> None:
         """End the work that is under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """If it fails, the lease ends by itself."""
-
-        async def tried() -> None:
-            with suppress(ShoalError):
-                await work()
-
-        task = asyncio.get_running_loop().create_task(tried())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._ending.close()
 
 
 class _Renewals:

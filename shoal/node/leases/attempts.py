@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from shoal.cluster.partition import partition_of
 from shoal.errors import ShoalError
+from shoal.node.turns import Background
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AttemptBegun, Batch, BatchReply, BeginAttempt
 
@@ -31,7 +32,7 @@ class Attempts:
     def __init__(self, write: Write) -> None:
         self._write = write
         self._open: dict[tuple[str, str], _Gathered] = {}  # By space and thread: those that another attempt can join.
-        self._tasks: set[asyncio.Task[None]] = set()  # Bounded as the requests are.
+        self._beginning = Background()
 
     async def begin(self, request: BeginAttempt, bookmark: Bookmark) -> AttemptBegun:
         """Note an attempt.
@@ -44,9 +45,7 @@ class Attempts:
         gathered = self._open.get(place)
         if gathered is None or len(gathered.requests) >= _TOGETHER_MAX:
             gathered = self._open[place] = _Gathered()
-            task = asyncio.get_running_loop().create_task(self._begun(place, gathered))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._beginning.start(self._begun(place, gathered))
         nth = len(gathered.requests)
         gathered.requests.append(request)
         replies = await asyncio.shield(gathered.told)
@@ -60,9 +59,7 @@ class Attempts:
 
     async def close(self) -> None:
         """End the work that is under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._beginning.close()
 
     async def _begun(self, place: tuple[str, str], gathered: _Gathered) -> None:
         replies: list[AnyReply] = []  # None: each begins alone.

@@ -13,8 +13,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from shoal.node.leases.tries import finished
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.thread.queues import check_names
+from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -82,7 +83,7 @@ class Claims:
         self._attempts = Attempts(begin)
         self._environment = environment
         self._config = config
-        self._tasks: set[asyncio.Task[None]] = set()  # Of claims that end; bounded as the writes are.
+        self._ending = Background()  # If the end of a claim fails, it ends by itself.
         self.answers: Answers = {ClaimItem: self._claim, ExtendClaim: self._extend}
 
     async def _claim(self, request: ClaimItem, bookmark: Bookmark) -> ItemClaimed:
@@ -125,7 +126,7 @@ class Claims:
         except LeaseLost:
             return None  # It took too long.
         except (ShoalError, asyncio.CancelledError):
-            self._later(partial(self._leases.give_back, term))
+            self._ending.attempt(partial(self._leases.give_back, term))
             raise
         if not begun.attempt:
             await self._leases.give_back(term)
@@ -203,25 +204,12 @@ class Claims:
             if isinstance(write, CompleteItem):
                 self._handouts.end(term_of(write))
             elif isinstance(write, FailItem):
-                self._later(partial(self._leases.give_back, term_of(write)))
+                self._ending.attempt(partial(self._leases.give_back, term_of(write)))
 
     async def close(self) -> None:
         """End the work that is under way."""
         await self._attempts.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Called at once, or never where this closes before. If it fails, the claim ends by itself."""
-
-        async def tried() -> None:
-            with suppress(ShoalError):
-                await work()
-
-        task = asyncio.get_running_loop().create_task(tried())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._ending.close()
 
 
 def is_under_claim(writes: Sequence[ObjectWrite[Any]]) -> bool:

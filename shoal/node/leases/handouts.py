@@ -12,10 +12,10 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from shoal.cluster.leases import table
 from shoal.cluster.leases.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
@@ -27,6 +27,7 @@ from shoal.node.environment import Environment
 from shoal.node.leases.leases import Leases
 from shoal.node.leases.shards import Shard
 from shoal.node.leases.terms import check_token, item_of
+from shoal.node.turns import Background
 from shoal.protocol.requests import Term
 
 _SPARE = 64  # Free items that are sent beyond one for each claim: others may have taken the first ones.
@@ -82,7 +83,7 @@ class Handouts:
         self._questions: dict[int, _Question] = {}
         self._number = int.from_bytes(environment.entropy(4))
         self._serving = 0
-        self._tasks: set[asyncio.Task[None]] = set()  # Bounded as the claims are.
+        self._background = Background()
 
     async def hand_out(self, worklist: Worklist, claim: Claim) -> Handed | None:
         """Grant the claim of the first item of a worklist that nobody has; None: there is none.
@@ -95,7 +96,7 @@ class Handouts:
         gathered = self._open.get(place)
         if gathered is None or len(gathered.claims) >= CLAIMS_MAX:
             gathered = self._open[place] = _Gathered(worklist)
-            self._start(self._decide(gathered))
+            self._background.start(self._decide(gathered))
         gathered.claims[claim.token] = claim
         gathered.gone.pop(claim.token, None)
         try:
@@ -121,7 +122,7 @@ class Handouts:
         if len(ended) < ENDED_MAX:
             ended.append(Ended(name.space, name.name, term.fence, token))
         if len(ended) == 1 or gather_s is not None:
-            self._start(self._store_ended(shard, self._config.lease_gather_s if gather_s is None else gather_s))
+            self._background.start(self._store_ended(shard, self._config.lease_gather_s if gather_s is None else gather_s))
 
     def waits_s(self, worklist: Worklist) -> float | None:
         """How long until an item may be free, as far as this node was told: 0 if one is, None if there is none."""
@@ -141,9 +142,7 @@ class Handouts:
 
     async def close(self) -> None:
         """End the work that is under way."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
 
     # ── decisions of this node ────────────────────────────────────────────────
 
@@ -215,7 +214,7 @@ class Handouts:
             for token in gathered.gone:
                 handed = gathered.told.result().get(token)
                 if handed is not None:
-                    self._start(self._release(gathered.worklist.name_of(handed.item), handed.grant))
+                    self._background.start(self._release(gathered.worklist.name_of(handed.item), handed.grant))
 
     async def _release(self, name: LeaseName, grant: Grant) -> None:
         with suppress(ShoalError):
@@ -277,7 +276,7 @@ class Handouts:
             self._answered(message)
         elif self._serving < _SERVED_MAX:  # Else its sender decides itself.
             self._serving += 1
-            self._start(self._serve(node, message))
+            self._background.start(self._serve(node, message))
 
     def _answered(self, answer: Granted) -> None:
         question = self._questions.pop(answer.number, None)
@@ -289,7 +288,7 @@ class Handouts:
         for handed in answer.found:  # It is late: this node may have decided itself.
             name = LeaseName(question.space, "") if handed is None else table.item_name(*question[:2], handed.item)
             if handed is not None and not self._leases.knows(name, handed.grant.fence):
-                self._start(self._release(name, handed.grant))
+                self._background.start(self._release(name, handed.grant))
 
     async def _serve(self, node: bytes, wishes: Wishes) -> None:
         """Decide for another node."""
@@ -313,11 +312,6 @@ class Handouts:
 
     def _shard(self, worklist: Worklist) -> Shard:
         return self._leases.shard_of(worklist.name_of(b""))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _left_s(shard: Shard, leases: Table | None, name: LeaseName) -> float:

@@ -9,6 +9,7 @@ from shoal.cluster.leases import table
 from shoal.cluster.leases.table import Grant, LeaseName
 from shoal.errors import InvalidInput, InvalidValue, LeaseLost
 from shoal.names import NAME_BYTES_MAX, check_name
+from shoal.node.naming import of_hex
 from shoal.protocol.requests import BeginAttempt, CompleteItem, ExtendClaim, FailItem, ObjectWrite, Swap, Term
 
 TOKEN_BYTES = 16
@@ -80,10 +81,4 @@ def check_holder(holder: str) -> None:
 
 def check_token(text: str) -> bytes:
     """A token in bytes."""
-    try:
-        token = bytes.fromhex(text)
-    except ValueError:
-        token = b""
-    if len(token) != TOKEN_BYTES:
-        raise InvalidValue(f"a token has {2 * TOKEN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
-    return token
+    return of_hex(text, TOKEN_BYTES, "a token has")

@@ -5,9 +5,7 @@ Laws:
   was issued here, acknowledged if a peer sent it.
 - Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
-- A peer's operations are applied in steps, one write each, and other tasks get their turns
-  between them: longer ones while a request waits for the disk. The next message of a link is
-  read once this one is written, which waits while too many writes wait for the disk.
+- The next message of a link is read once this one is written.
 - Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
@@ -15,10 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from msgspec import Raw
 
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
@@ -54,13 +50,14 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.roster import Roster
-from shoal.node.peers import vetting
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.memberships import Memberships
+from shoal.node.peers.operations.delivering import Deliveries
+from shoal.node.peers.operations.settling import Settling
 from shoal.node.peers.outlets import Outlets
 from shoal.node.peers.pace import Pace
 from shoal.node.peers.quorum import Quorum
@@ -68,9 +65,7 @@ from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
 from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
-from shoal.node.peers.settling import Settling
 from shoal.node.snapshots.exchange import SnapshotExchange
-from shoal.node.turns import document_pace, in_turns
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
@@ -104,9 +99,8 @@ class Replicator:
         self._config = config
         self._settling = Settling(database.partitions)
         self._ticking: asyncio.Task[None] | None = None
-        self._step_pace = document_pace(config)
         self._pace = Pace(config)
-        self._stepping = asyncio.Lock()  # However many peers send long messages, other tasks get a turn after each step.
+        self._deliveries = Deliveries(commit, self._take, environment=environment, config=config)
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
         self._presences = presences
@@ -359,7 +353,7 @@ class Replicator:
         if handler is not None:
             handler(peer.node, decoded)
         elif isinstance(decoded, Push):
-            await self._deliver(peer.node, decoded.operations)
+            await self._deliveries.deliver(peer.node, decoded.operations)
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
         elif isinstance(decoded, SnapshotRequest | SnapshotPiece):
@@ -398,26 +392,9 @@ class Replicator:
         self._protocol.supplied(peer, supply, self._environment.monotonic())
         self._carry_out()
         try:
-            await self._deliver(peer, supply.operations)
+            await self._deliveries.deliver(peer, supply.operations)
         finally:
             self._protocol.delivered(peer)
-
-    async def _deliver(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
-        shipments = [shipment for shipment in operations if isinstance(shipment, Shipment)]
-        step = self._config.peer_step_operations_max
-        for some in messages.slices(shipments, step):
-            for shipment in some:
-                if vetting.is_large(shipment, self._step_pace):
-                    await in_turns(vetting.vet(shipment, self._step_pace), self._environment.pause)
-            while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
-                await self._commit.wait_durable(self._commit.written)
-            if len(shipments) <= step:
-                self._take(peer, some)
-                continue
-            async with self._stepping:
-                self._take(peer, some)
-                # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
-                await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
 
     def _take(self, peer: bytes, shipments: Sequence[Shipment]) -> None:
         self._protocol.deliver(peer, shipments, self._environment.monotonic())

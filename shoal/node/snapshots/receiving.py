@@ -11,7 +11,6 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +28,7 @@ from shoal.node.partitions import Partition
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
 from shoal.node.snapshots.switching import Row, Write
+from shoal.node.turns import Background
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -76,13 +76,11 @@ class SnapshotReceiver:
         self._environment = environment
         self._config = config
         self._staging: dict[int, _Staging] = {}  # At most `snapshots_open_max`.
-        self._tasks: set[asyncio.Task[None]] = set()  # Of partitions that are being replaced; as many at most.
+        self._switching = Background()  # Of partitions that are being replaced; as many at most.
 
     async def stop(self) -> None:
         """Stop all switches; the next start finishes what was begun."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._switching.close()
 
     def tick(self) -> None:
         """Drop what is staged of snapshots that were given up."""
@@ -140,9 +138,7 @@ class SnapshotReceiver:
                 f"a peer's snapshot of partition {number} does not have the hash that it names.", reason="snapshot"
             )
         content = staging.checker.finish()
-        task = asyncio.get_running_loop().create_task(self._switch(peer, number, staging, content))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._switching.start(self._switch(peer, number, staging, content))
 
     async def _switch(self, peer: bytes, number: int, staging: _Staging, content: Content) -> None:
         partition, before = self._database.partitions.close(number), self._database.before_switch(number)

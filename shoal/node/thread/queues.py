@@ -15,6 +15,7 @@ from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import users_key
+from shoal.node.naming import of_hex
 from shoal.node.thread.fencing import UnderClaim
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -278,13 +279,7 @@ def described(thread: str, name: str) -> str:
 
 def unhexed(id: str) -> bytes:
     """An entry's id in bytes."""
-    try:
-        found = bytes.fromhex(id)
-    except ValueError:
-        found = b""
-    if len(found) != queue.ID_BYTES:
-        raise InvalidInput(f"an entry's id is {2 * queue.ID_BYTES} hex digits; got {id[:80]!r}. Nothing was written.")
-    return found
+    return of_hex(id, queue.ID_BYTES, "an entry's id is")
 
 
 def _place(text: str) -> bytes:

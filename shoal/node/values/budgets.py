@@ -23,6 +23,7 @@ from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import expires, users_key
 from shoal.node.incarnation import Incarnation
+from shoal.node.naming import of_hex
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
@@ -351,10 +352,4 @@ def _check_bounds(amount: int, *, least: int) -> None:
 
 
 def _unhexed(text: str) -> bytes:
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        found = b""
-    if len(found) != ORIGIN_BYTES:
-        raise InvalidInput(f"an origin and a node are {2 * ORIGIN_BYTES} hex digits; got {text[:80]!r}. Nothing was written.")
-    return found
+    return of_hex(text, ORIGIN_BYTES, "an origin and a node are")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import InvalidInput, InvalidValue, LeaseHeld, LeaseLost, NoQuorum, NotFound, Overloaded
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, Overloaded
 from shoal.node.node import Node
 from shoal.protocol import requests
 from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, Term
@@ -263,7 +263,7 @@ def test_bad_requests_are_refused() -> None:
         session = at(nodes, "a")
         with pytest.raises(InvalidInput, match="a ttl must be 1 to 3600 seconds"):
             await session.call(AcquireLease("s", "t", 10))
-        with pytest.raises(InvalidValue, match="a token has 32 hex digits"):
+        with pytest.raises(InvalidInput, match="a token has 32 hex digits"):
             await session.call(AcquireLease("s", "t", 2000, token="x"))
         released = await session.call(ReleaseLease("s", "t", 7, "0" * 32))
         assert not released.released

@@ -73,7 +73,8 @@ async def test_a_step_is_followed_by_a_pause_while_a_request_waits_for_the_disk(
         pauses += 1
 
     member = fleet["b"]
-    member.replicator._environment = dataclasses.replace(member.replicator._environment, pause=pause)
+    deliveries = member.replicator._deliveries
+    deliveries._environment = dataclasses.replace(deliveries._environment, pause=pause)
     shipments = await shipped(fleet, (f"n{number}" for number in range(40)))
     await received(member, BRINGER, shipments[:20])
     assert pauses == 0
@@ -82,6 +83,6 @@ async def test_a_step_is_followed_by_a_pause_while_a_request_waits_for_the_disk(
     waiting = asyncio.create_task(member.node.session().call(requests.Add("crew", "own", 1)))
     await asyncio.sleep(0)
     await received(member, BRINGER, shipments[20:])
-    assert pauses == 10
     member.simulated.release_syncs()
     await waiting
+    assert pauses == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -36,6 +37,19 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     return found
+
+
+def sending(filled: Filled, offer: Callable[[bytes, SnapshotPiece], bool], config: Config | None = None) -> SnapshotSender:
+    database = filled.node.service._database
+    return SnapshotSender(
+        filled.storage,
+        database._commit,
+        partitions=database.partitions,
+        offer=offer,
+        is_behind=lambda _: False,
+        environment=filled.simulated.environment,
+        config=config or Config(),
+    )
 
 
 async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: Filled, rests: list[float]) -> None:
@@ -74,16 +88,7 @@ async def test_a_piece_for_which_the_queue_has_no_room_is_asked_for_again_soon(f
         taken.append(message)
         return True
 
-    database = filled.node.service._database
-    sender = SnapshotSender(
-        filled.storage,
-        database._commit,
-        partitions=database.partitions,
-        offer=offer,
-        is_behind=lambda _: False,
-        environment=filled.simulated.environment,
-        config=Config(snapshot_piece_bytes=500),
-    )
+    sender = sending(filled, offer, Config(snapshot_piece_bytes=500))
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
     (refusal,) = taken
     assert (refusal.rows, refusal.partition, refusal.attempt, refusal.id) == (b"", NUMBER, 1, b"")
@@ -111,15 +116,7 @@ async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -
         return True
 
     database = filled.node.service._database
-    sender = SnapshotSender(
-        filled.storage,
-        database._commit,
-        partitions=database.partitions,
-        offer=offer,
-        is_behind=lambda _: False,
-        environment=filled.simulated.environment,
-        config=Config(),
-    )
+    sender = sending(filled, offer)
     filled.simulated.hold_syncs()
     writing = asyncio.create_task(filled.space.counter("tokens").add(1))
     while database._commit.written == database._commit.durable:

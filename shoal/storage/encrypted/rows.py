@@ -1,0 +1,170 @@
+"""Seals rows, and hides parts of their keys.
+
+    a sealed row      layers₁ (1), then a layer: key₄ salt₈ nonce₁₂ ciphertext and tag₁₆
+    its ciphertext    the value, or (for a key with a hidden part) length₂ hidden value
+    more layers       layers₁ (2 …), then a layer whose ciphertext is the sealed row with one layer less
+    associated data   the row's key on disk; for layers₁ above 1, a 0 byte and layers₁ before it
+
+Laws:
+- AES-256-GCM. The key of a layer is derived from a data key and a salt (SP 800-108, one block of HMAC-SHA-256). Each
+  opening draws its own salt for each data key, and each row its own random nonce of 96 bits, and no salt seals more than
+  2³² rows (SP 800-38D, 8.3). So nonces do not repeat after a crash or in a copy of the directory.
+- Its key on disk is associated data: a row that is moved to another key does not open.
+- A hidden part is replaced by BLAKE2b, keyed by the scope's naming key, over the whole row key.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from shoal.errors import StoreCorrupt, TooLarge
+from shoal.storage.encrypted.keyring import Keyring, ScopeKeys
+from shoal.storage.encrypted.master import NONCE_BYTES, Entropy
+
+NAME_BYTES: Final = 16
+SALT_BYTES: Final = 8
+_NUMBER_BYTES: Final = 4
+_SALTED: Final = _NUMBER_BYTES + SALT_BYTES
+_HEADER: Final = 1 + _SALTED
+_BODY: Final = _HEADER + NONCE_BYTES
+ROWS_PER_SALT_MAX: Final = 1 << 32
+_LAYERS_MAX: Final = 255
+_CIPHERS_MAX: Final = 4096  # Derived keys in memory; each past opening may have rows of its own.
+_DERIVED_FOR: Final = b"\x00\x00\x00\x01shoal row key\x00"
+
+
+class Live:
+    """What seals the rows of a scope now: one data key and one salt."""
+
+    __slots__ = ("encrypt", "naming", "prefix")
+
+    def __init__(self, keys: ScopeKeys, salted: bytes, cipher: AESGCM) -> None:
+        self.prefix = b"\x01" + salted
+        self.encrypt = cipher.encrypt
+        self.naming = blake2b(key=keys.naming, digest_size=NAME_BYTES)
+
+    def name(self, key: bytes, clear: int) -> bytes:
+        """The key below of a row whose key is hidden from `clear` on."""
+        naming = self.naming.copy()
+        naming.update(key)
+        return key[:clear] + naming.digest()
+
+
+class RowCipher:
+    """Seals and opens the rows of one opening. `lives` has what seals rows by scope, as far as it was needed."""
+
+    def __init__(self, keyring: Keyring, entropy: Entropy, *, rows_per_salt_max: int = ROWS_PER_SALT_MAX) -> None:
+        self.lives: dict[bytes, Live] = {}
+        self._keyring = keyring
+        self._entropy = entropy
+        self._rows_max = self._rows_left = rows_per_salt_max
+        self._version = keyring.version
+        self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()
+
+    def find(self, scope: bytes) -> Live | None:
+        """What seals the rows of a scope; None if it has no keys, and so no rows."""
+        self.follow()
+        return self.lives.get(scope) or (None if self._keyring.find(scope) is None else self.live(scope))
+
+    def live(self, scope: bytes) -> Live:
+        """What seals the rows of a scope; its keys are made if there are none.
+
+        Raises:
+            StorageFull: the scope has no key yet, and none can be made.
+        """
+        keys = self._keyring.ensure(scope)
+        self.follow()
+        salted = keys.current.number.to_bytes(_NUMBER_BYTES, "big") + self._entropy(SALT_BYTES)
+        live = self.lives[scope] = Live(keys, salted, self._derived(salted))
+        return live
+
+    def follow(self) -> bool:
+        """Forget what was derived from keys that have changed; whether there were any."""
+        if self._version == self._keyring.version:
+            return False
+        self._version = self._keyring.version
+        self.lives.clear()
+        self._ciphers.clear()
+        return True
+
+    def nonces(self, count: int) -> Iterator[bytes]:
+        """So many random nonces, to seal as many rows with `lives`."""
+        self._rows_left -= count
+        if self._rows_left < 0:  # As if all rows had been sealed under each salt.
+            self.lives.clear()
+            self._rows_left = self._rows_max - count
+        drawn = self._entropy(NONCE_BYTES * count)
+        return iter([drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)])
+
+    def seal(self, place: bytes, scopes: Sequence[bytes], plain: bytes) -> bytes:
+        """The row at a key below, sealed under the key of each scope, the innermost first.
+
+        Raises:
+            StorageFull: a scope has no key yet, and none can be made.
+            TooLarge: there are more than 255 scopes.
+        """
+        if len(scopes) > _LAYERS_MAX:
+            raise TooLarge(f"an operation names {len(scopes)} spaces, and {_LAYERS_MAX} are possible. Nothing was written.")
+        sealed = plain
+        for layer, (scope, nonce) in enumerate(zip(scopes, self.nonces(len(scopes)), strict=True), 1):
+            live = self.lives.get(scope) or self.live(scope)
+            sealed = bytes([layer]) + live.prefix[1:] + nonce + live.encrypt(nonce, sealed, _bound_to(place, layer))
+        return sealed
+
+    def open(self, place: bytes, sealed: bytes) -> bytes:
+        """The plain row.
+
+        Raises:
+            StoreCorrupt: it is damaged, was moved, or is sealed under a key that this directory does not have.
+        """
+        layers = sealed[0] if sealed else 0
+        if not layers:
+            raise _unreadable(place, "it is no sealed row")
+        for layer in range(layers, 0, -1):
+            cipher = self._ciphers.get(sealed[1:_HEADER]) or self._derived(sealed[1:_HEADER])
+            try:
+                sealed = cipher.decrypt(sealed[_HEADER:_BODY], sealed[_BODY:], _bound_to(place, layer))
+            except (InvalidTag, ValueError):
+                raise _unreadable(place, "it does not pass its authentication: it was damaged, or moved") from None
+        return sealed
+
+    def _derived(self, salted: bytes) -> AESGCM:
+        """The cipher of a data key's number₄ and salt₈."""
+        secret = self._keyring.secret(int.from_bytes(salted[:_NUMBER_BYTES], "big"))
+        if secret is None or len(salted) != _SALTED:
+            raise _unreadable(b"", "it is sealed under a data key that this directory does not have (any more)")
+        cipher = AESGCM(hmac.digest(secret, _DERIVED_FOR + salted, "sha256"))
+        self._ciphers[salted] = cipher
+        if len(self._ciphers) > _CIPHERS_MAX:
+            self._ciphers.popitem(last=False)
+        return cipher
+
+
+def _bound_to(place: bytes, layer: int) -> bytes:
+    """The associated data of a layer. No key of a row begins with a 0 byte."""
+    return place if layer == 1 else b"\0" + bytes([layer]) + place
+
+
+def with_hidden(hidden: bytes, value: bytes) -> bytes:
+    """The plain text of a row whose key has a hidden part."""
+    return len(hidden).to_bytes(2, "big") + hidden + value
+
+
+def unhidden(plain: bytes) -> tuple[bytes, bytes]:
+    """The hidden part and the value in such a plain text."""
+    end = 2 + int.from_bytes(plain[:2], "big")
+    return plain[2:end], plain[end:]
+
+
+def _unreadable(place: bytes, why: str) -> StoreCorrupt:
+    table = f" of table {chr(place[0])}" if place else ""
+    return StoreCorrupt(
+        f"a sealed row{table} cannot be opened: {why}. Nothing was written. Run `shoal verify` to see what else is damaged."
+    )

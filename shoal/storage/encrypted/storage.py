@@ -1,0 +1,198 @@
+"""A storage that seals each row before the storage below sees it: the one boundary of encryption at rest.
+
+Laws:
+- It keeps the laws of `shoal.storage.interface`, which hold for plain keys and values.
+- Rows of one *group*, whose keys share all but a hidden part, are in another order below. A scan opens a group as a
+  whole and sorts it. The order of large groups is remembered, within a bound.
+- What is above sees plain rows alone: chain hashes, comparisons and snapshots are those of any other node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from shoal.storage.commit import LoggedStorage
+from shoal.storage.encrypted.keyring import Keyring
+from shoal.storage.encrypted.master import Entropy
+from shoal.storage.encrypted.ordering import Orders, Scanning
+from shoal.storage.encrypted.places import HIDING_TABLES, hidden_from, place_of, scopes_of
+from shoal.storage.encrypted.rows import RowCipher, unhidden, with_hidden
+from shoal.storage.interface import Snapshot
+
+_RECENT_MAX: Final = 1024  # Rows that were just written, in memory,
+_RECENT_BYTES_MAX: Final = 256  # of at most this size.
+
+
+class EncryptedStorage:
+    """A `LoggedStorage` over another one. `keyring` has its keys."""
+
+    def __init__(self, inner: LoggedStorage, keyring: Keyring, *, entropy: Entropy, order_rows_max: int) -> None:
+        self.keyring = keyring
+        self.inner = inner
+        self.cipher = RowCipher(keyring, entropy)
+        self._rows_max = order_rows_max
+        self._recent: dict[bytes, bytes] = {}
+        self._orders = orders = Orders(order_rows_max)
+        self._forwards = Scanning(self.cipher, orders, inner.scan, inner.get)
+        self._backwards = Scanning(self.cipher, orders, partial(inner.scan, reverse=True), inner.get, reverse=True)
+
+    # ── reading ───────────────────────────────────────────────────────────────
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """See `Storage.get`. A row that does not open raises `StoreCorrupt`."""
+        if key and key[0] in HIDING_TABLES:
+            if (value := self._recent.get(key)) is not None:
+                return value
+            scope, clear = place_of(key)
+            if clear < len(key):
+                live = self.cipher.find(scope)
+                stored = None if live is None else self.inner.get(place := live.name(key, clear))
+                return None if stored is None else unhidden(self.cipher.open(place, stored))[1]
+        stored = self.inner.get(key)
+        return None if stored is None else self.cipher.open(key, stored)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See `Storage.scan`."""
+        if limit == 0 or (stop is not None and start >= stop):
+            return iter(())
+        if start and stop is not None and start[0] == stop[0] and start[0] not in HIDING_TABLES:
+            rows = self.inner.scan(start, stop, reverse=reverse, limit=limit)
+            return ((key, self.cipher.open(key, stored)) for key, stored in rows)
+        return islice((self._backwards if reverse else self._forwards).rows(start, stop), limit)
+
+    def snapshot(self) -> EncryptedSnapshot:
+        """See `Storage.snapshot`."""
+        return EncryptedSnapshot(self.inner.snapshot(), self.cipher, self._rows_max)
+
+    # ── writing ───────────────────────────────────────────────────────────────
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """See `Storage.write`. The first row in a space makes its keys, which blocks for the disk."""
+        if self.cipher.follow():
+            self._orders.clear()
+        sealed: dict[bytes, bytes | None] = {}
+        try:
+            spans = [span for start, stop in ranges for span in self._deleted(start, stop, sealed)] if ranges else ()
+            self._seal(rows, sealed)
+            return self.inner.write(sealed, spans)
+        except BaseException:
+            self._orders.clear()
+            self._recent.clear()
+            raise
+
+    def _seal(self, rows: Mapping[bytes, bytes | None], sealed: dict[bytes, bytes | None]) -> None:
+        """Add rows to `sealed`, as they are below. Each save passes through here with five rows, so calls are spared."""
+        cipher, recent = self.cipher, self._recent
+        lives, nonces = cipher.lives, cipher.nonces(len(rows))
+        for key, value in rows.items():
+            place, scopes = key, None
+            if key and key[0] in HIDING_TABLES:
+                scope, clear = place_of(key)
+                if clear < len(key):
+                    live = lives.get(scope) or (cipher.find(scope) if value is None else cipher.live(scope))
+                    if live is None:
+                        continue  # Nothing was ever written in the space of a row that is deleted.
+                    place = live.name(key, clear)
+                    if self._orders.is_used:
+                        (self._orders.discard if value is None else self._orders.add)(key[:clear], key[clear:], place[clear:])
+                    if value is not None:
+                        value = with_hidden(key[clear:], value)
+                elif value is None:
+                    recent.pop(key, None)
+                else:
+                    self._remember(key, value)
+            elif value is not None:
+                scopes = scopes_of(key, value)
+                scope = scopes[0]
+            if value is None:
+                sealed[place] = None
+            elif scopes is None or len(scopes) == 1:
+                live = lives.get(scope) or cipher.live(scope)
+                sealed[place] = live.prefix + (nonce := next(nonces)) + live.encrypt(nonce, value, place)
+            else:
+                sealed[place] = cipher.seal(place, scopes, value)
+
+    def _remember(self, key: bytes, value: bytes) -> None:
+        """Keep a small row that was just written: the heads of a branch are read again by the next save."""
+        if len(value) <= _RECENT_BYTES_MAX:
+            self._recent[key] = value
+            if len(self._recent) > _RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
+        else:
+            self._recent.pop(key, None)
+
+    def _deleted(self, start: bytes, stop: bytes, sealed: dict[bytes, bytes | None]) -> list[tuple[bytes, bytes]]:
+        """The ranges below of a range that is deleted; rows in a part of a group become deletions in `sealed`."""
+        self._orders.drop(start, stop)
+        for key in [key for key in self._recent if start <= key < stop]:
+            del self._recent[key]
+        if hidden_from(start) >= len(start) and hidden_from(stop) >= len(stop):
+            return [(start, stop)]
+        for key, _ in self.scan(start, stop):
+            scope, clear = place_of(key)
+            live = None if clear >= len(key) else self.cipher.find(scope)
+            sealed[key if live is None else live.name(key, clear)] = None
+        return []
+
+    # ── what the storage below does ───────────────────────────────────────────
+
+    @property
+    def identity(self) -> bytes:
+        """See `Storage.identity`."""
+        return self.inner.identity
+
+    def sync(self) -> int:
+        """See `Storage.sync`."""
+        return self.inner.sync()
+
+    def bytes_on_disk(self) -> int:
+        """See `Storage.bytes_on_disk`."""
+        return self.inner.bytes_on_disk()
+
+    def rotate_if_due(self) -> bool:
+        """See `LoggedStorage.rotate_if_due`."""
+        return self.inner.rotate_if_due()
+
+    def reclaim(self) -> None:
+        """See `LoggedStorage.reclaim`."""
+        self.inner.reclaim()
+
+    def begin_erasing(self) -> None:
+        """See `LoggedStorage.begin_erasing`."""
+        self.inner.begin_erasing()
+
+    def erase(self, age_s: float) -> bool:
+        """See `LoggedStorage.erase`."""
+        return self.inner.erase(age_s)
+
+    def write_witness(self) -> bool:
+        """See `LoggedStorage.write_witness`."""
+        return self.inner.write_witness()
+
+    def close(self) -> None:
+        """See `Storage.close`."""
+        self.inner.close()
+
+
+class EncryptedSnapshot:
+    """A `Snapshot` of an `EncryptedStorage`. What it shows never changes, so the orders that it remembers stay right."""
+
+    def __init__(self, inner: Snapshot, cipher: RowCipher, rows_max: int) -> None:
+        self._inner = inner
+        self._scanning = Scanning(cipher, Orders(rows_max), inner.scan, self._get)
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """See `Snapshot.scan`."""
+        return self._scanning.rows(start, stop)
+
+    def close(self) -> None:
+        """See `Snapshot.close`."""
+        self._inner.close()
+
+    def _get(self, place: bytes) -> bytes | None:
+        return next((stored for _, stored in self._inner.scan(place, place + b"\0")), None)

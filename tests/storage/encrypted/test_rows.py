@@ -1,0 +1,249 @@
+"""Sealed rows: what damages them, what hides their keys, and that scans show plain order."""
+
+from __future__ import annotations
+
+from os import urandom
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.cluster import operation
+from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.values import counter
+from shoal.errors import StoreCorrupt, TooLarge
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.storage import keys
+from shoal.storage.encrypted.keyring import KeysInMemory
+from shoal.storage.encrypted.places import STAGED, STORE, hidden_from, scopes_of
+from shoal.storage.encrypted.rows import RowCipher
+from shoal.storage.keys import Kind
+from shoal.storage.memory import MemoryStorage
+from tests.storage.encrypted.conftest import OpenKeys, Sealed
+
+ROW = keys.object_rows(7, Kind.REGISTER, "crew", "goal") + b"S"
+ORIGIN = Origin(b"o" * 16)
+
+
+def in_set(element: bytes) -> bytes:
+    return keys.object_rows(7, Kind.SET, "crew", "urls") + b"E" + element
+
+
+def logged(*spaces: str) -> bytes:
+    made = [Mutation(Kind.COUNTER, space, "n", counter.Add(1, None), 0) for space in spaces]
+    body = operation.Body(1, 2, [], "key", mutation.encode(made))
+    return operation.LogEntry(b"c" * 32, operation.encode(body)).pack()
+
+
+def test_rows_are_read_as_they_were_written(sealed: Sealed) -> None:
+    storage = sealed(MemoryStorage())
+    storage.write({ROW: b"value", in_set(b"element"): b"dots", keys.meta("node"): b""})
+    assert storage.get(ROW) == b"value"
+    assert storage.get(in_set(b"element")) == b"dots"
+    assert storage.get(keys.meta("node")) == b""
+    assert storage.get(in_set(b"other")) is None
+
+
+def test_nothing_of_a_value_or_a_hidden_key_is_below(sealed: Sealed) -> None:
+    inner = MemoryStorage()
+    storage = sealed(inner)
+    storage.write({ROW: b"a secret value", in_set(b"a secret member"): b"dots"})
+    below = b"".join(key + value for key, value in inner.scan(b"", None))
+    assert b"secret" not in below
+    assert b"goal" in below  # The control: names are readable, so the search finds what is there.
+
+
+def test_equal_values_differ_below_and_equal_members_of_two_spaces_do_too(sealed: Sealed) -> None:
+    inner = MemoryStorage()
+    storage = sealed(inner)
+    one = keys.object_rows(7, Kind.THREAD, "one", "t") + b"D" + b"d" * 32
+    two = keys.object_rows(7, Kind.THREAD, "two", "t") + b"D" + b"d" * 32
+    storage.write({one: b"the same chunk", two: b"the same chunk"})
+    (first, a), (second, b) = inner.scan(b"", None)
+    assert first[-16:] != second[-16:]
+    assert a != b
+
+
+@pytest.mark.parametrize("key", [ROW, in_set(b"element")])
+def test_a_flipped_bit_anywhere_in_a_row_is_found(sealed: Sealed, key: bytes) -> None:
+    inner, home = MemoryStorage(), KeysInMemory()
+    sealed(inner, home).write({key: b"value"})
+    storage = sealed(inner, home)
+    assert storage.get(key) == b"value"
+    ((place, row),) = inner.scan(b"", None)
+    for at in range(len(row)):
+        for bit in (1, 128):
+            inner.alter(place, row[:at] + bytes([row[at] ^ bit]) + row[at + 1 :])
+            with pytest.raises(StoreCorrupt):
+                storage.get(key)
+    for cut in range(1, len(row)):
+        inner.alter(place, row[:cut])
+        with pytest.raises(StoreCorrupt):
+            list(storage.scan(b"", None))
+
+
+def test_two_rows_that_changed_places_are_found(sealed: Sealed) -> None:
+    inner = MemoryStorage()
+    storage = sealed(inner)
+    storage.write({in_set(b"one"): b"1", in_set(b"two"): b"2"})
+    (first, a), (second, b) = inner.scan(b"", None)
+    inner.alter(first, b)
+    inner.alter(second, a)
+    for member in (b"one", b"two"):
+        with pytest.raises(StoreCorrupt, match="moved"):
+            storage.get(in_set(member))
+
+
+def test_a_copy_of_the_directory_and_another_opening_share_no_salt(sealed: Sealed) -> None:
+    inner, home = MemoryStorage(), KeysInMemory()
+    sealed(inner, home).write({ROW: b"1"})
+    copied, again = inner.left_by_crash(None), KeysInMemory(home.content)
+    salts = {inner.get(ROW)[5:13]}  # type: ignore[index]
+    for below, keys_of in ((inner, home), (copied, again)):
+        sealed(below, keys_of).write({ROW: b"2"})
+        salts.add(below.get(ROW)[5:13])  # type: ignore[index]
+    assert len(salts) == 3
+
+
+def test_a_salt_seals_a_bounded_number_of_rows(open_keys: OpenKeys) -> None:
+    cipher = RowCipher(open_keys(KeysInMemory()), urandom, rows_per_salt_max=3)
+    rows = [cipher.seal(b"M", (b"crew",), b"") for _ in range(10)]
+    salts = [row[5:13] for row in rows]
+    assert [salts.count(salt) for salt in dict.fromkeys(salts)] == [3, 3, 3, 1]
+    assert len({(row[5:13], row[13:25]) for row in rows}) == 10
+
+
+def test_an_operation_is_sealed_under_each_space_that_it_names(sealed: Sealed) -> None:
+    row = keys.log(7, Dot(ORIGIN, 1))
+    assert scopes_of(row, logged("crew")) == (b"crew",)
+    assert scopes_of(row, logged("crew", "desk", "crew")) == (b"crew", b"desk")
+    for lost in (b"crew", b"desk"):
+        storage = sealed(MemoryStorage())
+        storage.write({row: logged("crew", "desk")})
+        assert storage.get(row) == logged("crew", "desk")
+        storage.keyring.adopt(storage.keyring.renewed(), destroyed=[storage.keyring.ensure(lost).current.number])
+        storage.cipher.live(b"other")
+        with pytest.raises(StoreCorrupt):
+            storage.get(row)
+
+
+def test_more_spaces_than_layers_are_refused(sealed: Sealed) -> None:
+    storage = sealed(MemoryStorage())
+    with pytest.raises(TooLarge, match="Nothing was written"):
+        storage.write({keys.log(7, Dot(ORIGIN, 1)): logged(*[f"s{number}" for number in range(256)])})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "scopes"),
+    [
+        (keys.catalog("crew", Kind.THREAD, "t"), b"", (b"crew",)),
+        (keys.status("crew", 2, "t"), b"", (b"crew",)),
+        (keys.listed(7, Kind.THREAD, "crew", "t"), b"", (b"crew",)),
+        (keys.snapshot(7, Kind.DOCUMENT, "crew", "d"), b"", (b"crew",)),
+        (keys.index_rows(7, Kind.ITEMS, "crew", "m") + b"S", b"", (b"crew",)),
+        (keys.request_key(7, "k"), b"d" * 24, (STORE,)),
+        (keys.request_key(7, "k"), b"d" * 32 + msgspec.msgpack.encode([b"", [[1, "crew", "t", 0]]]), (b"crew",)),
+        (keys.request_key(7, "k"), b"d" * 32 + b"\xc1", (STORE,)),
+        (keys.log(7, Dot(ORIGIN, 1)), b"c" * 32 + b"\xc1", (STORE,)),
+        (keys.staged(7, 1), b"", (STAGED,)),
+        (keys.vector(7, ORIGIN), b"", (STORE,)),
+        (keys.meta("node"), b"", (STORE,)),
+    ],
+)
+def test_each_table_belongs_to_a_scope(key: bytes, value: bytes, scopes: tuple[bytes, ...]) -> None:
+    assert scopes_of(key, value) == scopes
+
+
+HIDDEN = {
+    Kind.THREAD: [(b"C", b"i" * 32), (b"D", b"d" * 32), (b"Amain\0" + b"t" * 8, b"k" * 32), (b"Sv\0\3key", b"d" * 32)],
+    Kind.DOCUMENT: [(b"G", b"h" * 32)],
+    Kind.COUNTER: [(b"X", b"\0\1k7"), (b"EX", b"\0\1k7")],
+    Kind.SET: [(b"E", b"element")],
+    Kind.BUDGET: [(b"GX", b"\0\1k7"), (b"SEX", b"\0\1k7")],
+    Kind.MAP: [(b"Ekey\0sE", b"element")],
+    Kind.SCHEMA: [(b"V\0\0\0\1", b"d" * 32)],
+}
+CLEAR = {
+    Kind.THREAD: [b"Bmain", b"Nlabel", b"Ep", b"Skkey", b"T", b"Jx"],
+    Kind.DOCUMENT: [b"Up", b"Rroot"],
+    Kind.COUNTER: [b"V", b"Kkey", b"EKkey"],
+    Kind.REGISTER: [b"S"],
+    Kind.ITEMS: [b"Ipath", b"T12345678path"],
+    Kind.SET: [b"N"],
+    Kind.BUDGET: [b"GV", b"A" + b"o" * 16, b"P"],
+    Kind.MAP: [b"Ekey\0rS", b"N"],
+}
+
+
+@pytest.mark.parametrize("generation", [b"", b"\0\0\0\0\3"])
+def test_what_is_content_in_a_key_is_hidden_and_names_are_not(generation: bytes) -> None:
+    for kind, cases in HIDDEN.items():
+        prefix = keys.object_rows(7, kind, "crew", "name") + generation
+        for clear, hidden in cases:
+            assert hidden_from(prefix + clear + hidden) == len(prefix + clear)
+    for kind, rows in CLEAR.items():
+        prefix = keys.object_rows(7, kind, "crew", "name") + generation
+        for row in rows:
+            assert hidden_from(prefix + row) >= len(prefix + row)
+    index = keys.index_rows(7, Kind.ITEMS, "crew", "m") + generation + b"V\0\3age"
+    assert hidden_from(index + b"\2secret\0\0path") == len(index)
+
+
+element = st.binary(max_size=3)
+spans = st.tuples(element, st.none() | element)
+
+
+@given(
+    st.sets(element, max_size=40),
+    st.lists(st.tuples(element, st.booleans()), max_size=6),
+    st.lists(st.tuples(spans, st.booleans(), st.none() | st.integers(0, 5)), max_size=6),
+    st.integers(1, 50),
+)
+def test_scans_of_hidden_keys_are_those_of_plain_ones(
+    members: set[bytes],
+    changes: list[tuple[bytes, bool]],
+    asked: list[tuple[tuple[bytes, bytes | None], bool, int | None]],
+    order_rows_max: int,
+) -> None:
+    from shoal.storage.encrypted.keyring import Keyring
+    from shoal.storage.encrypted.master import LocalKeys
+    from shoal.storage.encrypted.storage import EncryptedStorage
+    from tests.storage.encrypted.conftest import MASTER
+
+    home = KeysInMemory()
+    keyring = Keyring(home, LocalKeys([MASTER], urandom), entropy=urandom, now_ms=lambda: 0, keys_max=1000)
+    plain, storage = MemoryStorage(), EncryptedStorage(MemoryStorage(), keyring, entropy=urandom, order_rows_max=order_rows_max)
+    around = {in_set(b"")[:-1] + b"D": b"before", in_set(b"")[:-1] + b"N": b"after"}
+    for each in (plain, storage):
+        each.write({**{in_set(member): member for member in members}, **around})
+    for (low, high), reverse, limit in asked:
+        start, stop = in_set(low), None if high is None else in_set(high)
+        for first, last in ((start, stop), (in_set(b"")[:-1], in_set(b"")[:-1] + b"Z")):
+            expected = list(plain.scan(first, last, reverse=reverse, limit=limit))
+            assert list(storage.scan(first, last, reverse=reverse, limit=limit)) == expected
+        for member, kept in changes:
+            for each in (plain, storage):
+                each.write({in_set(member): b"new" if kept else None})
+        if high is not None:
+            for each in (plain, storage):
+                each.write({in_set(b"\xff"): b"1"}, [(in_set(low), in_set(high))] if low < high else [])
+    shown = storage.snapshot()
+    everything = list(plain.scan(b"", None))
+    assert list(shown.scan(b"", b"\xff")) == everything
+    assert list(shown.scan(b"", b"\xff")) == everything
+    shown.close()
+
+
+def test_the_order_of_a_large_group_is_remembered_and_follows_writes(sealed: Sealed) -> None:
+    inner = MemoryStorage()
+    storage = sealed(inner)
+    storage.write({in_set(b"%03d" % number): b"" for number in range(200)})
+    assert len(list(storage.scan(in_set(b""), in_set(b"\xff")))) == 200
+    storage.write({in_set(b"0005"): b"new", in_set(b"007"): None})
+    found = [key[-4:] for key, _ in storage.scan(in_set(b"004"), in_set(b"009"))]
+    assert found == [in_set(each)[-4:] for each in (b"004", b"005", b"006", b"008")] or b"0005" in found
+    backwards = [key for key, _ in storage.scan(in_set(b""), in_set(b"\xff"), reverse=True, limit=3)]
+    assert backwards == [in_set(b"199"), in_set(b"198"), in_set(b"197")]
+    assert len(list(storage.scan(in_set(b""), in_set(b"\xff")))) == 200
