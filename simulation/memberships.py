@@ -2,10 +2,12 @@
 
 Laws:
 - A plan is drawn from its seed, and a seed and a program give one run.
-- One disk is lost at most, wiped or forgotten; the others are owed everything that they acknowledged.
+- One disk is lost at most, wiped or forgotten; the others are owed everything that they acknowledged. A wiped directory
+  is forgotten by its id; it, or a copy of it, may return for a moment before or after.
 - What a quorum acknowledged is on every set of nodes that could decide, at any time (3): those that lack it must not decide.
 - Of each epoch there is one record (8). What only a removed node, or one that joined with data of its own, wrote
-  comes to no member (16). Healed, the change that is under way ends, and the members hold the same (9, 4).
+  comes to no member (16). Healed, the change that is under way ends, and the members hold the same (9, 4); then they retire
+  the origins of all removed directories (9).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from shoal.cluster import messages
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership
+from shoal.crdt.dot import belongs
 from shoal.errors import ShoalError
 from shoal.node.membership.roster import Roster
 from shoal.storage.memory import MemoryStorage
@@ -81,6 +84,9 @@ class _Run:
         self._down: dict[str, MemoryStorage] = {}  # With their disks.
         self._gone: set[str] = set()  # Nodes that were removed, or that came with data of their own.
         self._lost = ""  # The node whose disk is lost.
+        self._wiped: dict[bytes, str] = {}  # Directories whose place another one took, with their nodes.
+        self._ghost = ""  # The node at whose address a directory runs that the members have forgotten.
+        self._haunting: list[asyncio.Task[None]] = []
         self._numbers = 0
         self._crashing = asyncio.Lock()
         self._looked = 0  # The newest epoch when it was looked last.
@@ -145,7 +151,8 @@ class _Run:
             self._drained.add(record.change.leaves)
         if record.epoch > self._newest.epoch:
             self._newest = record
-            self._gone |= {removal.address.partition(":")[0] for removal in record.removed}
+            left = {removal.address for removal in record.removed} - set(record.everyone)
+            self._gone |= {address.partition(":")[0] for address in left}
 
     # ── clients ───────────────────────────────────────────────────────────────
 
@@ -158,7 +165,7 @@ class _Run:
             is_local = random.random() < 0.4
             self._numbers += 1
             token = b"w%05d%s" % (self._numbers, name.encode())
-            if name in self._gone and self._all_know(fleet):
+            if (name in self._gone or self._is_removed(fleet, name)) and self._all_know(fleet):
                 self._unwanted.add(token)
             storage = fleet.members[name].storage
             try:
@@ -176,12 +183,16 @@ class _Run:
         is_here = name in fleet.members and fleet.members[name].storage is storage and name != self._lost
         return is_here and f"{name}:1" in self._newest.members
 
+    def _is_removed(self, fleet: Fleet, name: str) -> bool:
+        identity = fleet.members[name].identity()
+        return self._newest.removal_of(identity.node, identity.originals) is not None
+
     def _all_know(self, fleet: Fleet) -> bool:
         """Whether every member is up and in the newest epoch: until then one may still take what a removed node wrote."""
-        names = [address.partition(":")[0] for address in self._newest.members]
-        return all(
-            name in fleet.members and fleet[name].replicator.quorum.members.roster.epoch == self._newest.epoch for name in names
-        )
+        names = {address.partition(":")[0] for address in self._newest.members} - {self._ghost}
+        if not names <= fleet.members.keys():
+            return False
+        return all(fleet[name].replicator.quorum.members.roster.epoch == self._newest.epoch for name in names)
 
     def _passes(self, source: str, target: str, message: bytes) -> bytes | None:
         if target in self._deaf and isinstance(messages.decode(messages.unstamped(message)[1]), Membership):
@@ -255,14 +266,58 @@ class _Run:
 
     async def _crash(self, fleet: Fleet, name: str, keep: int | None = 0) -> None:
         async with self._crashing:
-            if name in fleet.members and len(fleet.members) > 1:
+            if name in fleet.members and len(fleet.members) > 1 and name != self._ghost:
                 self._down[name] = await fleet.crash(name, keep)
 
     async def _wipe(self, fleet: Fleet, name: str) -> None:
         if f"{name}:1" in self._newest.members and self._newest.change is None:
+            directory = fleet.members[name].identity().node
             await self._crash(fleet, name)
+            old = self._down.get(name)
             self._lose(name)
             self._down[name] = MemoryStorage()
+            if old is not None:
+                self._wiped[directory] = name
+                self._haunting.append(asyncio.create_task(self._haunt(fleet, name, directory, old)))
+
+    async def _haunt(self, fleet: Fleet, name: str, directory: bytes, old: MemoryStorage) -> None:
+        """A directory was lost: an operator has it forgotten, and it returns, or a copy of it, before that or after."""
+        random = Random(f"memberships/{self._seed}/haunt")
+        await asyncio.sleep(random.uniform(0, 4))
+        if random.random() < 0.3:
+            await self._put_in(fleet, name, _copied(old), random.uniform(0.2, 2))
+        while not self._is_forgotten(directory):
+            await self._disown(fleet, directory, random)
+            await asyncio.sleep(random.uniform(0.1, 1))
+        if random.random() < 0.7:
+            await self._put_in(fleet, name, old if random.random() < 0.5 else _copied(old), random.uniform(0.2, 3))
+
+    async def _put_in(self, fleet: Fleet, name: str, storage: MemoryStorage, seconds: float) -> None:
+        """Run a node with another disk for a while."""
+        await self._crash(fleet, name)
+        kept = self._down.pop(name, None)
+        if kept is None:
+            return
+        try:
+            self._ghost = name
+            fleet.start(name, storage, linked=False, join=",".join(self._newest.members))
+            await asyncio.sleep(seconds)
+        finally:
+            async with self._crashing:
+                if name in fleet.members:
+                    await fleet.crash(name)
+                self._down[name], self._ghost = kept, ""
+
+    async def _disown(self, fleet: Fleet, directory: bytes, random: Random) -> None:
+        names = [address.partition(":")[0] for address in self._newest.members]
+        asked = [name for name in names if name in fleet.members and name not in (self._ghost, self._wiped[directory])]
+        if asked:
+            with suppress(ShoalError):
+                changes = fleet.members[random.choice(asked)].replicator.memberships.changes
+                await changes.change("forget", leaves=directory.hex())
+
+    def _is_forgotten(self, directory: bytes) -> bool:
+        return self._newest.removal_of(directory) is not None
 
     def _lose(self, name: str) -> None:
         self._lost = name
@@ -335,6 +390,9 @@ class _Run:
         self._calm()
         self._entering, fleet.jumble = "", None
         fleet.apart.clear()
+        for task in self._haunting:
+            task.cancel()
+        await asyncio.gather(*self._haunting, return_exceptions=True)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + HEALED_S_MAX
         while loop.time() < ends_at:
@@ -342,6 +400,9 @@ class _Run:
                 if f"{name}:1" in self._newest.everyone:
                     self._start(fleet, name)
             await self._invite(fleet)
+            for directory in self._wiped:
+                if not self._is_forgotten(directory) and self._newest.change is None:
+                    await self._disown(fleet, directory, self._random)
             await self._pass(fleet, 0.5, [])
             if self._newest.change is None and self._is_calm(fleet):
                 return
@@ -396,8 +457,28 @@ class _Run:
             missing = owed - self._held(fleet, name)
             if missing:
                 self._violated("3", f"{name} lacks {sorted(missing)[:5]}, which were acknowledged, in {self._newest}")
+        with suppress(TimeoutError):
+            await fleet.until(lambda: not self._named(fleet, names), HEALED_S_MAX)
+        if named := self._named(fleet, names):
+            self._violated("9", f"healed, the members do not retire the origins of removed directories: {named}")
+
+    def _named(self, fleet: Fleet, names: Iterable[str]) -> set[str]:
+        """The origins of removed directories that a member's vectors still name."""
+        gone = [removal.directory for removal in self._newest.removed]
+        return {
+            f"{origin.hex()} in partition {number} of {name}"
+            for name in names
+            for number, vector in fleet.members[name].node._database.partitions.vectors().items()
+            for origin in vector
+            if any(belongs(origin, directory) for directory in gone)
+        }
 
 
 def hunt(seeds: Iterable[int], invariants: tuple[str, ...]) -> int | None:
     """The first of these seeds whose plan breaks one of these; None if none does."""
     return next((seed for seed in seeds if any(found.invariant in invariants for found in run_plan(seed))), None)
+
+
+def _copied(storage: MemoryStorage) -> MemoryStorage:
+    """A copy of a disk, as a file system tells it from the original."""
+    return MemoryStorage(dict(storage.scan(b"", None)), identity=b"a copy")

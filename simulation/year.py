@@ -2,7 +2,8 @@
 
 Laws:
 - What the agents keep is the same every day: each object that grows is trimmed, pruned, taken, finished or deleted.
-- Each node restarts every day. Every month one loses its disk, and is refilled by the others.
+- Each node restarts every day. Every month one loses its disk, and is refilled by the others; then its operator has the
+  lost directory forgotten.
 - A day lasts `day_s` virtual seconds, and all the spans of the configuration that are hours or days are shorter by as much.
 - What grows is compared between the end of the first week and the end of the last. So spans that are a week by default are
   three days here: in the first week, what they keep has come and gone. Origins are retired one by one, so that their number
@@ -87,6 +88,7 @@ class _Done:
     writes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     starts: list[float] = field(default_factory=list)
+    lost: set[bytes] = field(default_factory=set)  # Directories that are not forgotten yet.
 
 
 async def year(days: int, *, day_s: float, seed: int, every: int, told: Callable[[Sample], None]) -> list[Sample]:
@@ -99,8 +101,11 @@ async def year(days: int, *, day_s: float, seed: int, every: int, told: Callable
             for nth, host in enumerate(cluster.hosts.values()):
                 await asyncio.sleep(max(0.0, (day + (nth + 0.5) / len(NODES)) * day_s - loop.time()))
                 is_lost = day % MONTH == MONTH - 1 and day // MONTH % len(NODES) == nth
+                if is_lost:
+                    done.lost.add(host.peer.identity().node)
                 await _restart(host, done, is_lost=is_lost)
             await asyncio.sleep(max(0.0, (day + 1) * day_s - loop.time()))
+            await _forget(cluster, done)
             if isinstance(loop, VirtualLoop):
                 loop.grant_turns()
             if day + 1 == WEEK or (day + 1 > WEEK and (day + 1 - WEEK) % every == 0) or day + 1 == days:
@@ -124,6 +129,7 @@ def _settings(day_s: float) -> dict[str, int | float | str]:
         "document_history_s": span(3 * _DAY),
         "inbox_taken_s": max(1, round(span(3 * _DAY))),
         "scrub_interval_s": span(3600.0),
+        "quorum_register_found_s": 1.0,
         "mark_interval_s": 5.0,
         "snapshot_operations_min": 4,
         "retire_origins_min": 1,
@@ -146,6 +152,16 @@ async def _restart(host: SimulatedNode, done: _Done, *, is_lost: bool) -> None:
     host.start()
     if not is_lost:
         done.starts.append(time.process_time() - began_s)
+
+
+async def _forget(cluster: SimulatedCluster, done: _Done) -> None:
+    """Have the members forget the directories that were lost. If that is not possible now, the operator tries tomorrow."""
+    for directory in sorted(done.lost):
+        for host in cluster.hosts.values():
+            with suppress(ShoalError):
+                await host.peer.memberships.changes.change("forget", leaves=directory.hex())
+                done.lost.discard(directory)
+                break
 
 
 async def _sample(cluster: SimulatedCluster, day: int, done: _Done) -> Sample:

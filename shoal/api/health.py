@@ -63,6 +63,14 @@ class MembersDocument(Struct):
     removed: list[RemovedView]  # Directories that are refused, the last first.
     waiting: list[str]  # Nodes that asked to be linked and are not added.
     trouble: str  # Why the change does not go on, if that is known.
+    lost: list[LostView]  # Directories of members whose place others took, and that no command has forgotten yet.
+
+
+class LostView(Struct):
+    """A directory that lost its place."""
+
+    name: str
+    node: str
 
 
 class SeatView(Struct):
@@ -89,7 +97,7 @@ class MembersBody(Struct, forbid_unknown_fields=True):
 
     change: Literal["add", "drain", "replace", "forget", "cancel"]  # `cancel` takes back the one that is under way.
     joins: str = ""  # The address of the node that joins: for `add` and `replace`.
-    leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`.
+    leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory.
 
 
 class MemberView(Struct):
@@ -214,6 +222,7 @@ def _document(view: MembersView) -> MembersDocument:
         removed=[RemovedView(**structs.asdict(node)) for node in view.removed],
         waiting=view.waiting,
         trouble=view.trouble,
+        lost=[LostView(**structs.asdict(directory)) for directory in view.lost],
     )
 
 

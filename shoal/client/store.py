@@ -152,6 +152,8 @@ class Store:
     async def forget_member(self, address: str) -> requests.MembersView:
         """Remove a member that is down. Its directory is refused from then on; what only it held is lost to the cluster.
 
+        `address` may also be the id of a directory, in hex, whose place another one took; then the members stay.
+
         Raises:
             as `add_member`.
         """

@@ -124,6 +124,11 @@ class Delivery:
         for _, _, arrival in self._waiting.pop(partition, ()):
             self._forget(partition, arrival)
 
+    def clear(self) -> None:
+        """Forget all operations that wait."""
+        for partition in list(self._waiting):
+            self.drop(partition)
+
     def expire(self, before: float) -> None:
         """Forget the operations that have waited since before this time."""
         old = [place for place, since in takewhile(lambda entry: entry[1] < before, self._since.items())]

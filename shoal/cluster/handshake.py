@@ -38,6 +38,8 @@ HANDSHAKE_BYTES_MAX = 16 * 1024
 NONCE_BYTES = 32
 NAME_CHARS_MAX = 100  # Of a peer's name, in texts for people.
 OPENING_BYTES = 16
+ORIGINALS_MAX = 64
+"""The directories of which a node says that its own is a copy: the latest."""
 
 _HELLO_BYTES_MAX = HANDSHAKE_BYTES_MAX - 256  # A welcome has a proof beside it.
 _REASON_CHARS_MAX = 500
@@ -70,12 +72,13 @@ class PeerHello(Struct, array_like=True, frozen=True, tag="peer-hello"):
     nonce: _Nonce
     members: tuple[str, ...] = ()
     epoch: int = 0  # Of its list of members.
+    originals: Annotated[tuple[_Id, ...], Meta(max_length=ORIGINALS_MAX)] = ()  # Of which its directory is a copy.
 
     @property
     def identity(self) -> Identity:
         """The sender. It is to be believed only after its proof was checked."""
         protocol = 0 if self.protocol == PEER_PROTOCOL else self.protocol
-        return Identity(self.node, self.name, self.software, self.members, self.opening, self.epoch, protocol)
+        return Identity(self.node, self.name, self.software, self.members, self.opening, self.epoch, protocol, self.originals)
 
 
 class PeerWelcome(Struct, array_like=True, frozen=True, tag="peer-welcome"):
@@ -272,8 +275,8 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
     """A hello. If the list of members is too long for it, it is left out, and so not compared."""
-    node, name, software, members, opening, epoch, _ = side.identity
-    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members, epoch)
+    node, name, software, members, opening, epoch, _, originals = side.identity
+    hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members, epoch, originals)
     packed = _encoder.encode(hello)
     return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))
 

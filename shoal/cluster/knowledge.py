@@ -158,6 +158,12 @@ class Knowledge:
         self._unproven: dict[int, tuple[int, VersionVector]] = {}
         self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
 
+    def begin_epoch(self) -> None:
+        """The peer must say again what it holds exactly: it may have said it before it knew of this epoch."""
+        self._whole.clear()
+        self._equal.clear()
+        self._took = None
+
     def answer(self, partition: int, question: int) -> None:
         """Note that the peer has answered this question about a partition."""
         self._answered[partition] = max(question, self._answered.get(partition, 0))
@@ -250,9 +256,16 @@ class Knowledge:
         return endings
 
     def take_vector(
-        self, partition: int, packed: bytes, retired: tuple[VersionVector, VersionVector] | None = None
+        self,
+        partition: int,
+        packed: bytes,
+        retired: tuple[VersionVector, VersionVector] | None = None,
+        *,
+        is_current: bool = True,
     ) -> VersionVector:
         """Take a whole vector, as the peer sent it, and return it, with the origins that only the peer has retired.
+
+        `is_current`: it was sent in this node's epoch. Only then it counts as `whole`.
 
         Raises:
             InvalidValue: it is malformed.
@@ -267,7 +280,7 @@ class Knowledge:
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
         # Messages may overtake each other, and what a peer holds only grows while its link lasts.
-        if vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
+        if is_current and vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
             applied = self._replica.applied(partition)
             self._whole[partition] = vector.retire([o for o, n in vector.items() if is_retired(applied, o, n)], None)
         return vector
@@ -284,25 +297,26 @@ class Knowledge:
         for remembered in (self._equal, self._aware, self._counted):
             remembered.pop(partition, None)
 
-    def take_all(self, held: Mapping[int, VersionVector]) -> None:
-        """The peer holds the same as this replica: the digests are equal. `held` is `Parts.held`."""
+    def take_all(self, held: Mapping[int, VersionVector], *, is_current: bool = True) -> None:
+        """The peer holds the same as this replica: the digests are equal. `held` is `Parts.held`; see `take_vector`."""
         if self._took is not held:
-            self._took = held
+            self._took = held if is_current else None
             for partition in held:
-                self.take_equal(partition)
+                self.take_equal(partition, is_current=is_current)
 
-    def take_equal(self, partition: int) -> None:
-        """The peer's vector of this partition is equal to this replica's: their hashes are."""
+    def take_equal(self, partition: int, *, is_current: bool = True) -> None:
+        """The peer's vector of this partition is equal to this replica's: their hashes are. See `take_vector`."""
         vector, before = self._replica.durable(partition), self._equal.get(partition, NOTHING_SEEN)
         if before is not vector:
             self.take(((partition, origin, sequence) for origin, sequence in vector.since(before).items()), proven=True)
-            self._equal[partition] = vector
-            self._whole[partition] = vector
+            if is_current:
+                self._equal[partition] = vector
+                self._whole[partition] = vector
             if vector.dominates(self.vector(partition)):
                 self._vectors[partition] = vector  # The two share their entries, so comparing them is cheap.
 
     def whole(self, partition: int) -> VersionVector | None:
-        """The greatest whole vector that the peer has sent; None if it has sent none."""
+        """The greatest whole vector that the peer has sent in this epoch; None if it has sent none."""
         return self._whole.get(partition)
 
     def vector(self, partition: int) -> VersionVector:

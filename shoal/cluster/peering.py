@@ -25,6 +25,7 @@ class Identity(NamedTuple):
     opening: bytes = b""  # 16 random bytes of this run. They tell the node itself from a copy of its directory.
     epoch: int = 0  # Of its list of members; 0: the configured list.
     protocol: int = 0  # The newest version of the peer protocol that it speaks; 0: the one of this program.
+    originals: tuple[bytes, ...] = ()  # The ids of the directories of which its own is a copy, the latest last.
 
 
 class Outlet(Protocol):

@@ -141,8 +141,14 @@ class Replication:
         return [one for one in (self.learning, self.handover if self._is_current else None) if one is not None]
 
     def enter_epoch(self, *, is_joint: bool) -> None:
-        """A new epoch of the members has begun."""
+        """A new epoch of the members has begun.
+
+        What waits to be applied is dropped, since a directory that was removed may have sent it. The others are asked again.
+        """
         self.handover = Learning(self._replica.durable) if is_joint else None
+        self._delivery.clear()
+        for state in self._peers.values():
+            state.known.begin_epoch()
         self._send_digests()
 
     # ── messages ──────────────────────────────────────────────────────────────
@@ -247,7 +253,7 @@ class Replication:
 
     def _compare(self, peer: bytes, state: PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
-            state.known.take_all(self._parts.held())
+            state.known.take_all(self._parts.held(), is_current=self._is_current)
             self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
             for learning in self._taught:
                 learning.equal(peer)
@@ -260,7 +266,7 @@ class Replication:
             partition for partition in sorted(ours.keys() | theirs.keys()) if ours.get(partition) != theirs.get(partition)
         ]
         for partition in ours.keys() - set(differing):
-            state.known.take_equal(partition)
+            state.known.take_equal(partition, is_current=self._is_current)
         told = {
             partition: self._replica.durable(partition) if partition in theirs else NOTHING_SEEN
             for partition in state.mark.to_compare()
@@ -275,7 +281,9 @@ class Replication:
         told: dict[int, VersionVector] = {}
         retired = {partition: (vector_of(ends), vector_of(times)) for partition, ends, times in message.retired}
         for partition, packed in message.vectors:
-            theirs = told[partition] = state.known.take_vector(partition, packed, retired.get(partition))
+            theirs = told[partition] = state.known.take_vector(
+                partition, packed, retired.get(partition), is_current=self._is_current
+            )
             for learning in self._taught:
                 learning.vector(peer, partition, theirs)
             if not self._replica.applied(partition).dominates(theirs):

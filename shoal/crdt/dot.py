@@ -12,9 +12,27 @@ from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
 from typing import NamedTuple, NewType, Protocol
 
 Origin = NewType("Origin", bytes)
-"""16 random bytes: one opening of one node's data directory."""
+"""One opening of one node's data directory: 8 random bytes, then the first 8 of the directory's id (`origin_of`).
+
+Origins of older versions are 16 random bytes; they belong to no directory.
+"""
 
 ORIGIN_BYTES = 16
+DIRECTORY_BYTES = 8
+"""Of a directory's id, in its origins. Two directories whose ids begin alike are not told apart by them."""
+
+_RANDOM_BYTES = ORIGIN_BYTES - DIRECTORY_BYTES
+
+
+def origin_of(directory: bytes, random: bytes) -> Origin:
+    """An origin of a directory with this id, from 16 random bytes."""
+    return Origin(random[:_RANDOM_BYTES] + directory[:DIRECTORY_BYTES])
+
+
+def belongs(origin: Origin, directory: bytes) -> bool:
+    """Whether an opening of the directory with this id wrote under the origin."""
+    return bool(directory) and origin[_RANDOM_BYTES:] == directory[:DIRECTORY_BYTES]
+
 
 HORIZON = Origin(bytes(ORIGIN_BYTES))
 """No origin. In a vector for clients, the entry under it is the time (HLC) of the last retirement that its replica had applied.

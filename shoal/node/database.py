@@ -28,6 +28,7 @@ from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
+from shoal.node.collection.orphans import Orphans
 from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.retiring import Retiring
 from shoal.node.collection.statuses import StatusLister
@@ -278,6 +279,9 @@ class Database:
             fold=self.claims.fold_all,
             config=config,
             environment=environment,
+        )
+        self.orphans = Orphans(
+            commit, partitions=self.partitions, retire=self.issuer.retire, config=config, environment=environment
         )
         self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
         self._maps.settled = self.claims.settled

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from shoal.cluster.operation import Tip
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, origin_of
 from shoal.crdt.rows import successor
 from shoal.errors import CatchingUp, NotAMember, StoreCorrupt
 from shoal.node.transaction import Transaction
@@ -29,12 +29,14 @@ _CLEAN = keys.meta("clean")
 _PAST = keys.meta("past")  # Of older versions: all past origins in one row.
 _OVER = keys.meta("over/")  # Followed by the origin: a row for each that is over; `_COPY` if it came with a copy.
 _IDENTITY = keys.meta("identity")
+_ORIGINALS = keys.meta("originals")  # The ids of the directories of which this one is a copy, the latest last.
 _MEMBER = keys.meta("member")
 _MARKED = keys.meta("marked/")  # Followed by the id of a peer (`shoal.node.peers.marking`).
 _RESTORED = keys.meta("restored")
 _ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
 _COPY = b"\x01"  # Instead of a peer's address.
 _TAIL_CHECKED = 16
+_ORIGINALS_MAX = 64
 
 
 class Incarnation:
@@ -67,6 +69,8 @@ class Incarnation:
         self.barred = ""
         """Why the cluster's list of members forbids this node to write, for people; empty if it does not."""
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
+        self.originals = _originals(storage, node if self.copied else None)
+        """The ids of the directories of which this one is a copy, the latest last; at most 64."""
         self.clean = self.created or storage.get(_CLEAN) is not None
         self.previous = storage.get(_ORIGIN)
         self._gave_up = False  # Whether the past origins are another directory's now.
@@ -151,7 +155,7 @@ class Incarnation:
             raise CatchingUp(f"{self.fence}. Nothing was written. Ask another node, or try again later.")
         if self._origin is not None:
             return self._origin
-        origin = Origin(self._entropy(ORIGIN_BYTES))
+        origin = origin_of(self.node, self._entropy(ORIGIN_BYTES))
         self._identify(transaction)
         transaction.put(_ORIGIN, origin)
         if self.previous is not None and not self._gave_up:
@@ -196,11 +200,13 @@ class Incarnation:
         self.learner, self._issues, self.told_by = False, True, ""
 
     def _identified(self) -> dict[bytes, bytes | None]:
-        return {_NODE: self.node, _IDENTITY: self._identity}
+        originals: dict[bytes, bytes | None] = {_ORIGINALS: b"".join(self.originals)} if self.copied else {}
+        return {_NODE: self.node, _IDENTITY: self._identity, **originals}
 
     def _identify(self, transaction: Transaction) -> None:
-        transaction.put(_NODE, self.node)
-        transaction.put(_IDENTITY, self._identity)
+        for row, value in self._identified().items():
+            assert value is not None
+            transaction.put(row, value)
         if self.copied and self.learner:
             transaction.delete(_MEMBER)  # That was the original's.
             transaction.put(_RESTORED, _COPY)  # Among peers it counts as a copy, even if it first wrote while it was alone.
@@ -223,6 +229,12 @@ class Incarnation:
     def closing(self) -> dict[bytes, bytes | None]:
         """The rows of the clean-stop marker; none if this incarnation wrote nothing."""
         return {_CLEAN: b"\x01"} if self._settled else {}
+
+
+def _originals(storage: Storage, copied: bytes | None) -> tuple[bytes, ...]:
+    packed = (storage.get(_ORIGINALS) or b"") + (copied or b"")
+    found = [packed[start : start + ORIGIN_BYTES] for start in range(0, len(packed), ORIGIN_BYTES)]
+    return tuple(found[-_ORIGINALS_MAX:])
 
 
 def _owed(storage: Storage) -> dict[int, VersionVector]:

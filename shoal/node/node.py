@@ -176,6 +176,7 @@ class Node:
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.retiring.stop()
+            await self._database.orphans.stop()
             await self._database.garbage.stop()
             await self._database.erasure.stop()
             await self._database.claims.stop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
@@ -23,6 +23,14 @@ class Repairs:
 
     rows: int = 0  # Fetched again from a peer.
     failed: int = 0  # Requests that met damage that no peer could repair.
+
+
+class Estate(NamedTuple):
+    """What this node does about the directories that were removed from the cluster."""
+
+    epoch: int = 0
+    directories: tuple[bytes, ...] = ()  # Their ids; empty: there are none, or another node retires their origins.
+    is_open: bool = False  # Whether it may retire some now: no change is under way, and every owner is linked and counts.
 
 
 class ReadRepair(Protocol):
@@ -140,6 +148,11 @@ class Replicas(Protocol):
         """What each of the other owners, by its address, is known to hold of a partition."""
         ...
 
+    @property
+    def estate(self) -> Estate:
+        """The removed directories whose origins this node retires."""
+        ...
+
     def read_repair(self, target: Target, /) -> ReadRepair:
         """A read repair for one request about an object."""
         ...
@@ -254,6 +267,8 @@ class SingleNode:
     def holdings(self, partition: int, /) -> dict[str, Holding]:
         """Empty: there are no other owners."""
         return {}
+
+    estate = Estate()
 
     def read_repair(self, target: Target, /) -> ReadRepair:
         """A repair that always fails, and counts that."""

@@ -172,6 +172,7 @@ class Service:
         """Start its background tasks on the running loop."""
         self._spreading.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
+        self._database.orphans.start(self._replicas)
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A new session, which continues from `bookmark`. Each consumer needs its own."""

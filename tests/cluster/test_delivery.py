@@ -140,3 +140,12 @@ def test_any_history_in_any_order_is_handed_out_causally_and_within_the_bound(se
             at += size
     assert len(sink.delivery) == sink.delivery.waiting_bytes == 0
     assert all(vector == cluster.replicas[0].applied(partition) for partition, vector in sink.vectors.items())
+
+
+def test_nothing_waits_once_it_is_cleared() -> None:
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 1), arrival(Dot(A, 2), 2, partition=7))
+    sink.delivery.clear()
+    assert (len(sink.delivery), sink.delivery.waiting_bytes) == (0, 0)
+    sink.take(arrival(Dot(A, 1), 1))
+    assert sink.applied == [(A, 1)]

@@ -54,7 +54,7 @@ def test_a_node_tells_its_members_unless_they_do_not_fit() -> None:
 
 
 def test_a_node_of_an_earlier_version_which_tells_no_members_is_met() -> None:
-    *hello, members, _epoch = unpack(dialling().hello)
+    *hello, members, _epoch, _originals = unpack(dialling().hello)
     assert members == []
     acceptor = accepting()
     acceptor.greeted(pack(hello))
@@ -242,3 +242,16 @@ def test_a_proof_is_the_hmac_that_the_document_names() -> None:
     assert handshake._prove(b"k", role=b"r", dialler=b"d", acceptor=b"a") == (
         hmac.new(b"k", b"r" + hashlib.sha256(b"d").digest() + hashlib.sha256(b"a").digest(), hashlib.sha256).digest()
     )
+
+
+def test_a_copy_tells_of_which_directories_it_is_one() -> None:
+    originals = (b"1" * 16, b"2" * 16)
+    near = NEAR._replace(identity=NEAR.identity._replace(originals=originals))
+    assert meet(near, FAR)[1].originals == originals
+
+
+@pytest.mark.parametrize("originals", [[b"short"], [b"1" * 16] * 65, ["1" * 16]])
+def test_a_hello_with_impossible_originals_is_refused(originals: list[object]) -> None:
+    *hello, _originals = unpack(dialling().hello)
+    with pytest.raises(InvalidValue):
+        accepting().greeted(pack([*hello, originals]))

@@ -181,3 +181,28 @@ def test_a_digest_is_made_anew_only_if_a_vector_changed(replica: ToyReplica, mon
         replica.sync()
         assert parts.digest() == Parts(replica).digest()
     assert len(made) == 3
+
+
+def test_what_a_peer_held_exactly_must_be_said_again_in_a_new_epoch(replica: ToyReplica) -> None:
+    known, theirs = Knowledge(replica), VersionVector({THEIRS: 2})
+    known.take_vector(1, theirs.pack())
+    known.begin_epoch()
+    assert known.whole(1) is None
+    known.take_vector(1, theirs.pack(), is_current=False)
+    assert known.whole(1) is None
+    assert known.vector(1) == theirs
+    known.take_vector(1, theirs.pack())
+    assert known.whole(1) == theirs
+
+
+def test_equal_digests_of_an_older_epoch_do_not_say_what_a_peer_holds_exactly(replica: ToyReplica) -> None:
+    known, parts = Knowledge(replica), Parts(replica)
+    replica.write(3)
+    replica.sync()
+    known.take_all(parts.held(), is_current=False)
+    assert known.whole(3) is None
+    known.take_all(parts.held())
+    assert known.whole(3) == replica.durable(3)
+    known.begin_epoch()
+    known.take_all(parts.held())
+    assert known.whole(3) == replica.durable(3)

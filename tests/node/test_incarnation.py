@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.operation import NO_TIP
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import Dot, Origin, belongs
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.storage import keys
@@ -128,3 +128,32 @@ async def test_a_write_that_changes_nothing_takes_no_origin(open_bench: Opener) 
     assert (await again.store.status()).origin == ""
     await again.space.counter("n").add(1)
     assert open_bench(again.storage.left_by_crash(0), seed=3).node.resumed_after_crash
+
+
+async def test_an_origin_names_its_directory(open_bench: Opener) -> None:
+    opened = open_bench()
+    await opened.space.counter("n").add(1)
+    [(_, dot)] = dots(opened.storage.left_by_crash(0))
+    assert belongs(dot.origin, opened.node._incarnation.node)
+
+
+async def test_a_copy_knows_its_originals_and_a_restart_is_none(open_bench: Opener) -> None:
+    storage, nodes, originals = MemoryStorage(), [], []
+    for seed, disk in enumerate((b"one", b"two", b"two", b"three")):
+        opened = open_bench(MemoryStorage(dict(storage.scan(b"", None)), identity=disk), seed=seed)
+        await opened.space.counter("n").add(1)
+        nodes.append(opened.node._incarnation.node)
+        originals.append(opened.node._incarnation.originals)
+        storage = opened.storage.left_by_crash(0)
+    first, second, again, _ = nodes
+    assert second == again
+    assert originals == [(), (first,), (first,), (first, second)]
+
+
+async def test_a_copy_remembers_a_bounded_number_of_originals(open_bench: Opener) -> None:
+    storage = MemoryStorage()
+    for number in range(70):
+        opened = open_bench(MemoryStorage(dict(storage.scan(b"", None)), identity=b"%d" % number), seed=number)
+        await opened.space.counter("n").add(1)
+        storage = opened.storage.left_by_crash(0)
+    assert len(opened.node._incarnation.originals) == 64

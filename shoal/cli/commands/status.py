@@ -170,6 +170,8 @@ def replace(old: Old, new: New, url: Url = None, json: Json = False, no_wait: No
 def forget(address: Address, url: Url = None, json: Json = False, no_wait: NoWait = False) -> None:
     """Remove a node that is down for good. Its directory is refused from then on; what only it held is lost.
 
+    If a node got an empty directory at its old address, name the lost one by its id, as `shoal cluster members` shows it.
+
     Example: shoal cluster forget n3:7400 --url http://n1:7400
     """
     _change(lambda store: store.forget_member(address), url, json=json, no_wait=no_wait)
@@ -248,7 +250,9 @@ def _waiting(view: MembersView) -> list[str]:
 
 def _show(view: MembersView, *, json: bool) -> None:
     if json:
-        parts = {name: [msgspec.structs.asdict(each) for each in getattr(view, name)] for name in ("members", "removed")}
+        parts = {
+            name: [msgspec.structs.asdict(each) for each in getattr(view, name)] for name in ("members", "removed", "lost")
+        }
         emit(msgspec.structs.asdict(view) | parts)
         return
     line(f"epoch {view.epoch}: {len([seat for seat in view.members if seat.part != 'joining'])} members")
@@ -264,3 +268,5 @@ def _show(view: MembersView, *, json: bool) -> None:
     for removed in view.removed:
         how = "drained" if removed.handed_over else "forgotten"
         line(f"{removed.name} was {how} in epoch {removed.epoch} (directory {removed.node[:8] or 'unknown'})")
+    for lost in view.lost:
+        line(f"{lost.name} lost directory {lost.node[:8]}; if it is gone for good: shoal cluster forget {lost.node[:8]}")

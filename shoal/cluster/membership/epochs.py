@@ -88,9 +88,13 @@ class Record(Struct, array_like=True, frozen=True):
         """All nodes that take part: members of both lists, and a node that joins."""
         return tuple(sorted({*self.members, *self.target}))
 
-    def removal_of(self, directory: bytes) -> Removal | None:
-        """How a directory was removed; None if it was not, as far as the record says."""
-        return next((removal for removal in reversed(self.removed) if directory and removal.directory == directory), None)
+    def removal_of(self, directory: bytes, originals: Collection[bytes] = ()) -> Removal | None:
+        """How a directory was removed, or one of those of which it is a copy; None if none was, as far as the record says.
+
+        A copy that the record names as a member's directory is one.
+        """
+        gone = {directory} if directory in self.directories.values() else {directory, *originals}
+        return next((removal for removal in reversed(self.removed) if removal.directory and removal.directory in gone), None)
 
     def state_of(self, address: str) -> Literal["member", "joining", "leaving", "removed"]:
         """The part that the node at an address has in this epoch."""
@@ -122,11 +126,7 @@ def begin(
     if record.change is not None:
         if record.change.told == change.told:
             return record
-        raise ChangeUnderWay(
-            f"`shoal cluster {record.change.told}` is under way, and one change is made at a time. Nothing was written. Wait "
-            "until it is done (`shoal cluster members`), or take it back with `shoal cluster cancel`.",
-            change=record.change.told,
-        )
+        raise _under_way(record.change)
     _check(record, change)
     return _next(record, change=change, directories=directories)
 
@@ -157,6 +157,22 @@ def cancel(record: Record, *, directories: Mapping[str, bytes]) -> Record:
     return _next(record, change=None, directories=directories)
 
 
+def forget_directory(record: Record, directory: bytes, address: str, *, directories: Mapping[str, bytes]) -> Record:
+    """The record from which on a directory is refused whose place at this address another one took: no member changes.
+
+    Raises:
+        ChangeUnderWay: a change of the members is.
+    """
+    if record.change is not None:
+        raise _under_way(record.change)
+    return _next(
+        record,
+        change=None,
+        directories=directories,
+        removed=[*record.removed, Removal(address, directory, record.epoch + 1, handed_over=False)],
+    )
+
+
 def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[str]) -> bool:
     """Whether the change that is under way may go on to its next step.
 
@@ -170,6 +186,14 @@ def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[s
     if change.is_joint:
         return record.electorate.decides(voting)
     return (not change.joins or change.joins in caught_up) and (not change.hands_over or change.leaves in caught_up)
+
+
+def _under_way(change: Change) -> ChangeUnderWay:
+    return ChangeUnderWay(
+        f"`shoal cluster {change.told}` is under way, and one change is made at a time. Nothing was written. Wait "
+        "until it is done (`shoal cluster members`), or take it back with `shoal cluster cancel`.",
+        change=change.told,
+    )
 
 
 def _check(record: Record, change: Change) -> None:
@@ -206,7 +230,9 @@ def _next(
         change,
         record.removed if removed is None else tuple(removed)[-REMOVED_MAX:],
     )
+    gone = {removal.directory for removal in made.removed}
     known = {**record.directories, **{address: node for address, node in directories.items() if node}}
+    known = {address: node for address, node in known.items() if node not in gone}
     return msgspec.structs.replace(made, directories={address: known[address] for address in made.everyone if address in known})
 
 

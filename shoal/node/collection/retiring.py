@@ -17,13 +17,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from contextlib import suppress
 
-from shoal.cluster import stability
-from shoal.cluster.stability import Holding, Step
 from shoal.config import Config
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import Origin
 from shoal.crdt.rows import successor
 from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
+from shoal.node.collection.ripening import Ripening
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
@@ -69,7 +68,7 @@ class Retiring:
         self._replicas: Replicas | None = None
         self._gather: Callable[[Target], Awaitable[object]] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._steps: dict[int, Step] = {}  # By partition.
+        self._ripening = Ripening(commit, config=config)
         self._folds_at: dict[int, int] = {}  # By partition, when adds that could not be merged yet are looked at again.
         self._stopped = False
         self.retired = 0
@@ -154,16 +153,10 @@ class Retiring:
 
     async def _retired_in(self, partition: Partition, found: set[Origin]) -> set[Origin]:
         assert self._replicas is not None
-        await self._commit.wait_durable(partition.written)
-        short = [origin for origin in found if self._is_short(partition, origin)]
-        ends = [Dot(origin, partition.tip(origin).sequence) for origin in sorted(short)]
-        own = Holding(partition.vector, partition.vector)
-        owners = [own, *self._replicas.holdings(partition.number).values()]
-        step = stability.advanced_step(self._steps.get(partition.number, Step()), ends, owners)
-        self._steps[partition.number] = step
-        if not stability.may_retire(step, owners):
+        await self._ripening.durable(partition)
+        ready = self._ripening.ripe(partition, found, self._replicas)
+        if not ready:
             return set()
-        ready = {end.origin for end in step.ends}
         if self._now_ms() < self._folds_at.get(partition.number, 0):
             return set()
         if left := await self._fold(partition.number, ready):
@@ -172,14 +165,9 @@ class Retiring:
         if not origins:
             return set()
         self._retire(partition.number, origins)
-        del self._steps[partition.number]
+        self._ripening.done(partition.number)
         self.retired += len(origins)
         return set(origins)
-
-    def _is_short(self, partition: Partition, origin: Origin) -> bool:
-        """Whether so little of an origin is still in the log that it need not count against `log_bytes_max`."""
-        base = partition.bases.get(origin)
-        return partition.tip(origin).logged - (0 if base is None else base.logged) <= self._config.retire_log_bytes_max
 
     async def _with_rights(self, number: int, past: set[Origin]) -> set[Origin]:
         """Move the rights of these origins to this opening. Returns those that still have some."""

@@ -28,6 +28,7 @@ from shoal.node.membership.roster import Roster
 _log = logging.getLogger("shoal.node")
 
 _TURN = 5  # How long a member leaves a step to the one before it, in intervals of `members_tell_s`.
+_NAMED_CHARS_MIN = 8  # Of a directory's id, in hex.
 _WAITING_MAX = 16  # Nodes that ask to be let in, and are no members.
 
 
@@ -37,6 +38,7 @@ class Sight(NamedTuple):
     linked: Callable[[], Mapping[str, bytes]]  # The nodes that take part and have a link, by address.
     counts: Callable[[bytes], bool]  # Whether a node is an owner that counts: no learner.
     directory_of: Callable[[str], bytes]  # The id that was last known at an address; empty: none.
+    lost: Callable[[], Mapping[bytes, str]]  # The directories whose place another one took, and their addresses.
     is_caught_up: Callable[[], bool]  # Of this node; see `epochs.is_ready`.
     disagreements: Callable[[], list[str]]  # Between the configured lists.
     send: Callable[[bytes, Notice], None]
@@ -76,6 +78,8 @@ class Changes:
         """
         record = await self._newest()
         self._check_company(record)
+        if kind == "forget" and not epochs.is_address(leaves):
+            return await self._forget_directory(record, leaves)
         linked = {self._roster.own, *self._sight.linked()}
         if kind in ("drain", "forget") or (kind == "replace" and leaves in record.members):
             is_up = leaves in linked
@@ -98,6 +102,27 @@ class Changes:
         if begun is record:
             return record
         self._check_target(begun)
+        return await self._set(record, begun)
+
+    async def _forget_directory(self, record: Record, named: str) -> Record:
+        """Refuse a lost directory from now on; `named` is the beginning of its id, in hex."""
+        if named and any(removal.directory.hex().startswith(named) for removal in record.removed):
+            return record
+        lost = self._sight.lost()
+        found = [node for node in lost if len(named) >= _NAMED_CHARS_MIN and node.hex().startswith(named.lower())]
+        if len(found) != 1:
+            known = ", ".join(f"{node.hex()[:8]} ({address})" for node, address in sorted(lost.items()))
+            raise InvalidInput(
+                f"{named[: epochs.ADDRESS_CHARS_MAX]!r} is neither the address of a member nor the id of a directory that was "
+                f"lost. Nothing was written. {self._roster.own} knows these lost directories: {known or 'none'}."
+            )
+        [node] = found
+        if node in {self._roster.directory, *self._sight.linked().values()}:
+            raise InvalidInput(
+                f"directory {named} is in use at {lost[node]}. Nothing was written. Stop that node before you forget "
+                "its directory."
+            )
+        begun = epochs.forget_directory(record, node, lost[node], directories=self._directories(record))
         return await self._set(record, begun)
 
     async def cancel(self) -> Record:
@@ -172,7 +197,13 @@ class Changes:
             )
 
     def _directories(self, record: Record) -> dict[str, bytes]:
-        return {address: self._sight.directory_of(address) for address in record.everyone}
+        others = {address: self._sight.directory_of(address) for address in record.everyone}
+        return others | ({self._roster.own: self._roster.directory} if self._roster.own in others else {})
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """The directories whose place another one took, as far as this node knows: their ids in hex, and addresses."""
+        return {node.hex(): address for node, address in self._sight.lost().items()}
 
     # ── going on ──────────────────────────────────────────────────────────────
 

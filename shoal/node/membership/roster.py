@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from shoal.cluster.membership import epochs
-from shoal.cluster.membership.epochs import Record
+from shoal.cluster.membership.epochs import Record, Removal
 from shoal.errors import ShoalError
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
@@ -85,6 +85,11 @@ class Roster:
         return self._incarnation.node
 
     @property
+    def originals(self) -> tuple[bytes, ...]:
+        """The ids of the directories of which this one is a copy."""
+        return self._incarnation.originals
+
+    @property
     def epoch(self) -> int:
         """The epoch of the record."""
         return self.record.epoch
@@ -103,6 +108,14 @@ class Roster:
     def waits(self) -> bool:
         """Whether this node waits to be added: it is configured with members, and one of them says that it is none."""
         return self._waits
+
+    def removal_of(self, directory: bytes, originals: Collection[bytes] = ()) -> Removal | None:
+        """As `Record.removal_of`, from the moment in which this node writes down a record that says so.
+
+        What it applied before is durable when it adopts that record.
+        """
+        newest = self.record if self._written is None else self._written[1]
+        return newest.removal_of(directory, originals)
 
     async def reach(self, epoch: int) -> None:
         """Return once this node is in that epoch, or in a later one."""

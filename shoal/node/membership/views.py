@@ -8,7 +8,7 @@ from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Standing
 from shoal.node.membership.changes import Changes
 from shoal.node.membership.roster import Roster
-from shoal.protocol.requests import MembersView, RemovedNode, Seat
+from shoal.protocol.requests import LostDirectory, MembersView, RemovedNode, Seat
 
 
 def view(roster: Roster, changes: Changes, linked: dict[str, bytes]) -> MembersView:
@@ -23,6 +23,7 @@ def view(roster: Roster, changes: Changes, linked: dict[str, bytes]) -> MembersV
         [RemovedNode(each.address, each.directory.hex(), each.epoch, each.handed_over) for each in reversed(record.removed)],
         list(changes.waiting),
         changes.trouble,
+        [LostDirectory(address, node) for node, address in changes.lost.items()],
     )
 
 

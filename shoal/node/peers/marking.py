@@ -3,6 +3,7 @@
 Laws:
 - Changes of the marks are written at most once per interval, in the same group commit as other writes.
 - There is one mark for each configured address: that of the directory that was last reached there.
+- A directory whose place another one took is remembered without its mark, until it is forgotten by the members: the latest.
 
 A crash loses the changes of the last interval. A mark may then say too little, but never too much.
 """
@@ -23,6 +24,8 @@ from shoal.storage.interface import Storage
 
 _MARK = keys.meta("mark/")  # node₁₆ partition₂ origin₁₆ → sequence₈
 _ADDRESS = keys.meta("marked/")  # node₁₆ → the address at which it was reached last.
+_LOST = keys.meta("lost/")  # node₁₆ → the address where another directory has taken its place.
+_LOST_MAX = 64
 _PLACE_BYTES = 2 + ORIGIN_BYTES + 1  # Longer than any place.
 _ROWS_MAX = 4096  # In one write.
 
@@ -37,12 +40,16 @@ class Marking:
         self._interval_s = config.mark_interval_s
         self._due_s = now + self._interval_s
         self._addresses: dict[bytes, str] = {}
+        self._lost: dict[bytes, str] = {}  # The latest last.
+        self._written_lost: dict[bytes, str] = {}
 
     def load(self) -> dict[bytes, dict[int, VersionVector]]:
         """The stored marks, by node and partition."""
         found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
         for key, address in self._storage.scan(_ADDRESS, successor(_ADDRESS)):
             self._addresses[key[len(_ADDRESS) :]] = address.decode()
+        for key, address in self._storage.scan(_LOST, successor(_LOST)):
+            self._lost[key[len(_LOST) :]] = self._written_lost[key[len(_LOST) :]] = address.decode()
         for key, sequence in self._storage.scan(_MARK, successor(_MARK)):
             node, place = key[len(_MARK) : len(_MARK) + ORIGIN_BYTES], key[len(_MARK) + ORIGIN_BYTES :]
             found[node][int.from_bytes(place[:2], "big")][Origin(place[2:])] = int.from_bytes(sequence, "big")
@@ -53,6 +60,21 @@ class Marking:
     def node_at(self, address: str) -> bytes:
         """The id of the node that was last reached at an address, also before this start; empty if there is none."""
         return next((node for node, there in sorted(self._addresses.items()) if there == address), b"")
+
+    @property
+    def lost(self) -> dict[bytes, str]:
+        """The directories whose place another one took, and which no member forgot yet, with their addresses."""
+        present, record = self._members.nodes, self._members.roster.record
+        return {
+            node: address
+            for node, address in self._lost.items()
+            if node not in present and record.removal_of(node) is None and address in record.members
+        }
+
+    def lose(self, node: bytes, address: str) -> None:
+        """Another directory has taken the place of `node`."""
+        self._lost.pop(node, None)
+        self._lost[node] = address
 
     def record(self, protocol: Replication, now: float) -> None:
         """Write the changes, if the interval is over.
@@ -69,6 +91,8 @@ class Marking:
                 self._drop(protocol, node)  # It is no longer a member, or another directory has replaced it.
         for node, address in reached.items():
             self._write(protocol, node, address)
+        if self._lost or self._written_lost:
+            self._write_lost()
 
     def _write(self, protocol: Replication, node: bytes, address: str) -> None:
         unwritten = protocol.mark(node).unwritten
@@ -89,5 +113,13 @@ class Marking:
     def _drop(self, protocol: Replication, node: bytes) -> None:
         first = _MARK + node
         self._commit.write({_ADDRESS + node: None}, [(first, first + b"\xff" * _PLACE_BYTES)])
-        del self._addresses[node]
+        self.lose(node, self._addresses.pop(node))
         protocol.forget(node)
+
+    def _write_lost(self) -> None:
+        """Write which directories were lost, if that has changed."""
+        self._lost = dict(list(self.lost.items())[-_LOST_MAX:])
+        if self._lost != self._written_lost:
+            rows: dict[bytes, bytes | None] = dict.fromkeys(_LOST + node for node in self._written_lost)
+            self._commit.write(rows | {_LOST + node: address.encode() for node, address in self._lost.items()})
+            self._written_lost = dict(self._lost)

@@ -190,13 +190,15 @@ class Members:
             PeerRefused: it is not a member or was removed, another node is linked at its address, or one with its id is
                 linked under another address or in another process.
         """
-        removal = self.roster.record.removal_of(peer.node)
+        removal = self.roster.removal_of(peer.node, peer.originals)
         if removal is not None:
-            how = "drained" if removal.handed_over else "forgotten"
+            name, how = peer.name[:NAME_CHARS_MAX], "drained" if removal.handed_over else "forgotten"
+            is_copy = removal.directory != peer.node
+            told = f"{name!r} is a copy of that of {removal.address}, which was" if is_copy else f"{name!r} was"
             raise PeerRefused(
-                f"the directory of {peer.name[:NAME_CHARS_MAX]!r} was {how} in epoch {removal.epoch} of {own}'s list of "
-                "members. Nothing was written. To use the node again, give it an empty directory, and add it with "
-                f"`shoal cluster add {peer.name[:NAME_CHARS_MAX]}`.",
+                f"the directory of {told} {how} in epoch {removal.epoch} of {own}'s list of members. Nothing was written. To "
+                f"use the node again, give it an empty directory, and add it with `shoal cluster add {name}`, unless "
+                "it is a member.",
                 reason="removed",
             )
         if peer.name not in self._members and peer.name not in self._met and peer.name != own:

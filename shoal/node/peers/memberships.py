@@ -82,6 +82,7 @@ class Memberships:
                 linked=lambda: members.reached,
                 counts=protocol.is_member,
                 directory_of=lambda address: members.node_at(address) or marking.node_at(address),
+                lost=lambda: marking.lost,
                 is_caught_up=lambda: admission.is_caught_up,
                 disagreements=lambda: members.disagreements_among,
                 send=lambda node, notice: outlets.send((node,), notice),
@@ -122,7 +123,15 @@ class Memberships:
             members = tuple(sorted({own, *self._members.addresses}))
         else:
             members = self.seeding.members
-        return Identity(self._roster.directory, own, self._software, members, self._run, self._roster.epoch)
+        return Identity(
+            self._roster.directory,
+            own,
+            self._software,
+            members,
+            self._run,
+            self._roster.epoch,
+            originals=self._roster.originals,
+        )
 
     def compare(self, peer: Identity) -> None:
         """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""

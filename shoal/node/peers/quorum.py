@@ -19,7 +19,7 @@ from functools import partial
 from shoal.cluster.replication import Replication
 from shoal.cluster.stability import Holding
 from shoal.config import Config
-from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+from shoal.crdt.dot import DIRECTORY_BYTES, NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
@@ -27,7 +27,7 @@ from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.members import Members
 from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
 from shoal.node.peers.rights_requests import RightsRequests
-from shoal.node.replicas import Repairs
+from shoal.node.replicas import Estate, Repairs
 from shoal.node.target import Target
 from shoal.node.verification.majority import Owners
 from shoal.protocol.requests import ClusterView, Durability
@@ -360,6 +360,20 @@ class Quorum:
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
         return found
+
+    @property
+    def estate(self) -> Estate:
+        """See `Replicas.estate`. The member with the least address is the one; an id that is in use again is left out."""
+        record, own = self.members.roster.record, self.members.roster.own
+        present = [
+            node[:DIRECTORY_BYTES] for node in (self._incarnation.node, *record.directories.values(), *self.members.nodes)
+        ]
+        gone = {removal.directory for removal in record.removed if removal.directory[:DIRECTORY_BYTES] not in present}
+        if own != record.members[0] or not gone:
+            return Estate()
+        is_open = record.change is None and self.members.roster.is_current and not self.is_learner
+        is_open = is_open and len(self.owners.linked) + 1 == self.size
+        return Estate(record.epoch, tuple(sorted(gone)), is_open)
 
     @property
     def owners(self) -> Owners:

@@ -211,6 +211,7 @@ class Replicator:
             outlets=self._outlets,
             installed=self._replaced,
             named=members.name_of,
+            is_removed=lambda node: self._roster.removal_of(node) is not None,
             incarnation=incarnation,
             environment=environment,
             config=config,
@@ -275,7 +276,7 @@ class Replicator:
             raise ReadOnly(f"the node cannot store operations from peers: {self._commit.failed}. Nothing was written.")
         before = self.memberships.admitted(peer)
         if before:
-            self._forget(before)
+            self._forget(before, peer.name)
         self._protocol.admitted(peer.node)
         self._mender.admitted(peer.node)
         self._clocks.admitted(peer.node)
@@ -287,7 +288,7 @@ class Replicator:
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self.memberships.compare(peer)
         if replaced:
-            self._forget(replaced)
+            self._forget(replaced, peer.name)
         self._protocol.linked(peer.node)
         self._carry_out()
         for message in self._presences.own():
@@ -311,9 +312,11 @@ class Replicator:
             self._outlets.forget(node)
         self._carry_out()
         self.quorum.recount()
+        self._database.orphans.stir()
 
-    def _forget(self, node: bytes) -> None:
+    def _forget(self, node: bytes, address: str) -> None:
         """Forget a node, because another directory is at its address now."""
+        self._marking.lose(node, address)
         self._protocol.forget(node)
         self.scrubber.forget(node)
         self._clocks.forget(node)
@@ -373,6 +376,7 @@ class Replicator:
 
     def _replaced(self, partition: int) -> None:
         """A peer's snapshot has replaced a partition, durably."""
+        self._roster.durable(self._commit.durable)
         self.scrubber.forget_partition(partition)
         self._carry_out()
         self.quorum.applied([partition])
@@ -397,6 +401,8 @@ class Replicator:
             self._protocol.delivered(peer)
 
     def _take(self, peer: bytes, shipments: Sequence[Shipment]) -> None:
+        if self._roster.removal_of(peer) is not None:
+            return  # It was removed while its operations were taken in steps.
         self._protocol.deliver(peer, shipments, self._environment.monotonic())
         self._carry_out()
 
@@ -453,7 +459,8 @@ class Replicator:
         if self._admission.durable(number):
             self.quorum.stir()
         self._carry_out()  # All that was said in the epoch before goes out in it.
-        self._roster.durable(number)
+        if not self._database.partitions.closed:  # Else one is being replaced by what a node that is removed now may have sent.
+            self._roster.durable(number)
 
     def _hurry(self, partition: int) -> int:
         question = self._protocol.hurry(partition, self._environment.monotonic())

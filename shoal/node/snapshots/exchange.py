@@ -34,7 +34,7 @@ class Outlets(Protocol):
 
 
 class SnapshotExchange:
-    """Both sides. `named` gives the name of a node, for people.
+    """Both sides. `named` gives the name of a node, for people; `is_removed` tells whether its directory was removed.
 
     `installed` is called with each partition that was replaced; then the protocol has effects to carry out.
     """
@@ -49,6 +49,7 @@ class SnapshotExchange:
         outlets: Outlets,
         installed: Callable[[int], None],
         named: Callable[[bytes], str],
+        is_removed: Callable[[bytes], bool],
         incarnation: Incarnation,
         environment: Environment,
         config: Config,
@@ -74,6 +75,7 @@ class SnapshotExchange:
             send=lambda node, message: outlets.send((node,), message),
             installed=self._installed,
             named=named,
+            is_removed=is_removed,
             incarnation=incarnation,
             environment=environment,
             config=config,

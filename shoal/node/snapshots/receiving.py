@@ -61,6 +61,7 @@ class SnapshotReceiver:
         send: Callable[[bytes, SnapshotRequest], None],
         installed: Callable[[int], None],
         named: Callable[[bytes], str],
+        is_removed: Callable[[bytes], bool],
         incarnation: Incarnation,
         environment: Environment,
         config: Config,
@@ -72,6 +73,7 @@ class SnapshotReceiver:
         self._send = send
         self._installed = installed
         self._named = named
+        self._is_removed = is_removed
         self._incarnation = incarnation
         self._environment = environment
         self._config = config
@@ -145,6 +147,8 @@ class SnapshotReceiver:
         begun = False
         try:
             await self._commit.wait_durable(partition.written)
+            if self._is_removed(peer):
+                raise BadOperation("its sender is no member any more.", reason="removed")
             self._check(partition, staging, content)
             begun = True
             if not staging.is_on_disk:

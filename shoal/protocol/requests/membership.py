@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
 
-__all__ = ["ChangeMembers", "MembersView", "ReadMembers", "RemovedNode", "Seat"]
+__all__ = ["ChangeMembers", "LostDirectory", "MembersView", "ReadMembers", "RemovedNode", "Seat"]
 
 
 @operation(family="cluster")
@@ -26,7 +26,7 @@ class ChangeMembers(Read["MembersView"], array_like=True, frozen=True, tag="chan
 
     change: Literal["add", "drain", "replace", "forget", "cancel"]
     joins: str = ""  # The address of the node that joins: for `add` and `replace`.
-    leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`.
+    leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory.
 
 
 class Seat(Struct, array_like=True, frozen=True):
@@ -48,6 +48,13 @@ class RemovedNode(Struct, array_like=True, frozen=True):
     handed_over: bool  # Whether the others hold all that it held.
 
 
+class LostDirectory(Struct, array_like=True, frozen=True):
+    """A directory of a member, whose place another one took, as the serving node knows."""
+
+    name: str  # The member's address.
+    node: str  # The id of the directory, in hex.
+
+
 class MembersView(Reply, array_like=True, frozen=True, tag="members-view"):
     """The members in one epoch. Epoch 0 is the configured list."""
 
@@ -58,3 +65,4 @@ class MembersView(Reply, array_like=True, frozen=True, tag="members-view"):
     removed: list[RemovedNode] = field(default_factory=list)  # The last first.
     waiting: list[str] = field(default_factory=list)  # Nodes that asked to be linked and are not added.
     trouble: str = ""  # Why the change does not go on, if that is known.
+    lost: list[LostDirectory] = field(default_factory=list)  # That no command has forgotten yet.

@@ -216,3 +216,27 @@ def test_a_record_keeps_its_meaning_as_bytes_and_others_are_refused() -> None:
     for packed in spoilt:
         with pytest.raises(InvalidValue):
             epochs.decode(packed)
+
+
+def test_a_lost_directory_is_forgotten_and_the_members_stay() -> None:
+    before = epochs.founded(addresses("abc"))
+    after = epochs.forget_directory(before, b"l" * 16, "b:1", directories=KNOWN)
+    assert (after.epoch, after.members, after.change) == (1, before.members, None)
+    assert after.directories["b:1"] == KNOWN["b:1"]
+    assert "b:1" not in epochs.forget_directory(before, KNOWN["b:1"], "b:1", directories=KNOWN).directories
+    removal = after.removal_of(b"l" * 16)
+    assert removal is not None
+    assert (removal.address, removal.epoch, removal.handed_over) == ("b:1", 1, False)
+    assert epochs.decode(epochs.encode(after)) == after
+
+
+def test_no_directory_is_forgotten_while_members_change() -> None:
+    with pytest.raises(ChangeUnderWay, match="Nothing was written"):
+        epochs.forget_directory(begun("add", joins="d"), b"l" * 16, "b:1", directories=KNOWN)
+
+
+def test_a_copy_of_a_removed_directory_is_removed_unless_it_is_a_members() -> None:
+    record = epochs.forget_directory(epochs.founded(addresses("abc")), b"l" * 16, "b:1", directories=KNOWN)
+    assert record.removal_of(b"x" * 16, [b"y" * 16, b"l" * 16]) == record.removed[0]
+    assert record.removal_of(b"x" * 16, [b"y" * 16]) is None
+    assert record.removal_of(KNOWN["b:1"], [b"l" * 16]) is None

@@ -13,6 +13,7 @@ from shoal.cluster.messages import Vectors
 from shoal.errors import CatchingUp, NoQuorum, Overloaded, PeerRefused
 from shoal.node import incarnation
 from shoal.protocol.requests import BeginStep, CatchUp, Step
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
@@ -206,8 +207,8 @@ async def test_the_mark_of_a_directory_that_was_replaced_does_not_keep_the_new_o
     await fleet.admitted(WAIT_S)
     await fleet["c"].store().space("crew").counter("n").add(1, durability="all")
     for name in "ab":
-        storage = fleet[name].storage
-        await until(lambda storage=storage: not [key for key, _ in storage.scan(b"M", b"N") if before in key])  # type: ignore[misc]
+        storage, lost = fleet[name].storage, keys.meta("lost/") + before
+        await until(lambda storage=storage, lost=lost: [k for k, _ in storage.scan(b"M", b"N") if before in k] == [lost])  # type: ignore[misc]
 
 
 async def test_all_nodes_set_back_to_one_moment_come_up(fleet: Fleet) -> None:
