@@ -242,6 +242,11 @@ class Fleet:
         """Cut the power: what was not synced is gone. Returns what is left, for `start`."""
         await self.isolate(name)
         member = self.members.pop(name)
+        for source, target in [pair for pair in self.wires if name in pair]:  # Dialled while the others were cut.
+            wire = self.wires.pop((source, target))
+            await wire.cut()
+            if source in self.members:
+                self.members[source].replicator.unlinked(member.identity(), wire)
         left = member.storage.crash(keep)
         with suppress(ShoalError):  # Its storage is dead.
             await member.node.stop()

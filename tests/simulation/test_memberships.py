@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from shoal.cluster.consensus.ballots import Electorate
 from shoal.cluster.membership.epochs import Record
+from shoal.crdt.dot import Origin
 from shoal.errors import ChangeUnderWay
+from shoal.node.collection.ripening import Ripening
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.changes import Changes
 from shoal.node.membership.roster import Roster
+from shoal.node.partitions import Partition
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.members import Members
+from shoal.node.peers.quorum import Quorum
+from shoal.node.replicas import Replicas
 from simulation.memberships import drawn, hunt, run_plan
 
 SEEDS = range(200)
@@ -95,6 +100,19 @@ def two_changes_at_once_are_both_taken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Changes, "_set", set_)
 
 
+def a_copy_of_a_removed_directory_is_taken(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "removal_of", lambda self, directory, originals=(): self.record.removal_of(directory))
+
+
+def origins_are_retired_before_every_owner_holds_them(patch: pytest.MonkeyPatch) -> None:
+    def ripe(self: Ripening, partition: Partition, found: Iterable[Origin], replicas: Replicas) -> set[Origin]:
+        return set(found)
+
+    patch.setattr(Ripening, "ripe", ripe)
+    sound = Quorum.estate.fget  # type: ignore[attr-defined]
+    patch.setattr(Quorum, "estate", property(lambda self: sound(self)._replace(is_open=True)))
+
+
 BUGS: tuple[tuple[Plant, tuple[str, ...], int], ...] = (
     (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), 5),
     (a_joining_node_counts_at_once, ("3", "8"), 41),
@@ -103,6 +121,8 @@ BUGS: tuple[tuple[Plant, tuple[str, ...], int], ...] = (
     (two_changes_at_once_are_both_taken, ("8",), 42),
     (a_node_joins_with_data_of_its_own, ("16",), 0),
     (a_removed_node_is_taken_back, ("16",), 0),
+    (a_copy_of_a_removed_directory_is_taken, ("16",), 74),
+    (origins_are_retired_before_every_owner_holds_them, ("4", "9"), 41),
 )
 """With the invariants that each breaks, and the seed of a plan that has found it; others are tried after it."""
 
