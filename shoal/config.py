@@ -112,6 +112,8 @@ class Config(Struct, frozen=True, kw_only=True):
     early_s: float = 60.0  # How long they wait; the operations they depend on may have been lost with a disk.
     repair_wait_s: float = 5.0  # For one peer's answer to a read repair; then the next peer is asked.
     repair_rows_max: int = 4096  # Repaired for one read; other damaged rows wait for the next.
+    audit_interval_s: float = 0.0  # How often the node signs what it holds, and keeps that (docs/AUDIT.md); 0: never.
+    audit_keep_s: float = 366 * 86400.0  # How long these statements are kept.
     scrub_interval_s: float = 60.0  # At least this long from one comparison of all rows with the peers to the next.
     scrub_bytes_per_s: int = MiB  # Rows read by scrub: at most 1 % of a core; a larger store takes longer than the interval.
     scrub_piece_rows: int = 128  # Compared in one step, so that scrub does not delay other work.
@@ -281,10 +283,12 @@ def checked(config: Config) -> Config:
     """
     for name in config.__struct_fields__:
         value = getattr(config, name)
-        if name not in ("listen_port", "cluster_size") and not isinstance(value, str) and value <= 0:
+        if name not in ("listen_port", "cluster_size", "audit_interval_s") and not isinstance(value, str) and value <= 0:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
+    if config.audit_interval_s < 0:
+        raise InvalidConfig(f"audit_interval_s must be 0 or more; it is {config.audit_interval_s}.", field="audit_interval_s")
     if config.cluster_size and not (2 <= config.cluster_size <= 64 and config.join):
         raise InvalidConfig(
             f"cluster_size must be 2 to 64, with the seeds in join, or 0; it is {config.cluster_size}.", field="cluster_size"

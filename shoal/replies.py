@@ -1,4 +1,6 @@
-"""A node's replies to single writes, as a batch shows them: `batch.counter("n").add(1)` is a `Pending[Added]`."""
+"""A node's replies as they are: those to single writes, as a batch shows them (`batch.counter("n").add(1)` is a
+`Pending[Added]`), and signed statements.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ from shoal.protocol.requests import (
     ItemCompleted,
     ItemDeleted,
     ItemPut,
+    LogHead,
     Saved,
     SetAltered,
     Spent,
+    Statement,
     Step,
     StepAttempt,
     StepResult,
@@ -38,9 +42,11 @@ __all__ = [
     "ItemCompleted",
     "ItemDeleted",
     "ItemPut",
+    "LogHead",
     "Saved",
     "SetAltered",
     "Spent",
+    "Statement",
     "Step",
     "StepAttempt",
     "StepResult",

@@ -98,6 +98,7 @@ NOT_OVER_HTTP: Reasons = {
         requests.FoldEntry,
     ),
     "presence lasts as long as a session": (requests.Announce,),
+    "its fields are bytes; `shoal audit` asks by a session": (requests.SignHeads, requests.ReadLog),
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "a client's renewals, together; over HTTP `PUT …/leases/{lease}` renews one": (requests.RenewLeases,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
@@ -129,6 +130,7 @@ NOT_IN_PYTHON: Reasons = {
         requests.Updates,
     ),
     "`thread.steps` lists them, and `thread.step` answers with one": (requests.ReadStep,),
+    "`shoal audit export` and `verify` read logs": (requests.ReadLog,),
 }
 
 NOT_IN_A_BATCH_OF_PYTHON: Reasons = {
@@ -179,6 +181,9 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "spaces": (requests.ListSpaces,),
     "status": (requests.Status, requests.Cluster),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),
+    "audit sign": (requests.SignHeads,),
+    "audit export": (requests.SignHeads, requests.ReadLog),
+    "audit verify": (requests.ReadLog,),
     "watch": (requests.Watch,),
     "presence": (requests.ReadPresence, requests.FollowPresence),
     "counter get": (requests.ReadCounter,),

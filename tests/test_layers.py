@@ -34,8 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "tls": {"errors", "config"},
     "access": {"errors", "names", "config", "values", "protocol"},
+    "audit": BASE | {"crdt", "cluster", "protocol"},
     "transport": BASE | {"cluster", "protocol", "tls"},
-    "node": BASE | {"crdt", "cluster", "protocol", "storage"},
+    "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
     "api": BASE | {"access", "protocol", "workflows"},  # Not the client: decision 0045.
@@ -50,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": BASE
     | {
         "access",
+        "audit",
         "workflows",
         "api",
         "client",
@@ -86,6 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "consensus": set(),
     "membership": {"consensus"},
     "leases": {"consensus", "thread", "writes"},
+    "audit": set(),
     "snapshots": {"collection"},
     "peers": {
         "appliers",

@@ -41,6 +41,7 @@ MODULES = (
     "presence",
     "items",
     "steps",
+    "audit",
     "schemas",
 )
 """In the order of `shoal --help`."""

@@ -123,6 +123,10 @@ class Store:
         """Who the members of the cluster are, and how far a change of them is, as the serving node knows."""
         return await self._connection.read(requests.ReadMembers())
 
+    async def sign_heads(self) -> requests.Statement:
+        """A statement, signed by the serving node, of all that it holds durably: docs/AUDIT.md."""
+        return await self._connection.read(requests.SignHeads())
+
     async def add_member(self, address: str) -> requests.MembersView:
         """Add the node at this address ("host:port"), which has an empty directory. The change goes on by itself.
 

@@ -36,6 +36,9 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.names import check_key, check_name
+from shoal.node.audit.reads import AuditReads
+from shoal.node.audit.recorder import Recorder
+from shoal.node.audit.signer import Signer
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
@@ -150,7 +153,10 @@ class Service:
             config=config,
         )
         self._alone = Alone(leases, handouts, replicas=replicas, write=self._write, environment=environment, config=config)
+        signer = Signer(storage, commit, database.partitions, incarnation=incarnation, environment=environment)
+        self._recorder = Recorder(signer, self._write, incarnation=incarnation, config=config)
         answers = {
+            **AuditReads(signer, storage, database.partitions, config=config).answers,
             **self._holding.answers,
             **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
             **Listings(database, replicas=replicas, config=config).answers,
@@ -171,6 +177,7 @@ class Service:
     def start(self) -> None:
         """Start its background tasks on the running loop."""
         self._spreading.start()
+        self._recorder.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
         self._database.orphans.start(self._replicas)
 
@@ -472,6 +479,7 @@ class Service:
         """Reject new requests, end the subscriptions, and wait until pending writes are durable."""
         self._stopping = True
         await self._spreading.stop()
+        await self._recorder.stop()
         await self._holding.claims.close()
         await self._alone.close()
         self.presences.stop()

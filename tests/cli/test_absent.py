@@ -8,7 +8,7 @@ from tests.cli.test_commands import CREW
 from tests.cli.test_commands import shoal as command
 
 READING = [
-    *(["events", "absent"], ["audit", "absent"], ["steps", "absent"], ["branch", "absent"], ["labels", "absent"]),
+    *(["events", "absent"], ["audit", "thread", "absent"], ["steps", "absent"], ["branch", "absent"], ["labels", "absent"]),
     *(
         ["mutations", "absent"],
         ["consumers", "absent"],

@@ -46,7 +46,7 @@ def shown(*arguments: str, data: str, columns: int = 80, **environment: str) -> 
     return found
 
 
-COMMANDS = [["threads"], ["graph", "forked"], ["log", "forked"], ["audit", "forked"]]
+COMMANDS = [["threads"], ["graph", "forked"], ["log", "forked"], ["audit", "thread", "forked"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

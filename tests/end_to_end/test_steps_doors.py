@@ -113,7 +113,7 @@ async def test_the_audit_is_one_time_line(space: Space, cli: Cli) -> None:
     saved = await thread.save({"n": 1}, metadata={"at": "begin"})
     await thread.step("bill", call=lambda: 7, arguments={"order": 1})
     await thread.pause("enough", by="ana")
-    listed = await cli("audit", "t")
+    listed = await cli("audit", "thread", "t")
     by_text = {entry["text"]: entry for entry in listed}
     assert sorted(by_text) == ["bill begun", "bill done", "saved on main", "status"]
     assert [entry["time"] for entry in listed] == sorted(entry["time"] for entry in listed)

@@ -238,7 +238,7 @@ async def test_an_audit_over_http(space: Space, rest: Rest, cli: Cli) -> None:
     entries = (await rest("GET", "/threads/t/audit"))["entries"]
     assert (entries[0]["kind"], entries[0]["by"]) == ("checkpoint", "ana")
     assert {one["known"] for one in entries[1:]} == {saved.id}
-    printed = await cli("audit", "t")
+    printed = await cli("audit", "thread", "t")
     assert [one["data"] for one in printed] == [one["data"] for one in entries]
     assert (await rest("GET", "/threads/absent/audit", status=404))["code"] == "not-found"
 

@@ -1,4 +1,4 @@
-"""`shoal steps`, `pause`, `approve`, `resume` and `audit`: the steps of agents, and people's decisions on them."""
+"""`shoal steps`, `pause`, `approve` and `resume`: the steps of agents, and people's decisions on them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from msgspec import structs
 
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, show_value
@@ -30,7 +28,6 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(steps)
     app.command(rich_help_panel=PANEL)(resume)
-    app.command(rich_help_panel=PANEL)(audit)
     app.command(rich_help_panel=PANEL)(pause)
     app.command(rich_help_panel=PANEL)(approve)
 
@@ -180,35 +177,5 @@ def resume(
                 },
             }
         )
-
-    return work
-
-
-@in_store
-def audit(
-    run: Run,
-    thread: ThreadName,
-) -> Work:
-    """Show checkpoints, steps, events and moves in one time line, with the newest checkpoint at each.
-
-    Example: shoal audit support-1 --url http://n1:7400
-    """
-
-    async def work(store: Store) -> None:
-        await check_thread(store, run.space, thread)
-        headings = ("age", "what", "by", "knowing", "data")
-        with Listing(*headings, json=run.json, none=f"nothing happened to thread {thread!r}.") as rows:
-            for entry in await store.space(run.space).thread(thread).audit():
-                by = f"  by {entry.by}" if entry.by else ""
-                known = f"  knowing {entry.known[:SHORT]}" if entry.known else ""
-                shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
-                data = f"{to_text(entry.data)}" if entry.data or entry.kind != "checkpoint" else ""
-                told = f"{entry.text} {shown}{by}{known}{f'  {data}' if data else ''}"
-                what = f"{entry.text} {shown[:SHORT] if entry.kind == 'checkpoint' else shown}"
-                rows.add(
-                    {**structs.asdict(entry), "time": entry.time.isoformat()},
-                    f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {told}".rstrip(),
-                    *(ago(entry.time), what, entry.by, entry.known[:SHORT] if entry.known else "", data),
-                )
 
     return work

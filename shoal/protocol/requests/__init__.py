@@ -12,6 +12,7 @@ A request about one object names it in its second field, whose name is the objec
 
 from __future__ import annotations
 
+from shoal.protocol.requests.audit import *
 from shoal.protocol.requests.base import *
 from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.declared import *

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import leases, listings, membership, presence, schemas, status, subscriptions
+from shoal.protocol.requests import audit, leases, listings, membership, presence, schemas, status, subscriptions
 from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
@@ -15,6 +15,7 @@ from shoal.protocol.requests.thread import claims, journal, labels, queues, rete
 from shoal.protocol.requests.values import budgets, deletions, maps, scalars, sets
 
 FAMILIES = (
+    audit,
     budgets,
     claims,
     deletions,

@@ -1,0 +1,189 @@
+"""One log against what statements say of it.
+
+Laws:
+- A log is read from its base, or from its first operation, to the last one that a statement names. Each operation must
+  follow from the chain hash before it, so that whatever a statement covers and the log still holds is proved, byte by byte.
+- What has left the log cannot be proved by it, and is counted: never silence. An archive that was exported in time proves it.
+- The clock of an origin only goes forward, and what a node wrote after its own statement is not older than that statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from shoal.cluster import operation
+from shoal.crdt.dot import Dot, Origin
+from shoal.errors import InvalidValue
+from shoal.protocol.requests import LoggedOperation, LogHead, LogPage, Statement
+
+
+class Kind(Enum):
+    """What is wrong."""
+
+    FORGED = "forged"  # A statement's signature does not hold.
+    KEY_CHANGED = "key-changed"  # Two statements of one node have different keys.
+    FORKED = "forked"  # Two statements contradict each other: somebody shows different histories.
+    UNLINKED = "unlinked"  # A statement does not name the one before it.
+    REMOVED = "removed"  # Operations that a statement covers are not there any more.
+    ALTERED = "altered"  # An operation is not the one that a statement covers.
+    BACK_DATED = "back-dated"  # An operation claims to be older than one that came before it.
+
+
+class Finding(NamedTuple):
+    """Something that is wrong, for people."""
+
+    kind: Kind
+    text: str
+
+
+class LogName(NamedTuple):
+    """Which log: of one origin in one partition."""
+
+    partition: int
+    origin: bytes
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}, origin {self.origin.hex()}"
+
+
+class Claim(NamedTuple):
+    """What one statement says of one log."""
+
+    head: LogHead
+    node: bytes  # Whose statement it is; empty: no statement's, but the beginning of the node's own log.
+    time_ms: int
+    is_own: bool  # Whether this node writes the log.
+
+    def __str__(self) -> str:
+        if not self.node:
+            return f"the beginning of the node's log, operation {self.head.sequence},"
+        return f"the statement of node {self.node.hex()} on operation {self.head.sequence}"
+
+
+class Walk:
+    """Reads one log, page by page, and compares it with the claims on it."""
+
+    def __init__(self, name: LogName, claims: Iterable[Claim], *, skew_ms: int) -> None:
+        """`skew_ms`: by how much a node's clock may have been set back between a statement and an operation."""
+        self.findings: list[Finding] = []
+        self.proved = 0  # Claims.
+        self.gone: list[Claim] = []  # Claims on what has left the log.
+        self.operations = 0  # Read and proved.
+        self._name = name
+        self._skew_ms = skew_ms
+        self._claims = sorted(claims, key=lambda claim: claim.head.sequence)
+        self._left: list[Claim] | None = None  # Of those, the ones that are not decided yet; None: nothing was read.
+        self._sequence, self._chain, self._hlc = 0, operation.CHAIN_START, 0
+        self._written_ms = 0  # The greatest time of a statement that this log's own node has made by now.
+
+    @property
+    def after(self) -> int | None:
+        """After which operation the next page begins; None: nothing is left to be read."""
+        if self._left is None:
+            return 0
+        return self._sequence if self._left else None
+
+    def take(self, page: LogPage) -> None:
+        """Read the next page."""
+        if self._left is None:
+            self._left = list(self._claims)
+        if page.base > self._sequence:
+            self._begin(page)
+        for entry in page.operations:
+            if not self._left:
+                return
+            if entry.sequence <= self._sequence:
+                continue
+            if not self._follows(entry):
+                self._left = []
+                return
+            self._decide(entry.sequence, entry.chain)
+        if self._left and self._sequence >= page.tip:
+            self._removed(page)
+        elif self._left and not page.operations:
+            self._find(Kind.REMOVED, f"operation {self._sequence + 1} of {page.tip} is missing from the log")
+            self._left = []
+
+    def _begin(self, page: LogPage) -> None:
+        """What is before has left the log, perhaps since the page before."""
+        assert self._left is not None
+        self._sequence, self._chain = page.base, page.base_chain
+        while self._left and self._left[0].head.sequence < page.base:
+            self.gone.append(self._left.pop(0))
+        self._decide(page.base, page.base_chain)
+
+    def _follows(self, entry: LoggedOperation) -> bool:
+        if entry.sequence != self._sequence + 1:
+            self._find(Kind.REMOVED, f"operation {self._sequence + 1} is missing from the log, before {entry.sequence}")
+            return False
+        dot = Dot(Origin(self._name.origin), entry.sequence)
+        if operation.chain(self._chain, self._name.partition, dot, entry.packed) != entry.chain:
+            self._find(Kind.ALTERED, f"operation {entry.sequence} does not have the chain hash that the log names")
+            return False
+        try:
+            body = operation.decode(entry.packed)
+        except InvalidValue:
+            self._find(Kind.ALTERED, f"operation {entry.sequence} cannot be read")
+            return False
+        if body.hlc <= self._hlc:
+            self._find(Kind.BACK_DATED, f"operation {entry.sequence} is not later than the one before it")
+        if self._written_ms and body.wall_ms < self._written_ms - self._skew_ms:
+            late_s = (self._written_ms - body.wall_ms) / 1000
+            text = (
+                f"operation {entry.sequence} was written after a statement of its node, and claims to be {late_s:.0f} s older"
+            )
+            self._find(Kind.BACK_DATED, text)
+        self._sequence, self._chain, self._hlc = entry.sequence, entry.chain, body.hlc
+        self.operations += 1
+        return True
+
+    def _decide(self, sequence: int, chain: bytes) -> None:
+        """The log has this chain hash there."""
+        assert self._left is not None
+        while self._left and self._left[0].head.sequence == sequence:
+            claim = self._left.pop(0)
+            if claim.head.chain == chain:
+                self.proved += bool(claim.node)
+            else:
+                self._find(Kind.ALTERED, f"{claim} names another chain hash: an operation up to it was altered")
+            if claim.is_own:
+                self._written_ms = max(self._written_ms, claim.time_ms)
+
+    def _removed(self, page: LogPage) -> None:
+        assert self._left is not None
+        if not page.tip and all(claim.head.hlc <= page.forgotten_hlc for claim in self._left):
+            self.gone += self._left
+            self._left = []
+            return
+        most = self._left[-1]
+        held = f"the log ends at operation {page.tip}" if page.tip else "the log is not there"
+        self._find(Kind.REMOVED, f"{held}, and {most} covers more")
+        self._left = []
+
+    def _find(self, kind: Kind, text: str) -> None:
+        self.findings.append(Finding(kind, f"{self._name}: {text}"))
+
+
+def claims_of(statements: Iterable[Statement]) -> dict[LogName, list[Claim]]:
+    """What statements say, by log."""
+    found: dict[LogName, list[Claim]] = {}
+    for statement in statements:
+        own = set(statement.own)
+        for head in statement.heads:
+            claim = Claim(head, statement.node, statement.time_ms, head.origin in own)
+            found.setdefault(LogName(head.partition, head.origin), []).append(claim)
+    return found
+
+
+def contradictions(claims: dict[LogName, list[Claim]]) -> list[Finding]:
+    """Claims on the same operation that name different histories: a fork."""
+    found = []
+    for name, each in claims.items():
+        first: dict[int, Claim] = {}
+        for claim in each:
+            other = first.setdefault(claim.head.sequence, claim)
+            if other.head.chain != claim.head.chain:
+                found.append(Finding(Kind.FORKED, f"{name}: {other} and that of node {claim.node.hex()} contradict each other"))
+    return found

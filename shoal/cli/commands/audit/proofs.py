@@ -1,0 +1,156 @@
+"""`shoal audit sign`, `export` and `verify`: proof that nothing was altered since a signed statement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cli.command import Work
+from shoal.cli.execution import FAILED, execute
+from shoal.cli.output import emit, line, note, plain
+from shoal.cli.target import Data, Json, Target, Url, chosen, opened
+from shoal.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from shoal.audit.archive import Archive
+    from shoal.audit.verification import Report
+    from shoal.client.store import Store
+    from shoal.protocol.requests import Statement
+
+
+Since = Annotated[
+    Path | None, typer.Option("--since", metavar="FILE", help="Only what came after this statement, from `shoal audit sign`.")
+]
+Statements = Annotated[
+    list[Path] | None, typer.Argument(metavar="[STATEMENT]...", help="Files from `shoal audit sign`.", show_default=False)
+]
+Archives = Annotated[
+    list[Path] | None, typer.Option("--archive", metavar="FILE", help="An archive from `shoal audit export`; repeatable.")
+]
+Signers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--signer", metavar="FINGERPRINT", help="Believe only statements that this key signed; repeatable.", show_default=False
+    ),
+]
+
+
+def sign(data: Data = None, url: Url = None) -> None:
+    """Print a signed statement of all that the node holds. Keep it elsewhere: nobody can alter what it covers unseen.
+
+    Example: shoal audit sign --url http://n1:7400 > 2026-11.statement
+    """
+
+    async def work(store: Store) -> None:
+        from shoal.audit import statements
+
+        statement = await store.sign_heads()
+        line(statements.to_text(statement))
+        note(f"node {statement.node.hex()}, {len(statement.heads)} logs, key {statements.fingerprint(statement.key)}")
+
+    _run(chosen(data, url, environment=os.environ), work)
+
+
+def export(data: Data = None, url: Url = None, since: Since = None) -> None:
+    """Print the operations of a node as JSON Lines, with their proofs. What has left the log is only in older archives.
+
+    Example: shoal audit export --url http://n1:7400 --since 2026-11.statement > 2026-12.jsonl
+    """
+    from shoal.audit import archive, statements
+
+    begun = None if since is None else statements.read(since)
+
+    async def work(store: Store) -> None:
+        async for each in archive.lines(store.connection.session.call, since=begun):
+            line(each)
+
+    _run(chosen(data, url, environment=os.environ), work)
+
+
+def verify(
+    files: Statements = None,
+    data: Data = None,
+    url: Url = None,
+    archive: Archives = None,
+    signer: Signers = None,
+    json: Json = False,
+) -> None:
+    """Prove that nothing before these statements was altered, removed or back-dated; and what the nodes keep of each other.
+
+    Without a store, archives alone are checked. The exit code is 1 if anything is wrong.
+
+    Example: shoal audit verify 2026-10.statement --url http://n1:7400 --archive 2026-11.jsonl
+    """
+    from shoal.audit import statements
+    from shoal.audit.archive import Archive
+
+    given = [statements.read(file) for file in files or ()]
+    archives = [Archive(file) for file in archive or ()]
+    is_alone = bool(archives) and data is None and url is None and not {"SHOAL_DATA", "SHOAL_URL"} & os.environ.keys()
+    target = None if is_alone else chosen(data, url, environment=os.environ)
+    report = execute(_verified(target, given, archives, set(signer or ())))
+    if json:
+        emit(
+            {**report._asdict(), "findings": [[each.kind.value, each.text] for each in report.findings], "sound": report.sound}
+        )
+    else:
+        _print(report)
+    if not report.sound:
+        raise typer.Exit(FAILED)
+
+
+def _run(target: Target, work: Work) -> None:
+    async def run() -> None:
+        async with opened(target) as store:
+            await work(store)
+
+    execute(run())
+
+
+async def _verified(target: Target | None, given: list[Statement], archives: list[Archive], keys: set[str]) -> Report:
+    from shoal.audit import statements
+    from shoal.audit.verification import verify
+
+    def trusted(found: list[Statement]) -> list[Statement]:
+        strange = {statements.fingerprint(each.key) for each in found} - keys if keys else set()
+        if strange:
+            raise InvalidInput(
+                f"a statement is signed with the key {min(strange)}, which is not one of --signer. Nothing else was checked."
+            )
+        return found
+
+    trusted([*given, *(archive.statement for archive in archives)])
+    if target is None:
+        return await verify(given, None, archives=archives)
+    async with opened(target) as store:
+        kept = [each async for each in _kept(store)]
+        return await verify([*given, *trusted(kept)], store.connection.session.call, archives=archives)
+
+
+async def _kept(store: Store) -> AsyncIterator[Statement]:
+    """The statements that the nodes keep (`audit_interval_s`)."""
+    from shoal.audit import statements
+
+    space = store.space(statements.SPACE)
+    async for thread in space.threads():
+        async for event in space.thread(thread).journal.read(skip_trimmed=True):
+            yield statements.from_text(event.event)
+
+
+def _print(report: Report) -> None:
+    for finding in report.findings:
+        line(f"{finding.kind.value}: {plain(finding.text)}")
+    line(
+        f"{report.statements} statements on {report.logs} logs: {report.proved} claims proved by {report.operations} "
+        f"operations, {report.gone} on what has left the log and is in no archive."
+    )
+    if not report.sound:
+        line("NOT SOUND: what is listed above contradicts a signed statement.")
+    elif not report.statements:
+        line("There is no statement, so nothing was proved: `shoal audit sign` makes one.")
+    else:
+        line("sound: nothing that a statement covers was altered, removed or back-dated.")
