@@ -262,6 +262,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Encryption at rest.
     encryption_key: str = ""  # Where the master key is: "file:PATH", "env:NAME", "command:COMMAND", "plugin:MODULE:NAME".
+    encryption_erase_s: float = 60.0  # A space that has had no objects for this long loses its keys, once no row is left.
+    encryption_rotate_s: float = 90 * 24 * 3600.0  # A data key this old is replaced, and its rows are sealed anew.
+    encryption_look_s: float = 10.0  # Between two looks for such keys; at most encryption_erase_s.
     encryption_keys_max: int = 16_384  # Data keys of one directory, at least one for each space.
     encryption_order_rows_max: int = 131_072  # Rows with hidden keys whose order is remembered, or found out by one scan.
 

@@ -51,6 +51,9 @@ class NodeView(Struct):
     repairs_failed: int
     tls_ends_ms: int
     tls_trouble: str
+    master_key: str
+    data_keys: int
+    keys_wait_for: list[str]
 
 
 class MembersDocument(Struct):

@@ -149,6 +149,13 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
             "shoal_tls_expires_seconds", "When the certificate expires, in seconds since 1970", status.tls_ends_ms / 1000
         )
         yield gauge("shoal_tls_trouble", "1 if the TLS files or their dates need attention", bool(status.tls_trouble))
+    if status.master_key:
+        yield gauge("shoal_data_keys", "Data keys of the encrypted directory", status.data_keys)
+        yield gauge(
+            "shoal_keys_waiting",
+            "Spaces without objects whose keys are not destroyed yet (1,000 at most)",
+            len(status.keys_wait_for),
+        )
     yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
     yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)

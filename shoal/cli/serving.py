@@ -2,7 +2,8 @@
 
 SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way finish and
 are durable, and the store is closed. A second signal ends it at once, without loss of
-acknowledged writes. With TLS, SIGHUP loads the certificates again. The only line on standard output is the URL, once
+acknowledged writes. SIGHUP loads the certificates, and the master key of an
+encrypted directory, again. The only line on standard output is the URL, once
 the node answers there; everything else is logged.
 """
 
@@ -25,7 +26,8 @@ from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
 from shoal.config import Config
-from shoal.errors import InvalidConfig
+from shoal.errors import InvalidConfig, ShoalError
+from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
 from shoal.node.peers.members import seeds_of
@@ -57,7 +59,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     try:
         if tls is not None:
             node.service.encryption = tls
-            refreshing = asyncio.create_task(_refreshed(tls, config))
+        refreshing = asyncio.create_task(_refreshed(tls, node.keys, config))
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         peers = peers_of(node.replicator, config, environment, tls=tls)
@@ -100,23 +102,38 @@ def access_of(config: Config) -> Access | None:
     return Access(config, now_s=time.time)
 
 
-async def _refreshed(tls: CurrentTls, config: Config) -> None:
-    """Load the TLS files again when they change, and on SIGHUP; report what is wrong with them, once."""
+async def _refreshed(tls: CurrentTls | None, keys: KeyKeeper | None, config: Config) -> None:
+    """Load the TLS files when they change, and these and the master key on SIGHUP; report what is wrong with them, once."""
+    if tls is None and keys is None:
+        return
     log = structlog.get_logger("shoal")
     asked, told = asyncio.Event(), ""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     while True:
-        if asked.is_set() or tls.has_changed():
-            asked.clear()
+        is_asked = asked.is_set()
+        asked.clear()
+        if tls is not None and (is_asked or tls.has_changed()):
             with suppress(InvalidConfig):  # `trouble` has it.
                 tls.reload()
                 log.info("tls files loaded", until=tls.until)
-        if tls.trouble not in ("", told):
-            log.warning("tls", reason=tls.trouble)
-        told = tls.trouble
+        if keys is not None and is_asked:
+            await _rewrapped(keys)
+        if tls is not None:
+            if tls.trouble not in ("", told):
+                log.warning("tls", reason=tls.trouble)
+            told = tls.trouble
         with suppress(TimeoutError):
             async with asyncio.timeout(config.tls_look_s):
                 await asked.wait()
+
+
+async def _rewrapped(keys: KeyKeeper) -> None:
+    log = structlog.get_logger("shoal")
+    try:
+        if await keys.reload():
+            log.info("master key replaced", now=keys.master)
+    except ShoalError as error:
+        log.warning("master key", reason=error.message)
 
 
 def peers_of(

@@ -22,6 +22,7 @@ from shoal.errors import NotFound
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
+    from shoal.config import Config
 
 PANEL = "Which store"
 _LOOKED_AT_MAX = 1000  # Entries of a directory in which stores are searched.
@@ -88,8 +89,8 @@ def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]
     return Target(data, url)
 
 
-def opened(target: Target) -> AbstractAsyncContextManager[Store]:
-    """The store, as a context.
+def opened(target: Target, *, config: Config | None = None) -> AbstractAsyncContextManager[Store]:
+    """The store, as a context. `config` is that of the node, if the store is a directory.
 
     Raises:
         NotFound: there is no store in the directory; nothing was written.
@@ -99,7 +100,7 @@ def opened(target: Target) -> AbstractAsyncContextManager[Store]:
         return shoal.connect(target.url, wait=wait_s.get(), tls_ca=tls_ca.get(), token=token_file.get())
     assert target.data is not None
     check_store(target.data)
-    return shoal.open(target.data, encryption=encryption_key.get())
+    return shoal.open(target.data, config=config, encryption=encryption_key.get())
 
 
 def check_store(directory: Path) -> None:

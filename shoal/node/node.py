@@ -14,12 +14,14 @@ import asyncio
 import logging
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
+from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -37,8 +39,11 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engines import untested
-from shoal.storage.opening import open_storage
+from shoal.storage.opening import encrypted, open_storage
 from shoal.version import __version__
+
+if TYPE_CHECKING:
+    from shoal.storage.encrypted.storage import EncryptedStorage
 
 _log = logging.getLogger("shoal.node")
 
@@ -46,10 +51,18 @@ _log = logging.getLogger("shoal.node")
 class Node:
     """A running node. `service` answers requests; `replicator` is None if the node has no peers."""
 
-    def __init__(self, storage: LoggedStorage, *, config: Config, environment: Environment, is_embedded: bool = False) -> None:
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        *,
+        config: Config,
+        environment: Environment,
+        is_embedded: bool = False,
+        master: KeyService | None = None,
+    ) -> None:
         """Compose a node over an open storage, which it closes when it stops.
 
-        `is_embedded`: all its clients are in this process, and end with it.
+        `is_embedded`: all its clients are in this process, and end with it. `master`: as in `open_node`.
 
         Raises:
             StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
@@ -125,6 +138,10 @@ class Node:
             environment=environment,
             config=config,
         )
+        sealed = encrypted(storage)
+        self.keys = None if sealed is None else self._keeper(sealed, config, environment, master)
+        """Looks after the keys of an encrypted directory; None: it is not encrypted."""
+        self.service.keys = self.keys
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
@@ -132,8 +149,27 @@ class Node:
         self._database.claims.start(replicas)
         self._database.truncator.start(replicas)
         self._database.statuses.start()
+        if self.keys is not None:
+            self.keys.start()
         self.service.start()
         self._stopped = False
+
+    def _keeper(
+        self, storage: EncryptedStorage, config: Config, environment: Environment, master: KeyService | None
+    ) -> KeyKeeper:
+        def reread() -> KeyService:
+            from shoal.storage.encrypted.master import service_of
+
+            return service_of(config.encryption_key, environment.entropy) if master is None else master
+
+        return KeyKeeper(
+            storage,
+            self._commit,
+            truncator=self._database.truncator,
+            reread=reread,
+            config=config,
+            environment=environment,
+        )
 
     def _durable(self, number: int) -> None:
         if self.replicator is not None:
@@ -179,6 +215,8 @@ class Node:
             await self._database.orphans.stop()
             await self._database.garbage.stop()
             await self._database.erasure.stop()
+            if self.keys is not None:
+                await self.keys.stop()
             await self._database.claims.stop()
             await self._database.truncator.stop()
             await self._database.indexer.stop()
@@ -221,7 +259,8 @@ async def open_node(
         environment.run_blocking(lambda: open_storage(directory, config=config, now_ms=now_ms, entropy=entropy, master=master))
     )
     try:
-        return Node(await asyncio.shield(opening), config=config, environment=environment, is_embedded=is_embedded)
+        storage = await asyncio.shield(opening)
+        return Node(storage, config=config, environment=environment, is_embedded=is_embedded, master=master)
     except BaseException:
         # A thread cannot be cancelled. If it still opens the store, the store must be closed, or the directory stays locked.
         with suppress(Exception):

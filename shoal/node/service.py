@@ -39,6 +39,7 @@ from shoal.names import check_key, check_name
 from shoal.node.audit.reads import AuditReads
 from shoal.node.audit.recorder import Recorder
 from shoal.node.audit.signer import Signer
+from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
@@ -133,6 +134,7 @@ class Service:
         self._database = database
         self.presences = presences
         self.encryption: Encryption = Plain()
+        self.keys: KeyKeeper | None = None
         self._replicas = replicas
         self._storage = storage
         self._commit = commit
@@ -462,6 +464,9 @@ class Service:
             repairs_failed=self._replicas.mended.failed,
             tls_ends_ms=round(self.encryption.ends_s * 1000),
             tls_trouble=self.encryption.trouble,
+            master_key="" if self.keys is None else self.keys.master,
+            data_keys=0 if self.keys is None else self.keys.data_keys,
+            keys_wait_for=[] if self.keys is None else self.keys.waiting,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from shoal.config import Config
 from shoal.encryption import KeyService
@@ -11,6 +12,14 @@ from shoal.errors import MasterKeyWrong
 from shoal.storage import layout
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.rocks import RocksStorage
+
+if TYPE_CHECKING:
+    from shoal.storage.encrypted.storage import EncryptedStorage
+
+
+def encrypted(storage: LoggedStorage) -> EncryptedStorage | None:
+    """The storage itself, if it is an encrypted one. It does not load the code of encryption."""
+    return cast("EncryptedStorage", storage) if hasattr(storage, "keyring") else None
 
 
 def open_storage(

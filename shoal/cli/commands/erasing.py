@@ -1,7 +1,8 @@
-"""`shoal prune`, `shoal delete` and `shoal space delete`: deletions, which cannot be undone."""
+"""`shoal prune`, `shoal delete`, `shoal space delete` and `shoal space erase`: deletions, which cannot be undone."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,22 +11,28 @@ import typer
 
 from shoal.cli.arguments import age_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.execution import execute
+from shoal.cli.execution import FAILED, execute
 from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, ThreadName, Yes
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import shown_bytes
+from shoal.config import Config
+from shoal.errors import Unsupported
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
+
+_ALONE_S = 60.0
+_POLL_S = 0.1
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(prune)
     app.command(rich_help_panel=PANEL)(delete)
-    group = typer.Typer(no_args_is_help=True, help="Delete a space with everything in it.")
+    group = typer.Typer(no_args_is_help=True, help="Delete a space with everything in it, or erase its keys as well.")
     group.command("delete")(delete_space)
+    group.command("erase")(erase_space)
     app.add_typer(group, name="space", rich_help_panel=PANEL)
 
 
@@ -106,3 +113,53 @@ async def _delete_space(target: Target, space: str, *, json: bool) -> None:
     line(f"deleted from space {space}: {counts}" if counts else f"there was nothing in space {space}")
     if found.left:
         line(f"{found.left:,} objects were written meanwhile and are there now")
+
+
+def erase_space(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
+    yes: Yes = False,
+    within: Annotated[
+        float | None,
+        typer.Option("--within", metavar="SECONDS", min=0.0, help="Wait so long for the keys. \\[default: 0; with --data 60]"),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Delete everything in a space, and have each node destroy the space's keys. This cannot be undone: docs/ENCRYPTION.md.
+
+    A node destroys them once all nodes hold the deletions, and nothing that they seal is left. The exit code is 1 while the
+    asked node still has them.
+
+    Example: shoal space erase crew --yes --url http://127.0.0.1:7400
+    """
+    if not yes:
+        typer.confirm(f"Erase everything in space {space} on every node, for good?", abort=True, err=True)
+    execute(_erase_space(chosen(data, url, environment=os.environ), space, within_s=within, json=json))
+
+
+async def _erase_space(target: Target, space: str, *, within_s: float | None, json: bool) -> None:
+    # Nobody else uses the directory meanwhile, so nobody waits for an answer that goes early.
+    alone = None if target.data is None else Config(encryption_erase_s=1.0, encryption_look_s=0.2)
+    async with opened(target, config=alone) as store:
+        if not (await store.status()).master_key:
+            raise Unsupported(
+                "the directory of this node is not encrypted, so there is no key. Nothing was deleted. "
+                f"Delete the space instead: shoal space delete {space}"
+            )
+        found = await store.space(space).delete()
+        left_s = within_s if within_s is not None else 0.0 if alone is None else _ALONE_S
+        while (is_left := space in (status := await store.status()).keys_wait_for) and left_s > 0:
+            await asyncio.sleep(_POLL_S)
+            left_s -= _POLL_S
+    if json:
+        emit({"space": space, "deleted": found.deleted, "left": found.left, "destroyed": not is_left and not found.left})
+    elif is_left:
+        owners = f" It waits for {', '.join(status.garbage_waits_for)}." if status.garbage_waits_for else ""
+        line(f"deleted everything in space {space}. Its keys are not destroyed yet.{owners} `shoal status` says when they are.")
+    elif found.left:
+        line(f"{found.left:,} objects were written in space {space} meanwhile and are there now: its keys stay")
+    else:
+        line(f"erased space {space}: this node has no keys of it any more")
+    if is_left or found.left:
+        raise typer.Exit(FAILED)

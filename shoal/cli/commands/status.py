@@ -65,6 +65,8 @@ async def _status(target: Target, *, json: bool) -> None:
         return
     started_ms = found.pop("started_ms")
     ends_ms = found.pop("tls_ends_ms")
+    if not found["master_key"]:
+        del found["data_keys"]
     found["certificate_expires"] = moment(ends_ms) if ends_ms else ""
     found["started"] = moment(started_ms)
     if is_terminal():

@@ -41,7 +41,7 @@ class Changed(msgspec.Struct, array_like=True, frozen=True):
 class Kept(msgspec.Struct, array_like=True, frozen=True):
     """What is kept of an operation that has left the log, for its key."""
 
-    receipt: bytes
+    receipt: bytes  # Empty: it was erased.
     changed: list[Changed]
 
 
@@ -73,6 +73,11 @@ def truncated(dot: Dot, body: Body) -> bytes:
     except ShoalError:
         changed = []
     return dot.pack() + body.wall_ms.to_bytes(8, "big") + _encoder.encode(Kept(body.receipt, changed))
+
+
+def without_answer(stored: bytes, kept: Kept) -> bytes:
+    """A truncated row whose answer is erased: what the request wrote is gone, and its key must not be used again."""
+    return stored[: DOT_BYTES + 8] + _encoder.encode(Kept(b"", kept.changed))
 
 
 def unpack(stored: bytes) -> KeyRow:

@@ -83,6 +83,7 @@ class Truncator:
         self._sizes: dict[int, int] = {}  # By partition: the bytes of its log at the last look.
         self._young: dict[tuple[int, Origin], int] = {}  # When the first operation in an origin's log is old enough.
         self._unreclaimed = 0
+        self._hurried: dict[int, int] = {}  # By partition: how long its operations stay, if that is less than usual.
         self.truncated = 0
 
     @property
@@ -133,6 +134,22 @@ class Truncator:
                 await self._pause()
             await self._pause()
         self._reclaim()
+
+    async def hurry(self, numbers: Iterable[int], keep_ms: int) -> None:
+        """Truncate the logs of these partitions now as if operations stayed there for so long only.
+
+        Raises:
+            ShoalError: storage rejects writes, or cannot be read.
+        """
+        self._hurried = {number: keep_ms for number in numbers if keep_ms < self._keep_ms}
+        self._young = {place: old_ms for place, old_ms in self._young.items() if place[0] not in self._hurried}
+        try:
+            await self.look(list(self._hurried))
+        finally:
+            self._hurried = {}
+
+    def _kept_ms(self, number: int) -> int:
+        return self._hurried.get(number, self._keep_ms)
 
     def _largest(self) -> Iterator[int]:
         """If the log is too large: the partitions by the sizes of their logs, the largest first."""
@@ -195,12 +212,12 @@ class Truncator:
         """Truncate the logs of the origins that were retired first. All owners hold these."""
         now_ms, number = self._now_ms(), partition.number
         is_over = self._is_over or partition.retired.summary.remembered > self._retired_max
-        terms = Terms(self._keep_ms, self._forget_ms, is_over)
+        terms = Terms(self._kept_ms(number), self._forget_ms, is_over)
         prefix = keys.retired_log(number)
         for key, _ in list(self._storage.scan(prefix + b"\x00", successor(prefix), limit=_YOUNG_MAX)):
             origin = Origin(key[-ORIGIN_BYTES:])
             found = partition.retired.find(origin)
-            if found is None or (wall_ms_of(found.tip.hlc) + self._keep_ms > now_ms and not terms.is_over):
+            if found is None or (wall_ms_of(found.tip.hlc) + terms.keep_ms > now_ms and not terms.is_over):
                 return
             held = truncation.Reach(found.sequence, found.sequence, found.sequence)
             run = self._run_of(partition, origin, held, terms, now_ms=now_ms, room=_ROWS_MAX, size=_BYTES_MAX)
@@ -239,7 +256,7 @@ class Truncator:
 
     def _leaving(self, partition: Partition, owners: list[Holding]) -> tuple[dict[Origin, _Leaving], bool]:
         """What leaves now, by origin; and whether more would leave if more could be read."""
-        terms = Terms(self._keep_ms, self._forget_ms, self._is_over)
+        terms = Terms(self._kept_ms(partition.number), self._forget_ms, self._is_over)
         now_ms = self._now_ms()
         leaving: dict[Origin, _Leaving] = {}
         room, size = _ROWS_MAX, _BYTES_MAX
@@ -264,7 +281,7 @@ class Truncator:
             if base[origin] >= tip.sequence or (not is_over and self._young.get((number, origin), 0) > now_ms):
                 continue
             self._young.pop((number, origin), None)
-            if wall_ms_of(tip.hlc) + self._keep_ms > now_ms and not is_over:
+            if wall_ms_of(tip.hlc) + self._kept_ms(number) > now_ms and not is_over:
                 young += 1
                 if young > _YOUNG_MAX:
                     return
@@ -304,7 +321,7 @@ class Truncator:
 
         leaves = truncation.last_leaving(read(), held, terms) - partition.base[origin]
         if leaves < len(bodies) and (body := bodies[max(leaves, 0)][1]) is not None:
-            old_ms = wall_ms_of(body.hlc) + self._keep_ms
+            old_ms = wall_ms_of(body.hlc) + terms.keep_ms
             if old_ms > now_ms:
                 self._young[number, origin] = old_ms
         if leaves <= 0:

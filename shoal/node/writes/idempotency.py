@@ -67,7 +67,7 @@ class IdempotencyTable:
 
         Raises:
             KeyReused: it was used for a different request.
-            KeyExpired: it is unknown, and older than the time for which keys are remembered.
+            KeyExpired: it is unknown, and older than the time for which keys are remembered; or its answer was erased.
             StoreCorrupt: what is stored of the key cannot be read. Whether an earlier attempt wrote anything is unknown.
         """
         try:
@@ -75,6 +75,11 @@ class IdempotencyTable:
             if claimed is not None:
                 row = answers.unpack(claimed)
                 kept = row.kept or self._logged(partition, row.dot)
+                if not kept.receipt:
+                    raise KeyExpired(
+                        f"idempotency key {key!r} was used, and its answer was erased with everything in the space. Nothing "
+                        "was written now. Use a new key for a new request."
+                    )
                 receipt = _stored_reply(kept.receipt)
                 if receipt.digest != _digest(request):
                     raise KeyReused(

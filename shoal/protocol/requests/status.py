@@ -38,6 +38,9 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     repairs_failed: int = 0  # Requests that met damage that no peer could repair, in this opening.
     tls_ends_ms: int = 0  # When the node's certificate expires; 0 if it has none.
     tls_trouble: str = ""  # What is wrong with its TLS files or their dates; else empty.
+    master_key: str = ""  # The name of the master key of its directory; empty: that is not encrypted.
+    data_keys: int = 0  # Data keys of its directory.
+    keys_wait_for: list[str] = field(default_factory=list)  # Spaces without objects that still have keys; at most 1,000.
 
 
 @operation(family="cluster")

@@ -80,7 +80,8 @@ class _DirectoryKey(NamedTuple):
 
     cipher: AESGCM
     wrapped: bytes
-    master: str
+    master: str  # The name of the master key that wrapped it.
+    service: KeyService
 
 
 class KeysHome(Protocol):
@@ -146,7 +147,6 @@ class Keyring:
             StorageFull: there was no file, and it cannot be written.
         """
         self._home = home
-        self._master = master
         self._entropy = entropy
         self._now_ms = now_ms
         self._keys_max = keys_max
@@ -156,7 +156,7 @@ class Keyring:
         found = home.read()
         if found is None:
             self._next_number, self._scopes = 1, dict[bytes, ScopeKeys]()
-            self._directory = self.renewed()
+            self._directory = _made(master, entropy)
             self._write(self._next_number, self._scopes, self._directory)
         else:
             file = _unpacked(found)
@@ -203,14 +203,14 @@ class Keyring:
         with self._guard:
             self._change([self._scopes[scope] for scope in scopes if scope in self._scopes])
 
-    def renewed(self) -> _DirectoryKey:
-        """A new directory key, wrapped by the master key's first key. It is not in use before `adopt`. Blocks.
+    def renewed(self, master: KeyService | None = None) -> _DirectoryKey:
+        """A new directory key, wrapped by the master key, or by a new master key. It is not in use before `adopt`. Blocks.
 
         Raises:
             MasterKeyWrong: the master key cannot wrap it.
         """
-        secret = self._entropy(KEY_BYTES)
-        return _DirectoryKey(AESGCM(secret), self._master.wrap(secret), self._master.name)
+        service = self._directory.service if master is None else master
+        return _made(service, self._entropy)
 
     def adopt(self, directory: _DirectoryKey, *, destroyed: Iterable[int] = ()) -> None:
         """Write the file under a new directory key, without some data keys. Blocks for the disk.
@@ -262,6 +262,11 @@ class Keyring:
             ) from error
 
 
+def _made(master: KeyService, entropy: Entropy) -> _DirectoryKey:
+    secret = entropy(KEY_BYTES)
+    return _DirectoryKey(AESGCM(secret), master.wrap(secret), master.name, master)
+
+
 def _secrets(scopes: Mapping[bytes, ScopeKeys]) -> dict[int, bytes]:
     return {key.number: key.secret for each in scopes.values() for key in each.keys}
 
@@ -289,7 +294,7 @@ def _unlocked(file: _File, master: KeyService) -> tuple[_DirectoryKey, _Sealed]:
     cipher = AESGCM(secret)
     try:
         plain = cipher.decrypt(file.sealed[:NONCE_BYTES], file.sealed[NONCE_BYTES:], _SEALED_AS)
-        return _DirectoryKey(cipher, file.wrapped, file.master), msgspec.msgpack.decode(plain, type=_Sealed)
+        return _DirectoryKey(cipher, file.wrapped, file.master, master), msgspec.msgpack.decode(plain, type=_Sealed)
     except (InvalidTag, ValueError):
         raise _damaged("does not open under the key that it names") from None
 

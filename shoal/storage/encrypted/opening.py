@@ -4,6 +4,7 @@ Laws:
 - A directory is encrypted from its first row on, or never: a plain row that was once on the disk stays there for a while,
   and could not be told from a forged one. `shoal encryption copy` makes an encrypted copy of a plain directory, or the
   other way round.
+- The directory's key is wrapped by the master key in force: if that has changed, by a new directory key.
 - A master key that is missing, wrong or not needed changes nothing.
 """
 
@@ -55,6 +56,8 @@ def open_encrypted(
                 f"read: restore {layout.KEYS} or the whole directory from a backup, or rebuild it from the other nodes."
             )
         keyring = Keyring(home, service, entropy=entropy, now_ms=now_ms, keys_max=config.encryption_keys_max)
+        if keyring.master != service.name:
+            keyring.adopt(keyring.renewed())  # Another key is in force now, and this one may be gone soon.
     except BaseException:
         inner.close()
         raise

@@ -5,6 +5,7 @@ Laws:
   spaces, objects, branches, steps, items and fields, and the keys that users chose.
 - A part of a row key that is content, or a hash of content, is hidden: members of sets, values in indexes, chunks'
   hashes, checkpoints' ids. It runs to the end of the key, and all keys that share the part before it (a *group*) hide it.
+- The row of an object's generation, which stays forever and holds no content, belongs to no space.
 - What an operation, or the answer to a request's key, holds belongs to the spaces of the objects that it names.
 
 Keys and values are those of docs/STORAGE.md.
@@ -25,7 +26,7 @@ STORE: Final = b""
 STAGED: Final = b"\x00"
 """The scope of staged snapshots of peers, which hold rows of many spaces. No space has this name."""
 
-_OBJECT_TABLES: Final = frozenset(keys.OBJECT + keys.INDEX + keys.SNAPSHOT + keys.LISTED)
+_LISTING_TABLES: Final = frozenset(keys.SNAPSHOT + keys.LISTED)
 _CATALOG_TABLES: Final = frozenset(keys.CATALOG + keys.STATUS)
 HIDING_TABLES: Final = frozenset(keys.OBJECT + keys.INDEX)
 """The tables of which keys may have hidden parts."""
@@ -52,7 +53,7 @@ class _Change(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Kept(msgspec.Struct, array_like=True, gc=False):
-    receipt: msgspec.Raw
+    receipt: bytes
     changed: list[_Change]
 
 
@@ -66,7 +67,9 @@ def scopes_of(key: bytes, value: bytes) -> tuple[bytes, ...]:
     table = key[0] if key else 0
     if table == _LOG:
         return _spaces_of(value)
-    if table in _OBJECT_TABLES:
+    if table in HIDING_TABLES:
+        return (place_of(key)[0],)
+    if table in _LISTING_TABLES:
         return (_space_in(key),)
     if table in _CATALOG_TABLES:
         return (key[3 : 3 + int.from_bytes(key[1:3], "big")],)
@@ -91,7 +94,8 @@ def _kept_spaces(value: bytes) -> tuple[bytes, ...]:
     if len(value) <= _DOT_BYTES:
         return (STORE,)
     try:
-        return _named(_kept.decode(value[_KEPT_AT:]).changed)
+        kept = _kept.decode(value[_KEPT_AT:])
+        return _named(kept.changed) if kept.receipt else (STORE,)
     except ValueError:
         return (STORE,)
 
@@ -108,13 +112,15 @@ def hidden_from(key: bytes) -> int:
 
 
 def place_of(key: bytes) -> tuple[bytes, int]:
-    """The space of a row of one of `HIDING_TABLES`, and `hidden_from` of its key."""
+    """The scope of a row of one of `HIDING_TABLES`, and `hidden_from` of its key."""
     try:
         at = 6 + (key[4] << 8) + key[5]
         space = key[6:at]
         at += 2 + (key[at] << 8) + key[at + 1]
         first = key[at]
         if first == 0:
+            if at + 1 == len(key):
+                return STORE, at + 1
             at += _GENERATION_BYTES
             first = key[at]
         rule = (_INDEXES if key[0] == _INDEX else _RULES[key[3]]).get(first)

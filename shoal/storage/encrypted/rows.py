@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -128,12 +128,29 @@ class RowCipher:
         if not layers:
             raise _unreadable(place, "it is no sealed row")
         for layer in range(layers, 0, -1):
-            cipher = self._ciphers.get(sealed[1:_HEADER]) or self._derived(sealed[1:_HEADER])
-            try:
-                sealed = cipher.decrypt(sealed[_HEADER:_BODY], sealed[_BODY:], _bound_to(place, layer))
-            except (InvalidTag, ValueError):
-                raise _unreadable(place, "it does not pass its authentication: it was damaged, or moved") from None
+            sealed = self._without(place, sealed, layer)
         return sealed
+
+    def is_under(self, place: bytes, sealed: bytes, numbers: Collection[int]) -> bool:
+        """Whether one of the data keys of these numbers seals a row, in any layer.
+
+        Raises:
+            StoreCorrupt: as `open`, if that cannot be told.
+        """
+        for layer in range(sealed[0] if sealed else 0, 0, -1):
+            if int.from_bytes(sealed[1 : 1 + _NUMBER_BYTES], "big") in numbers:
+                return True
+            if layer > 1:
+                sealed = self._without(place, sealed, layer)
+        return False
+
+    def _without(self, place: bytes, sealed: bytes, layer: int) -> bytes:
+        """A sealed row without its outermost layer."""
+        cipher = self._ciphers.get(sealed[1:_HEADER]) or self._derived(sealed[1:_HEADER])
+        try:
+            return cipher.decrypt(sealed[_HEADER:_BODY], sealed[_BODY:], _bound_to(place, layer))
+        except (InvalidTag, ValueError):
+            raise _unreadable(place, "it does not pass its authentication: it was damaged, or moved") from None
 
     def _derived(self, salted: bytes) -> AESGCM:
         """The cipher of a data key's number₄ and salt₈."""

@@ -35,6 +35,7 @@ class EncryptedStorage:
         self.cipher = RowCipher(keyring, entropy)
         self._rows_max = order_rows_max
         self._recent: dict[bytes, bytes] = {}
+        self._snapshots: set[EncryptedSnapshot] = set()
         self._orders = orders = Orders(order_rows_max)
         self._forwards = Scanning(self.cipher, orders, inner.scan, inner.get)
         self._backwards = Scanning(self.cipher, orders, partial(inner.scan, reverse=True), inner.get, reverse=True)
@@ -67,7 +68,30 @@ class EncryptedStorage:
 
     def snapshot(self) -> EncryptedSnapshot:
         """See `Storage.snapshot`."""
-        return EncryptedSnapshot(self.inner.snapshot(), self.cipher, self._rows_max)
+        taken = EncryptedSnapshot(self.inner.snapshot(), self, self._rows_max)
+        self._snapshots.add(taken)
+        return taken
+
+    def opened(self, place: bytes, stored: bytes) -> tuple[bytes, bytes]:
+        """The plain key and value of a row as it is below.
+
+        Raises:
+            StoreCorrupt: it does not open.
+        """
+        plain = self.cipher.open(place, stored)
+        clear = hidden_from(place)
+        if clear >= len(place):
+            return place, plain
+        hidden, value = unhidden(plain)
+        return place[:clear] + hidden, value
+
+    def closed(self, snapshot: EncryptedSnapshot) -> None:
+        """Told by a snapshot."""
+        self._snapshots.discard(snapshot)
+
+    def shows_before(self, version: int) -> bool:
+        """Whether a snapshot is open that was taken before the keyring had this version: it may need older keys."""
+        return any(taken.version < version for taken in self._snapshots)
 
     # ── writing ───────────────────────────────────────────────────────────────
 
@@ -182,9 +206,11 @@ class EncryptedStorage:
 class EncryptedSnapshot:
     """A `Snapshot` of an `EncryptedStorage`. What it shows never changes, so the orders that it remembers stay right."""
 
-    def __init__(self, inner: Snapshot, cipher: RowCipher, rows_max: int) -> None:
+    def __init__(self, inner: Snapshot, storage: EncryptedStorage, rows_max: int) -> None:
+        self.version = storage.keyring.version
         self._inner = inner
-        self._scanning = Scanning(cipher, Orders(rows_max), inner.scan, self._get)
+        self._storage = storage
+        self._scanning = Scanning(storage.cipher, Orders(rows_max), inner.scan, self._get)
 
     def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `Snapshot.scan`."""
@@ -192,6 +218,7 @@ class EncryptedSnapshot:
 
     def close(self) -> None:
         """See `Snapshot.close`."""
+        self._storage.closed(self)
         self._inner.close()
 
     def _get(self, place: bytes) -> bytes | None:

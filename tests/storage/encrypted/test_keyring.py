@@ -127,7 +127,7 @@ def test_nothing_shows_a_key(open_keys: OpenKeys) -> None:
     keyring = open_keys(home)
     keys = keyring.ensure(b"crew")
     secrets = [MASTER, keys.naming, keys.current.secret]
-    shown = repr([keyring, keys, keys.current, keyring.scopes, vars(keyring)["_directory"], vars(keyring)["_master"]])
+    shown = repr([keyring, keys, keys.current, keyring.scopes, vars(keyring)["_directory"]])
     with pytest.raises(MasterKeyWrong) as raised:
         open_keys(home, OTHER)
     shown += "".join(traceback.format_exception(raised.value))
