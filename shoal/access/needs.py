@@ -48,6 +48,8 @@ class Rule(NamedTuple):
     """What follows from the class of a request."""
 
     needs: Callable[[Any], Iterator[Need]]
+    family: str  # If a request needs one right, in the space that it names, its family; else empty.
+    action: Action
     authors: tuple[str, ...]  # Fields that name the request's author.
     hearsay: tuple[str, ...]  # Fields that name authors of what others wrote.
     names_authors: bool  # Whether it, or a part of it, may have such fields.
@@ -62,7 +64,9 @@ def rule_of(kind: Any) -> Rule:
     hearsay = declared.hearsay
     authors = () if action == "read" else tuple(name for name in _AUTHOR if name in fields and name not in hearsay)
     named = bool(authors or hearsay) or kind in (Batch, Fenced)
-    return Rule(_SPECIAL.get(kind) or _needs_one(family_of(kind), action), authors, hearsay, named)
+    family = family_of(kind)
+    of_one = family if kind not in _SPECIAL and family != "cluster" else ""
+    return Rule(_SPECIAL.get(kind) or _needs_one(family, action), of_one, action, authors, hearsay, named)
 
 
 def action_of(kind: type[Request[Any]]) -> Action:

@@ -189,6 +189,8 @@ def create_app(
     origins = Origins(config)
     app = web.Application(middlewares=[_problems(origins, Hosts(config))])
     app.on_response_prepare.append(origins.tell)
+    if gate is not None:
+        app.on_response_prepare.append(credentials.hide)
     app[METRICS] = metrics
     app[SESSIONS] = sessions
     bodies = Bodies(config)

@@ -367,6 +367,23 @@ async def test_a_header_of_another_scheme_is_told(mint: Mint, serve: Serve, http
             assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
+async def test_answers_are_for_the_caller_alone(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("*:admin")
+    for path, control in (
+        ("/v1/spaces/crew/counters/n", "private, no-cache"),
+        ("/v1/access", "no-store"),
+        ("/metrics", "no-store"),
+        ("/v1/nothing", None),
+    ):
+        async with http.get(url + path, headers=made.header) as answer:
+            assert answer.headers.get("Cache-Control") == (control or "no-store")
+            assert "Authorization, Cookie" in answer.headers["Vary"]
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    async with http.get(f"{url}/docs", headers={"Accept": "text/html"}) as answer:
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+
+
 # ── Yjs clients ───────────────────────────────────────────────────────────────
 
 

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 import shoal
+from shoal.api.http.accepting import TOLD_MAX
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
 from shoal.integrations.langgraph import ShoalSaver, ShoalStore
@@ -161,3 +162,24 @@ async def test_a_langgraph_saver_connects_over_tls(certificates: Certificates, s
         assert await saver.aget_tuple({"configurable": {"thread_id": "t"}}) is None
     async with ShoalStore.connect(node.url, tls_ca=certificates.ca) as store:
         assert await store.aget(("memories",), "k") is None
+
+
+async def test_connections_that_shake_hands_are_bounded(certificates: Certificates, serve: Serve) -> None:
+    served = await serve(**certificates.settings("n1"), connections_max=4, tls_handshake_s=1000.0)
+    host, port = served.address.split(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(4 + TOLD_MAX + 20)]
+    async with asyncio.timeout(30):  # These are closed at once, long before a handshake's time is over.
+        assert {await reader.read() for reader, _ in idle[4 + TOLD_MAX :]} == {b""}
+    for _, writer in idle:
+        writer.close()
+    async with shoal.connect(served.url, tls_ca=certificates.ca, config=PATIENT, wait=30) as store:
+        await store.space("s").counter("n").add(1)
+
+
+async def test_a_connection_that_never_shakes_hands_is_closed(certificates: Certificates, serve: Serve) -> None:
+    served = await serve(**certificates.settings("n1"), tls_handshake_s=0.05)
+    host, port = served.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    async with asyncio.timeout(30):
+        assert await reader.read() == b""
+    writer.close()

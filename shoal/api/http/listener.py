@@ -18,7 +18,8 @@ from ssl import SSLContext
 
 from aiohttp import web
 
-from shoal.api.http import problems
+from shoal.api.http import accepting, problems
+from shoal.api.http.accepting import TlsServer
 from shoal.api.http.unsent import is_encrypted, unsent_bytes
 from shoal.api.server import SESSIONS, YJS
 from shoal.config import Config
@@ -112,7 +113,7 @@ class Listener:
         self._config = config
         # When the runner cleans up, requests have already had their time.
         self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | TlsServer | None = None
         self._address: tuple[str, int] = ("", 0)
         self._open: set[_Connection] = set()
 
@@ -130,17 +131,14 @@ class Listener:
             return _Connection(server, config=self._config, open_=self._open)
 
         try:
-            loop, config = asyncio.get_running_loop(), self._config
-            is_plain = self._tls is None
-            self._server = await loop.create_server(
-                connection,
-                config.listen_host,
-                config.listen_port,
-                backlog=_BACKLOG,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if is_plain else config.tls_handshake_s,
-                ssl_shutdown_timeout=None if is_plain else config.heartbeat_s,
-            )
+            config = self._config
+            if self._tls is None:
+                self._server = await asyncio.get_running_loop().create_server(
+                    connection, config.listen_host, config.listen_port, backlog=_BACKLOG
+                )
+            else:
+                sockets = await accepting.listening(config.listen_host, config.listen_port, backlog=_BACKLOG)
+                self._server = TlsServer(sockets, connection, self._tls, open_=self._open, config=config)
         except OSError:
             await self._runner.cleanup()
             raise

@@ -1,0 +1,104 @@
+"""Accepts connections that begin with a TLS handshake, and counts them from their first packet.
+
+Laws:
+- Connections that shake hands are among the `connections_max`. A few more are let through to be told that the node is full;
+  beyond these a connection is closed at once, before any of the handshake's work is done.
+- A connection that has not finished its handshake after `tls_handshake_s` is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sized
+from ssl import SSLContext
+
+from shoal.config import Config
+
+TOLD_MAX = 16
+"""Connections above the bound that are told so: after a handshake, as without one nothing can be said."""
+_AGAIN_S = 0.5  # After the system refused to accept: it may be out of file descriptors.
+
+
+async def listening(host: str, port: int, *, backlog: int) -> list[socket.socket]:
+    """Sockets that listen on all addresses of a host, as `loop.create_server` makes them.
+
+    Raises:
+        OSError: an address is in use, or is not of this machine.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            made = socket.socket(family, kind, protocol)
+            sockets.append(made)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(address)
+            made.listen(backlog)
+            made.setblocking(False)
+    except BaseException:
+        for made in sockets:
+            made.close()
+        raise
+    return sockets
+
+
+class TlsServer:
+    """Accepts on these sockets until it is closed. `connection` makes the protocol of each; `open_` are those that are open."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        connection: Callable[[], asyncio.Protocol],
+        tls: SSLContext,
+        *,
+        open_: Sized,
+        config: Config,
+    ) -> None:
+        self.sockets = sockets
+        self._connection = connection
+        self._tls = tls
+        self._open = open_
+        self._config = config
+        self._shaking: set[asyncio.Task[None]] = set()
+        self._tasks = [asyncio.get_running_loop().create_task(self._accept(each)) for each in sockets]
+
+    def close(self) -> None:
+        """Accept no more, and end those that shake hands."""
+        for task in [*self._tasks, *self._shaking]:
+            task.cancel()
+        for each in self.sockets:
+            each.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if len(self._open) + len(self._shaking) >= self._config.connections_max + TOLD_MAX:
+                accepted.close()
+                continue
+            task = loop.create_task(self._shake(accepted))
+            self._shaking.add(task)
+            task.add_done_callback(self._shaking.discard)
+
+    async def _shake(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._config.tls_handshake_s,
+                ssl_shutdown_timeout=self._config.heartbeat_s,
+            )
+        except BaseException as reason:
+            accepted.close()
+            # It is gone, or does not speak TLS 1.3 (an SSLError is an OSError): nobody is to be told.
+            if not isinstance(reason, OSError):
+                raise
