@@ -201,7 +201,8 @@ def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected 
     if refusal.status == Overloaded.status:
         after_s = _retry_after_s(refusal)
         return Overloaded(
-            f"the node at {url} has no room for another session. Nothing was sent. Try again in {after_s:g} s, or elsewhere.",
+            f"the node at {url} has no room for another session, or has refused too many tokens of this address. "
+            f"Nothing was sent. Try again in {after_s:g} s, or elsewhere.",
             retry_after_s=after_s,
         )
     if refusal.status == Unavailable.status:
