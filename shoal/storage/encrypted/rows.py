@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -36,6 +36,7 @@ _HEADER: Final = 1 + _SALTED
 _BODY: Final = _HEADER + NONCE_BYTES
 ROWS_PER_SALT_MAX: Final = 1 << 32
 _LAYERS_MAX: Final = 255
+_DRAWN: Final = 256  # Nonces at a time.
 _CIPHERS_MAX: Final = 4096  # Derived keys in memory; each past opening may have rows of its own.
 _DERIVED_FOR: Final = b"\x00\x00\x00\x01shoal row key\x00"
 
@@ -43,18 +44,21 @@ _DERIVED_FOR: Final = b"\x00\x00\x00\x01shoal row key\x00"
 class Live:
     """What seals the rows of a scope now: one data key and one salt."""
 
-    __slots__ = ("encrypt", "naming", "prefix")
+    __slots__ = ("_last", "_name", "_naming", "encrypt", "prefix")
 
     def __init__(self, keys: ScopeKeys, salted: bytes, cipher: AESGCM) -> None:
         self.prefix = b"\x01" + salted
         self.encrypt = cipher.encrypt
-        self.naming = blake2b(key=keys.naming, digest_size=NAME_BYTES)
+        self._naming = blake2b(key=keys.naming, digest_size=NAME_BYTES)
+        self._last = self._name = b""
 
     def name(self, key: bytes, clear: int) -> bytes:
         """The key below of a row whose key is hidden from `clear` on."""
-        naming = self.naming.copy()
-        naming.update(key)
-        return key[:clear] + naming.digest()
+        if key != self._last:  # A save first looks whether its checkpoint is there.
+            naming = self._naming.copy()
+            naming.update(key)
+            self._last, self._name = key, key[:clear] + naming.digest()
+        return self._name
 
 
 class RowCipher:
@@ -65,6 +69,7 @@ class RowCipher:
         self._keyring = keyring
         self._entropy = entropy
         self._rows_max = self._rows_left = rows_per_salt_max
+        self._nonces: list[bytes] = []
         self._version = keyring.version
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()
 
@@ -94,14 +99,21 @@ class RowCipher:
         self._ciphers.clear()
         return True
 
-    def nonces(self, count: int) -> Iterator[bytes]:
-        """So many random nonces, to seal as many rows with `lives`."""
+    def nonces(self, count: int) -> list[bytes]:
+        """So many random nonces, to seal as many rows with `lives`; none is ever returned again.
+
+        They are drawn some at a time, because a call of the system lets other threads run, which costs more than the call.
+        """
         self._rows_left -= count
         if self._rows_left < 0:  # As if all rows had been sealed under each salt.
             self.lives.clear()
             self._rows_left = self._rows_max - count
-        drawn = self._entropy(NONCE_BYTES * count)
-        return iter([drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)])
+        if len(self._nonces) < count:
+            drawn = self._entropy(NONCE_BYTES * max(count, _DRAWN))
+            self._nonces = [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
+        taken = self._nonces[-count:] if count else []
+        del self._nonces[len(self._nonces) - count :]
+        return taken
 
     def seal(self, place: bytes, scopes: Sequence[bytes], plain: bytes) -> bytes:
         """The row at a key below, sealed under the key of each scope, the innermost first.

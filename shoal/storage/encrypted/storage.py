@@ -111,10 +111,10 @@ class EncryptedStorage:
 
     def _seal(self, rows: Mapping[bytes, bytes | None], sealed: dict[bytes, bytes | None]) -> None:
         """Add rows to `sealed`, as they are below. Each save passes through here with five rows, so calls are spared."""
-        cipher, recent = self.cipher, self._recent
-        lives, nonces = cipher.lives, cipher.nonces(len(rows))
+        cipher, recent, is_ordered = self.cipher, self._recent, self._orders.is_used
+        nonces, lives = cipher.nonces(len(rows)), cipher.lives
         for key, value in rows.items():
-            place, scopes = key, None
+            place, scopes, live = key, None, None
             if key and key[0] in HIDING_TABLES:
                 scope, clear = place_of(key)
                 if clear < len(key):
@@ -122,7 +122,7 @@ class EncryptedStorage:
                     if live is None:
                         continue  # Nothing was ever written in the space of a row that is deleted.
                     place = live.name(key, clear)
-                    if self._orders.is_used:
+                    if is_ordered:
                         (self._orders.discard if value is None else self._orders.add)(key[:clear], key[clear:], place[clear:])
                     if value is not None:
                         value = with_hidden(key[clear:], value)
@@ -136,8 +136,9 @@ class EncryptedStorage:
             if value is None:
                 sealed[place] = None
             elif scopes is None or len(scopes) == 1:
-                live = lives.get(scope) or cipher.live(scope)
-                sealed[place] = live.prefix + (nonce := next(nonces)) + live.encrypt(nonce, value, place)
+                live = live or lives.get(scope) or cipher.live(scope)
+                nonce = nonces.pop()
+                sealed[place] = live.prefix + nonce + live.encrypt(nonce, value, place)
             else:
                 sealed[place] = cipher.seal(place, scopes, value)
 
