@@ -113,7 +113,8 @@ class Config(Struct, frozen=True, kw_only=True):
     repair_wait_s: float = 5.0  # For one peer's answer to a read repair; then the next peer is asked.
     repair_rows_max: int = 4096  # Repaired for one read; other damaged rows wait for the next.
     audit_interval_s: float = 0.0  # How often the node signs what it holds, and keeps that (docs/AUDIT.md); 0: never.
-    audit_keep_s: float = 366 * 86400.0  # How long these statements are kept.
+    audit_reads: str = ""  # Patterns of spaces, separated by commas, of which it is logged who reads what; needs tokens.
+    audit_keep_s: float = 366 * 86400.0  # How long statements and the log of reads are kept.
     scrub_interval_s: float = 60.0  # At least this long from one comparison of all rows with the peers to the next.
     scrub_bytes_per_s: int = MiB  # Rows read by scrub: at most 1 % of a core; a larger store takes longer than the interval.
     scrub_piece_rows: int = 128  # Compared in one step, so that scrub does not delay other work.

@@ -16,6 +16,7 @@ import structlog
 
 from shoal.access import keys
 from shoal.access.gate import Gate
+from shoal.access.reading import ReadLog
 from shoal.access.revocations import Revocations
 from shoal.config import Config
 from shoal.errors import InvalidConfig
@@ -45,6 +46,8 @@ class Access:
         """
         revocations = Revocations(session, self.gate, config=self._config, now_s=self._now_s)
         await revocations.load()
+        if self._config.audit_reads:
+            self.gate.reads = ReadLog(session, config=self._config)
         self._tasks = [asyncio.create_task(work) for work in (revocations.follow(), self._look())]
 
     async def stop(self) -> None:

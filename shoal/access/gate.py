@@ -16,6 +16,7 @@ from weakref import WeakSet
 from shoal.access import tokens
 from shoal.access.bearer import Bearer
 from shoal.access.failures import Failures
+from shoal.access.reading import ReadLog
 from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Unauthenticated
@@ -38,6 +39,8 @@ class Gate:
         self._live: WeakSet[Bearer] = WeakSet()
         self._revoked: frozenset[str] = frozenset()
         self._closed = False
+        self.reads: ReadLog | None = None
+        """Who logs what the bearers read; None: nobody does."""
 
     def bearer(self, token: str | None, *, address: str) -> Bearer:
         """The bearer of a token that `address` presents.

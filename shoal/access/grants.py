@@ -19,13 +19,11 @@ from msgspec import ValidationError as Invalid
 
 from shoal.access.needs import ACTIONS, FAMILIES, Need, Rule, needs, rule_of
 from shoal.errors import Forbidden, InvalidInput
-from shoal.names import NAME_BYTES_MAX
+from shoal.names import NAME_BYTES_MAX, RESERVED
 from shoal.protocol.requests import Batch, Fenced, Request
 
-RESERVED = ".shoal"
-"""The space with the revocations."""
 REVOKED = "revoked"
-"""The map there that holds them: for each id of a token, when it expires, in seconds since 1970."""
+"""The map of the space `RESERVED` with the revocations: for each id of a token, when it expires, in seconds since 1970."""
 RIGHTS = (*ACTIONS, "impersonate")
 _INCLUDES = {"write": ("append",), "admin": ("read", "append", "write")}
 _DECISIONS_MAX = 4096  # Remembered for one token; each takes some hundred bytes.

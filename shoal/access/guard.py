@@ -3,6 +3,7 @@
 Laws:
 - A request that is not granted never reaches the session inside, and says that nothing was written.
 - A push is delivered only while the token counts.
+- What is read in a space whose reads are logged is noted before.
 - A list of spaces shows those in which anything is granted.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, cast
 from msgspec import structs
 
 from shoal.access.bearer import Bearer
+from shoal.access.reading import ReadLog
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyRequest, Durability, ListSpaces, Names, Push, R, Request, Subscription
 from shoal.protocol.session import Prompt, Session, Told
@@ -23,10 +25,12 @@ from shoal.protocol.session import Prompt, Session, Told
 class Guarded:
     """A `Session` whose requests a bearer may make."""
 
-    __slots__ = ("_bearer", "_prompt", "_session")
+    __slots__ = ("_bearer", "_prompt", "_reads", "_session")
 
-    def __init__(self, session: Session, bearer: Bearer) -> None:
+    def __init__(self, session: Session, bearer: Bearer, reads: ReadLog | None = None) -> None:
+        """`reads` logs what is read; None: nobody does."""
         self._session = session
+        self._reads = reads
         self._prompt = session if isinstance(session, Prompt) else None
         self._bearer = bearer
 
@@ -46,6 +50,8 @@ class Guarded:
         granted = self._bearer.check(request)
         if type(granted) is ListSpaces:
             return cast("R", await self._spaces(granted))
+        if self._reads is not None:
+            await self._reads.note(self._bearer, granted)
         reply: R = await self._session.call(granted, key=key, durability=durability, stale=stale)
         return reply
 
@@ -77,6 +83,8 @@ class Guarded:
             Unauthenticated, Forbidden: it may not be made.
         """
         granted: Any = self._bearer.check(subscription)
+        if self._reads is not None:
+            await self._reads.note(self._bearer, granted)
         async with self._session.subscribe(granted) as pushes:
             yield self._valid(pushes)
 

@@ -17,9 +17,10 @@ import structlog
 
 from shoal import values
 from shoal.access.gate import Gate
-from shoal.access.grants import RESERVED, REVOKED
+from shoal.access.grants import REVOKED
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.names import RESERVED
 from shoal.protocol.requests import MapEntry, ReadMap, RemoveEntry, Watch
 from shoal.protocol.session import Session
 

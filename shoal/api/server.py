@@ -178,7 +178,7 @@ def create_app(
     def metered(bookmark: Bookmark, /, *, bearer: Bearer | None = None) -> Session:
         session = open_session(bookmark)
         if bearer is not None:
-            session = Guarded(session, bearer)
+            session = Guarded(session, bearer, None if gate is None else gate.reads)
         return Metered(session, metrics, monotonic=monotonic)
 
     def admitted(request: web.Request) -> Bearer | None:

@@ -19,8 +19,8 @@ import msgspec
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import Statement
 
-SPACE = "shoal-audit"
-"""Its threads are nodes, by their ids in hex; their journals are the statements that the nodes keep."""
+THREADS = "statements/"
+"""Before the id of a node in hex: the thread of the space `RESERVED` whose journal is the statements that it keeps."""
 
 SEED_BYTES = 32
 _DOMAIN = b"shoal statement 1\x00"  # Nothing else that is signed begins with this.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from shoal.access import grants, keys, tokens
 from shoal.access.token import Token
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
+from shoal.names import RESERVED
 from tests.access.conftest import LIMITS, Made, Mint
 
 
@@ -215,13 +216,13 @@ def test_a_space_may_hold_colons() -> None:
 def test_a_pattern_matches_whole_names(pattern: str, name: str) -> None:
     rights = grants.Rights("a", [grants.Grant(pattern, ["read"])])
     if not set(pattern) & set("*?["):
-        assert rights.allow(name, "thread", "read") == (pattern == name != grants.RESERVED)
+        assert rights.allow(name, "thread", "read") == (pattern == name != RESERVED)
 
 
 def test_what_nodes_decide_by_takes_admin() -> None:
-    assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).allow(grants.RESERVED, "map", "write")
-    assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).see(grants.RESERVED)
-    assert grants.Rights("a", [grants.Grant("*", ["admin"])]).allow(grants.RESERVED, "map", "read")
+    assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).allow(RESERVED, "map", "write")
+    assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).see(RESERVED)
+    assert grants.Rights("a", [grants.Grant("*", ["admin"])]).allow(RESERVED, "map", "read")
 
 
 def test_decisions_that_are_remembered_are_bounded() -> None:

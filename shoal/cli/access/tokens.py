@@ -222,7 +222,8 @@ def rotate(
 
 
 async def _revoke(target: Target, ends: dict[str, int]) -> None:
-    from shoal.access.grants import RESERVED, REVOKED
+    from shoal.access.grants import REVOKED
+    from shoal.names import RESERVED
 
     async with opened(target) as store:
         for id, ends_s in ends.items():
@@ -230,7 +231,8 @@ async def _revoke(target: Target, ends: dict[str, int]) -> None:
 
 
 async def _revoked(target: Target) -> set[str]:
-    from shoal.access.grants import RESERVED, REVOKED
+    from shoal.access.grants import REVOKED
+    from shoal.names import RESERVED
 
     async with opened(target) as store:
         return {entry.key async for entry in store.space(RESERVED).map(REVOKED).entries()}

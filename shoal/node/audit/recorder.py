@@ -1,7 +1,7 @@
 """Keeps a statement of this node every `audit_interval_s`: as an event of a journal, which all nodes get.
 
 Laws:
-- Thread NODE of the space `shoal-audit` has the statements of one node, in order and without gaps.
+- Thread `statements/NODE` of the space `.shoal` has the statements of one node, in order and without gaps.
 - A statement that was made and perhaps not kept, because the node stopped, is kept before the next one is made.
 """
 
@@ -13,9 +13,10 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from shoal import values
-from shoal.audit.statements import SPACE, to_text
+from shoal.audit.statements import THREADS, to_text
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.names import RESERVED
 from shoal.node.audit.signer import Signer
 from shoal.node.incarnation import Incarnation
 from shoal.protocol.bookmark import Bookmark
@@ -80,12 +81,12 @@ class Recorder:
             await self._keep(found)
 
     async def _keep(self, statement: Statement) -> None:
-        thread = self._incarnation.node.hex()
+        thread = THREADS + self._incarnation.node.hex()
         event = values.encode(to_text(statement), where="statement")
-        append = Append(SPACE, thread, event, key=f"statement-{statement.number}")
+        append = Append(RESERVED, thread, event, key=f"statement-{statement.number}")
         await self._write(append, Bookmark(), None, "local", stale=True)
         self._kept = statement
         if not self._is_bounded:
-            bound = SetRetention(SPACE, thread, older_than_ms=self._keep_ms)
+            bound = SetRetention(RESERVED, thread, older_than_ms=self._keep_ms)
             await self._write(bound, Bookmark(), f"keep-{thread}-{self._keep_ms}", "local", stale=True)
             self._is_bounded = True

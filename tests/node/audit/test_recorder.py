@@ -15,6 +15,7 @@ from shoal.audit.chains import Kind
 from shoal.audit.verification import Report, verify
 from shoal.client.store import Store
 from shoal.errors import Overloaded
+from shoal.names import RESERVED
 from shoal.protocol.requests import Append, Statement
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
@@ -31,7 +32,7 @@ def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
 
 
 async def kept(store: Store) -> list[Statement]:
-    space = store.space(statements.SPACE)
+    space = store.space(RESERVED)
     return [
         statements.from_text(event.event)
         async for thread in space.threads()
@@ -128,5 +129,5 @@ async def test_the_journal_is_bounded(open_bench: Opener) -> None:  # noqa: F811
     bench: Bench = open_bench(audit_keep_s=3600.0)
     await bench.space.counter("n").add(1)
     await bench.node.service._recorder.record()
-    thread = bench.store.space(statements.SPACE).thread(bench.node._incarnation.node.hex())
+    thread = bench.store.space(RESERVED).thread(statements.THREADS + bench.node._incarnation.node.hex())
     assert (await thread.journal.retention()).older_than == timedelta(hours=1)

@@ -14,6 +14,7 @@ from shoal.cli.execution import FAILED, execute
 from shoal.cli.output import emit, line, note, plain
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
+from shoal.names import RESERVED
 
 if TYPE_CHECKING:
     from shoal.audit.archive import Archive
@@ -135,8 +136,8 @@ async def _kept(store: Store) -> AsyncIterator[Statement]:
     """The statements that the nodes keep (`audit_interval_s`)."""
     from shoal.audit import statements
 
-    space = store.space(statements.SPACE)
-    async for thread in space.threads():
+    space = store.space(RESERVED)
+    async for thread in space.threads(statements.THREADS):
         async for event in space.thread(thread).journal.read(skip_trimmed=True):
             yield statements.from_text(event.event)
 
