@@ -47,6 +47,11 @@ class Config(Struct, frozen=True, kw_only=True):
     token_failures_max: int = 20  # Tokens of one address that were refused in `token_failures_s`; beyond this: Overloaded.
     token_failures_s: float = 60.0
     token_addresses_max: int = 4096  # Whose failures are counted; the oldest are forgotten first.
+    oidc_issuers: str = ""  # OIDC issuers whose tokens count too, "https://login.example.com,…". Empty: none.
+    oidc_audience: str = ""  # The audience that their tokens must name.
+    oidc_look_s: float = 3600.0  # Between two fetches of their keys.
+    oidc_pause_s: float = 10.0  # At least this long between two fetches, if tokens name keys that are not known.
+    oidc_timeout_s: float = 10.0  # For one issuer's answer.
     revocations_max: int = 65_536  # Tokens that are revoked and have not expired.
 
     # The cluster. Every node owns everything.

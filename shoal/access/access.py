@@ -16,6 +16,7 @@ import structlog
 
 from shoal.access import keys
 from shoal.access.gate import Gate
+from shoal.access.issuers import Issuers
 from shoal.access.reading import ReadLog
 from shoal.access.revocations import Revocations
 from shoal.config import Config
@@ -24,18 +25,19 @@ from shoal.protocol.session import Session
 
 
 class Access:
-    """The access to a node with `token_keys`.
+    """The access to a node with `token_keys` or `oidc_issuers`.
 
     Raises:
-        InvalidConfig: the keys cannot be used.
+        InvalidConfig: the keys or the issuers cannot be used.
     """
 
     def __init__(self, config: Config, *, now_s: Callable[[], float]) -> None:
         self._config = config
         self._now_s = now_s
         self._stamp = _stamp(config.token_keys)
-        mine = keys.load(config.token_keys, cluster=config.cluster)
-        self.gate = Gate({mine.issuer: mine}, config=config, now_s=now_s)
+        mine = [keys.load(config.token_keys, cluster=config.cluster)] if config.token_keys else []
+        self.gate = Gate({each.issuer: each for each in mine}, config=config, now_s=now_s)
+        self.issuers = Issuers(self.gate, config)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, session: Session) -> None:
@@ -48,7 +50,7 @@ class Access:
         await revocations.load()
         if self._config.audit_reads:
             self.gate.reads = ReadLog(session, config=self._config)
-        self._tasks = [asyncio.create_task(work) for work in (revocations.follow(), self._look())]
+        self._tasks = [asyncio.create_task(work) for work in (revocations.follow(), self._look(), self.issuers.follow())]
 
     async def stop(self) -> None:
         """Keep nothing current any more. Calling it twice is allowed."""
@@ -63,7 +65,7 @@ class Access:
             InvalidConfig: it is broken. Nothing has changed.
         """
         stamp = _stamp(self._config.token_keys)
-        if stamp != self._stamp:
+        if self._config.token_keys and stamp != self._stamp:
             self._stamp = stamp
             self.gate.trust(keys.load(self._config.token_keys, cluster=self._config.cluster))
             structlog.get_logger("shoal").info("token keys loaded", file=self._config.token_keys)

@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
@@ -41,6 +42,8 @@ class Gate:
         self._closed = False
         self.reads: ReadLog | None = None
         """Who logs what the bearers read; None: nobody does."""
+        self.unknown = asyncio.Event()
+        """Set when a token names a key of an issuer that is not known: the issuer may have a new one."""
 
     def bearer(self, token: str | None, *, address: str) -> Bearer:
         """The bearer of a token that `address` presents.
@@ -65,7 +68,9 @@ class Gate:
         self._failures.check(address, now_s=now_s)
         try:
             bearer = self._verified(token, now_s=now_s)
-        except Unauthenticated:
+        except Unauthenticated as refusal:
+            if refusal.detail.get("reason") == "key":
+                self.unknown.set()
             self._failures.add(address, now_s=now_s)
             raise
         self._known[digest] = bearer

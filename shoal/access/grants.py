@@ -39,11 +39,14 @@ class Grant(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def grants_of(claim: Any, /, *, grants_max: int) -> list[Grant]:
-    """The grants in a token's claim.
+    """The grants in a token's claim: each an object, or a text as `parsed` takes it.
 
     Raises:
         InvalidInput: it is none, or there are too many.
     """
+    if isinstance(claim, list):
+        check_count(claim, grants_max)
+        claim = [parsed(each) if isinstance(each, str) else each for each in claim]
     try:
         found = convert(claim, list[Grant])
     except Invalid as reason:

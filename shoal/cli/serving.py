@@ -94,7 +94,7 @@ def access_of(config: Config) -> Access | None:
     Raises:
         InvalidConfig: the keys cannot be used.
     """
-    if not config.token_keys:
+    if not config.token_keys and not config.oidc_issuers:
         return None
     # Imported here, because a node without tokens needs none of the libraries for them.
     from shoal.access.access import Access

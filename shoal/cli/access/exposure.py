@@ -17,14 +17,14 @@ def check_closed(config: Config, *, insecure: bool) -> None:
         InvalidConfig: other machines could reach it; the message has the commands that set up what is missing.
     """
     _check_peers(config)
-    missing = [what for what, given in (("TLS", config.tls_cert), ("tokens", config.token_keys)) if not given]
+    missing = [what for what, given in (("TLS", config.tls_cert), ("tokens", _asks(config))) if not given]
     if insecure or not missing or is_local(config.listen_host):
         return
     host = f"[{config.listen_host}]" if ":" in config.listen_host else config.listen_host
     commands = []
     if not config.tls_cert:
         commands.append("shoal tls init ./tls --node NAME,ADDRESS")
-    if not config.token_keys:
+    if not _asks(config):
         commands.append("shoal token init ./tokens")
     tls = "--tls ./tls/NAME" if not config.tls_cert else "--tls …"
     listed = "\n".join(f"  {command}" for command in commands)
@@ -41,15 +41,20 @@ def check_closed(config: Config, *, insecure: bool) -> None:
     )
 
 
+def _asks(config: Config) -> bool:
+    """Whether the node asks for tokens."""
+    return bool(config.token_keys or config.oidc_issuers)
+
+
 def _check_peers(config: Config) -> None:
     """Check that a node which asks clients for tokens does not take anybody for a peer.
 
     Raises:
         InvalidConfig: it would.
     """
-    if config.token_keys and config.join and not config.cluster_key and not config.tls_cert:
+    if _asks(config) and config.join and not config.cluster_key and not config.tls_cert:
         raise InvalidConfig(
-            "with token_keys clients prove who they are, but peers would not: without a cluster_key and without TLS, anybody "
+            "with tokens clients prove who they are, but peers would not: without a cluster_key and without TLS, anybody "
             "could join as one and read everything. Nothing was started. Set SHOAL_CLUSTER_KEY, or use --tls.",
             field="cluster_key",
         )
