@@ -30,6 +30,8 @@ _LISTING_TABLES: Final = frozenset(keys.SNAPSHOT + keys.LISTED)
 _CATALOG_TABLES: Final = frozenset(keys.CATALOG + keys.STATUS)
 HIDING_TABLES: Final = frozenset(keys.OBJECT + keys.INDEX)
 """The tables of which keys may have hidden parts."""
+STORE_TABLES: Final = frozenset(keys.META + keys.VECTOR + keys.BASE + keys.RETIRED + keys.GARBAGE)
+"""The tables of which all rows are in the scope `STORE`."""
 _LOG, _KEY, _STAGED, _INDEX = keys.LOG[0], keys.KEY[0], keys.STAGED[0], keys.INDEX[0]
 _CHAIN_BYTES, _DOT_BYTES, _GENERATION_BYTES = 32, 24, 5
 _KEPT_AT = _DOT_BYTES + 8

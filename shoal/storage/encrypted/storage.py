@@ -18,7 +18,7 @@ from shoal.storage.commit import LoggedStorage
 from shoal.storage.encrypted.keyring import Keyring
 from shoal.storage.encrypted.master import Entropy
 from shoal.storage.encrypted.ordering import Orders, Scanning
-from shoal.storage.encrypted.places import HIDING_TABLES, hidden_from, place_of, scopes_of
+from shoal.storage.encrypted.places import HIDING_TABLES, STORE, STORE_TABLES, hidden_from, place_of, scopes_of
 from shoal.storage.encrypted.rows import RowCipher, unhidden, with_hidden
 from shoal.storage.interface import Snapshot
 
@@ -114,8 +114,9 @@ class EncryptedStorage:
         cipher, recent, is_ordered = self.cipher, self._recent, self._orders.is_used
         nonces, lives = cipher.nonces(len(rows)), cipher.lives
         for key, value in rows.items():
-            place, scopes, live = key, None, None
-            if key and key[0] in HIDING_TABLES:
+            place, scope, live, scopes = key, STORE, None, None
+            table = key[0] if key else 0
+            if table in HIDING_TABLES:
                 scope, clear = place_of(key)
                 if clear < len(key):
                     live = lives.get(scope) or (cipher.find(scope) if value is None else cipher.live(scope))
@@ -126,11 +127,11 @@ class EncryptedStorage:
                         (self._orders.discard if value is None else self._orders.add)(key[:clear], key[clear:], place[clear:])
                     if value is not None:
                         value = with_hidden(key[clear:], value)
-                elif value is None:
-                    recent.pop(key, None)
+                elif value is not None and len(value) <= _RECENT_BYTES_MAX:
+                    recent[key] = value  # The heads of a branch are read again by the next save.
                 else:
-                    self._remember(key, value)
-            elif value is not None:
+                    recent.pop(key, None)
+            elif value is not None and table not in STORE_TABLES:
                 scopes = scopes_of(key, value)
                 scope = scopes[0]
             if value is None:
@@ -141,15 +142,8 @@ class EncryptedStorage:
                 sealed[place] = live.prefix + nonce + live.encrypt(nonce, value, place)
             else:
                 sealed[place] = cipher.seal(place, scopes, value)
-
-    def _remember(self, key: bytes, value: bytes) -> None:
-        """Keep a small row that was just written: the heads of a branch are read again by the next save."""
-        if len(value) <= _RECENT_BYTES_MAX:
-            self._recent[key] = value
-            if len(self._recent) > _RECENT_MAX:
-                del self._recent[next(iter(self._recent))]
-        else:
-            self._recent.pop(key, None)
+        while len(recent) > _RECENT_MAX:
+            del recent[next(iter(recent))]
 
     def _deleted(self, start: bytes, stop: bytes, sealed: dict[bytes, bytes | None]) -> list[tuple[bytes, bytes]]:
         """The ranges below of a range that is deleted; rows in a part of a group become deletions in `sealed`."""

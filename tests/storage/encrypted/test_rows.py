@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import urandom
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import operation
+from shoal.config import Config, MiB
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.values import counter
 from shoal.errors import StoreCorrupt, TooLarge
@@ -19,8 +21,10 @@ from shoal.storage import keys
 from shoal.storage.encrypted.keyring import KeysInMemory
 from shoal.storage.encrypted.places import STAGED, STORE, hidden_from, scopes_of
 from shoal.storage.encrypted.rows import RowCipher
+from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
+from shoal.storage.rocks import RocksStorage
 from tests.storage.encrypted.conftest import OpenKeys, Sealed
 
 ROW = keys.object_rows(7, Kind.REGISTER, "crew", "goal") + b"S"
@@ -211,7 +215,6 @@ def test_scans_of_hidden_keys_are_those_of_plain_ones(
 ) -> None:
     from shoal.storage.encrypted.keyring import Keyring
     from shoal.storage.encrypted.master import LocalKeys
-    from shoal.storage.encrypted.storage import EncryptedStorage
     from tests.storage.encrypted.conftest import MASTER
 
     home = KeysInMemory()
@@ -249,3 +252,23 @@ def test_the_order_of_a_large_group_is_remembered_and_follows_writes(sealed: Sea
     backwards = [key for key, _ in storage.scan(in_set(b""), in_set(b"\xff"), reverse=True, limit=3)]
     assert backwards == [in_set(b"199"), in_set(b"198"), in_set(b"197")]
     assert len(list(storage.scan(in_set(b""), in_set(b"\xff")))) == 200
+
+
+@pytest.mark.parametrize("order_rows_max", [50, 1000])
+def test_a_group_larger_than_a_scan_may_hold_is_read_in_order_from_disk(
+    tmp_path: Path, open_keys: OpenKeys, order_rows_max: int
+) -> None:
+    below = RocksStorage.open(tmp_path, config=Config(memtable_bytes=MiB), now_ms=0, encrypted=True)
+    storage = EncryptedStorage(below, open_keys(KeysInMemory()), entropy=urandom, order_rows_max=order_rows_max)
+    chunk = keys.object_rows(7, Kind.THREAD, "crew", "t") + b"D"
+    rows = {chunk + number.to_bytes(32, "big"): bytes([number % 256]) * 8000 for number in range(300)}
+    around: dict[bytes, bytes | None] = {chunk[:-1] + b"B": b"before", chunk[:-1] + b"E": b"after"}
+    storage.write({**rows, **around})
+    expected = sorted({**rows, **around}.items())
+    shown = storage.snapshot()
+    for _ in range(2):
+        assert list(storage.scan(chunk[:-1], chunk[:-1] + b"Z")) == expected
+        assert list(storage.scan(chunk[:-1], chunk[:-1] + b"Z", reverse=True)) == expected[::-1]
+        assert list(shown.scan(chunk[:-1], chunk[:-1] + b"Z")) == expected
+        assert list(storage.scan(expected[100][0], expected[203][0], limit=7)) == expected[100:107]
+    storage.close()
