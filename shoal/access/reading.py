@@ -35,26 +35,23 @@ class ReadLog:
         Raises:
             ShoalError: it could not be noted. Nothing may be read.
         """
-        if not self._patterns:
-            return
-        token = bearer.token
-        for part in parts(request):
-            if action_of(type(part)) == "read" and (space := self._space(part)) is not None:
-                name = getattr(part, type(part).__struct_fields__[1], "") if len(type(part).__struct_fields__) > 1 else ""
-                event = {
-                    "by": token.author,
-                    "token": token.id,
-                    "read": str(type(part).__struct_config__.tag),
-                    "space": space,
-                    "name": name if isinstance(name, str) else "",
-                }
-                await self._session.call(Append(RESERVED, READS, values.encode(event, where="read")))
-                await self._bound()
+        reads = [read for part in parts(request) if (read := self._read(part)) is not None]
+        if reads:
+            event = {"by": bearer.token.author, "token": bearer.token.id, "reads": reads}
+            await self._session.call(Append(RESERVED, READS, values.encode(event, where="read")))
+            await self._bound()
 
-    def _space(self, request: Request[Any]) -> str | None:
-        """The space that it reads, if reads of that are logged."""
+    def _read(self, request: Request[Any]) -> list[str] | None:
+        """The request's tag, space and object, if it reads where reads are logged."""
+        kind = type(request)
+        if action_of(kind) != "read":
+            return None
         spaces = {need.space for need in needs(request)}
-        return next((space for space in spaces if any(fnmatchcase(space, each) for each in self._patterns)), None)
+        space = next((space for space in spaces if any(fnmatchcase(space, each) for each in self._patterns)), None)
+        if space is None:
+            return None
+        name = getattr(request, kind.__struct_fields__[1]) if len(kind.__struct_fields__) > 1 else ""
+        return [str(kind.__struct_config__.tag), space, name if isinstance(name, str) else ""]
 
     async def _bound(self) -> None:
         if not self._is_bounded:

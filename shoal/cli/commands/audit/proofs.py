@@ -145,9 +145,10 @@ async def _kept(store: Store) -> AsyncIterator[Statement]:
 def _print(report: Report) -> None:
     for finding in report.findings:
         line(f"{finding.kind.value}: {plain(finding.text)}")
+    counted = f"{report.statements} statement{'' if report.statements == 1 else 's'} on {report.logs} logs"
     line(
-        f"{report.statements} statements on {report.logs} logs: {report.proved} claims proved by {report.operations} "
-        f"operations, {report.gone} on what has left the log and is in no archive."
+        f"{counted}: {report.proved} claims proved by {report.operations} operations, {report.gone} on what has left the log "
+        "and is in no archive."
     )
     if not report.sound:
         line("NOT SOUND: what is listed above contradicts a signed statement.")
