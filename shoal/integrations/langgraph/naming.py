@@ -1,23 +1,20 @@
 """LangGraph's ids as Shoal's names, and back.
 
-Laws:
-- LangGraph's ids are arbitrary text, Shoal's names are not: illegal characters and `%` are
-  percent-encoded. Different ids have different names, and each name gives its id back.
+Laws, beside those of `escaping`:
 - A checkpoint's label is its namespace, `/`, its id, with no other `/` in the first part: a
   namespace's labels are those with one prefix, and lie in the order of their ids (those
   of LangGraph sort by time).
-- An id that is too long for a name is rejected where names are checked; it is never cut.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import NamedTuple
 
-_UNSAFE = re.compile("[%\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_UNSAFE_OR_SLASH = re.compile("[%/\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_ENCODED = re.compile("(?:%[0-9a-f]{2})+")
+from shoal.integrations.escaping import escaped, unescaped, unsafe
+
+_UNSAFE = unsafe()
+_UNSAFE_OR_SLASH = unsafe("/")
 _WHOLE = {"": "%", ".": "%2e", "..": "%2e%2e"}
 _ROOT_BRANCH = "main"
 
@@ -32,12 +29,12 @@ class Place(NamedTuple):
 @lru_cache(maxsize=4096)
 def name_of(id: str) -> str:
     """The name of a thread or channel."""
-    return _WHOLE.get(id) or _UNSAFE.sub(_percent, id)
+    return _WHOLE.get(id) or escaped(id, _UNSAFE)
 
 
 def id_of(name: str) -> str:
     """The id of `name_of`."""
-    return "" if name == "%" else _ENCODED.sub(_text, name)
+    return "" if name == "%" else unescaped(name)
 
 
 @lru_cache(maxsize=4096)
@@ -51,24 +48,15 @@ def branch_of(namespace: str) -> str:
 @lru_cache(maxsize=4096)
 def prefix_of(namespace: str) -> str:
     """The prefix of the labels of a namespace's checkpoints."""
-    return _UNSAFE_OR_SLASH.sub(_percent, namespace) + "/"
+    return escaped(namespace, _UNSAFE_OR_SLASH) + "/"
 
 
 def label_of(namespace: str, checkpoint_id: str) -> str:
     """The label of a checkpoint."""
-    return prefix_of(namespace) + _UNSAFE.sub(_percent, checkpoint_id)
+    return prefix_of(namespace) + escaped(checkpoint_id, _UNSAFE)
 
 
 def split_label(label: str) -> tuple[str, str] | None:
     """The namespace and the checkpoint id; None for a label that the saver did not write."""
     namespace, slash, id = label.partition("/")
-    return (_ENCODED.sub(_text, namespace), _ENCODED.sub(_text, id)) if slash else None
-
-
-def _percent(match: re.Match[str]) -> str:
-    # A lone surrogate has no UTF-8 form; it is encoded and decoded as if it had one.
-    return "".join(f"%{byte:02x}" for byte in match[0].encode("utf-8", "surrogatepass"))
-
-
-def _text(match: re.Match[str]) -> str:
-    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogatepass")
+    return (unescaped(namespace), unescaped(id)) if slash else None

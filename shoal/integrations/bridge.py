@@ -1,4 +1,4 @@
-"""Calls to the loop of a saver's store, from any thread or loop.
+"""Calls to the loop of a store of an integration, from any thread or loop.
 
 Law: a call on the store's own loop is awaited there; from any other thread or loop it is
 handed over, and the caller waits for it. A blocking call on the loop's own thread
@@ -61,7 +61,7 @@ class Bridge:
         """
         if _running() is self.loop:
             raise InvalidInput(
-                "a blocking call was made on the loop of the saver's store, where it would wait for itself. "
+                "a blocking call was made on the loop of the store, where it would wait for itself. "
                 "Nothing was written. Use the asynchronous form here (`await graph.ainvoke(…)`, `await saver.aget_tuple(…)`), "
                 "or call it from another thread."
             )
@@ -120,7 +120,7 @@ class Bridge:
 
 
 def _closed() -> Unavailable:
-    return Unavailable("the saver's store is closed, and its loop has ended. Nothing was written. Open it again.")
+    return Unavailable("the store is closed, and its loop has ended. Nothing was written. Open it again.")
 
 
 async def _next(source: AsyncIterator[T]) -> tuple[T] | None:

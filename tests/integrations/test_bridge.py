@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.errors import OutcomeUnknown, Unavailable
-from shoal.integrations.langgraph import bridge
-from shoal.integrations.langgraph.bridge import Bridge
+from shoal.integrations import bridge
+from shoal.integrations.bridge import Bridge
 
 
 async def made() -> Bridge:

@@ -1,0 +1,40 @@
+"""Ids of frameworks as parts of Shoal's names, and back.
+
+Laws:
+- Ids are arbitrary text, Shoal's names are not: characters that a name cannot hold, and `%`, are
+  percent-encoded. Different ids have different names, and each name gives its id back.
+- An id that is too long for a name is rejected where names are checked; it is never cut.
+"""
+
+from __future__ import annotations
+
+import re
+
+ILLEGAL = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
+"""What no name can hold, and `%`, for a character class."""
+
+_ENCODED = re.compile("(?:%[0-9a-f]{2})+")
+
+
+def unsafe(more: str = "") -> re.Pattern[str]:
+    """A pattern of the characters to escape: those that are illegal, and `more`."""
+    return re.compile(f"[{ILLEGAL}{more}]")
+
+
+def escaped(id: str, pattern: re.Pattern[str]) -> str:
+    """`id` with every character of `pattern` percent-encoded."""
+    return pattern.sub(_percent, id)
+
+
+def unescaped(name: str) -> str:
+    """The id of `escaped`."""
+    return _ENCODED.sub(_text, name)
+
+
+def _percent(match: re.Match[str]) -> str:
+    # A lone surrogate has no UTF-8 form; it is encoded and decoded as if it had one.
+    return "".join(f"%{byte:02x}" for byte in match[0].encode("utf-8", "surrogatepass"))
+
+
+def _text(match: re.Match[str]) -> str:
+    return bytes.fromhex(match[0].replace("%", "")).decode("utf-8", "surrogatepass")

@@ -1,0 +1,274 @@
+"""The history of one conversation, as the branches of a thread.
+
+Laws:
+- A conversation is a thread, a branch of it a branch. The channel `items` has the items, `times` when each was
+  added, `usage` the tokens of each turn, and `run_state` a run that waits for a person.
+- What is added is appended to the newest state, so that two writers lose nothing. Whatever else changes a
+  branch names the checkpoint that it was decided on, and is rejected (`HeadMoved`) or decided anew if that has moved.
+- A deleted branch keeps its name, marked and empty, so that no branch takes the name again.
+- If two nodes that could not reach each other both added items, both additions are kept, and merged when it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from shoal.client.connection import StoreConnection
+from shoal.client.retrying import contended
+from shoal.client.store import Space
+from shoal.client.thread.thread import Thread
+from shoal.errors import HeadMoved, NotFound
+from shoal.integrations import opaque
+from shoal.integrations.escaping import escaped, unescaped, unsafe
+from shoal.outcomes import partly
+from shoal.protocol.requests import NO_HEAD
+from shoal.workflows.checkpoint import Checkpoint
+
+FORM = 1
+"""The version of the form in which conversations are stored."""
+NAME = "openai"
+MAIN = "main"
+_DELETED = "deleted"
+T = TypeVar("T")
+_UNSAFE = unsafe()
+_WHOLE = {"": "%", ".": "%2e", "..": "%2e%2e"}
+
+
+class Branch(NamedTuple):
+    """A branch as it was read."""
+
+    id: str
+    head: str  # The checkpoint, or NO_HEAD if the branch does not exist yet.
+    items: Sequence[Any] = ()
+    times: Sequence[str | None] = ()
+    usage: Mapping[str, Any] = MappingProxyType({})
+    run_state: Any = None
+    deleted: bool = False
+    created: str | None = None  # When its first item was added.
+
+    @property
+    def channels(self) -> dict[str, Any]:
+        """Its channels, to save it changed."""
+        return channels(self.items, self.times, self.usage, self.run_state)
+
+
+def name_of(id: str) -> str:
+    """The name of the thread of a session, or of a branch."""
+    return _WHOLE.get(id) or escaped(id, _UNSAFE)
+
+
+def channels(
+    items: Sequence[Any], times: Sequence[str | None], usage: Mapping[str, Any], run_state: Any = None
+) -> dict[str, Any]:
+    """The channels of a branch."""
+    state = {"items": [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(items)], "times": list(times)}
+    return state | ({"usage": dict(usage)} if usage else {}) | ({} if run_state is None else {"run_state": run_state})
+
+
+def now() -> str:
+    """The time for items that are added, as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+class History:
+    """Reads and writes the branches of one conversation. All of it runs on the store's loop."""
+
+    def __init__(self, space: Space, connection: StoreConnection, session_id: str) -> None:
+        self._space = space
+        self._connection = connection
+        self.thread_name = space.thread(name_of(session_id)).name
+        self._is_checked = False  # Whether the newest state was seen in a form that this version writes.
+
+    @property
+    def thread(self) -> Thread:
+        """A handle without a position, so that nothing but `expect_head` decides what a write builds on."""
+        return self._space.thread(self.thread_name)
+
+    async def read(self, id: str = MAIN) -> Branch:
+        """A branch; an empty one without a head if it does not exist.
+
+        Raises:
+            SchemaTooNew: a newer version of Shoal wrote it.
+            MergeConflict: two nodes that could not reach each other decided differently about a suspended run.
+        """
+        name = name_of(id)
+        thread = self.thread
+        try:
+            found = await thread.load(branch=name)
+        except NotFound:
+            return Branch(id, NO_HEAD)
+        self._check(found)
+        if found.forked:
+            found = await thread.merge(branch=name, metadata=found.metadata)
+        self._is_checked = True
+        state = found.state
+        times = state.get("times", [])
+        return Branch(
+            id,
+            found.id,
+            [opaque.shown(item) for item in state.get("items", [])],
+            times,
+            state.get("usage", {}),
+            state.get("run_state"),
+            deleted=bool(found.metadata.get(_DELETED)),
+            created=times[0] if times else None,
+        )
+
+    async def add(self, items: list[Any], id: str = MAIN) -> None:
+        """Append items to the branch, whatever its newest state is; to `main` if the branch was deleted.
+
+        Raises:
+            InvalidValue: an item is no JSON; nothing was written.
+        """
+        added = [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(items)]
+        appended = {"items": added, "times": [now()] * len(added)}
+        if id == MAIN:
+            if not self._is_checked:
+                await self._check_newest()
+            await self.thread.update(append=appended, metadata=_metadata())
+            return
+
+        async def append() -> None:
+            branch = await self.living(id)
+            fence = {"expect_head": branch.head} if branch.id != MAIN else {}
+            await self.thread.update(append=appended, metadata=_metadata(), branch=name_of(branch.id), **fence)  # type: ignore[arg-type]
+
+        await self.retried(append)
+
+    async def living(self, id: str) -> Branch:
+        """A branch, or `main` if it was deleted."""
+        branch = await self.read(id)
+        return await self.read() if branch.deleted and id != MAIN else branch
+
+    async def rewrite(self, branch: Branch, state: Mapping[str, Any], *, label: str = "", deleted: bool = False) -> None:
+        """Replace a branch, if it is as it was read.
+
+        Raises:
+            HeadMoved: it is not; nothing was written.
+        """
+        await self.thread.save(
+            state,
+            branch=name_of(branch.id),
+            expect_head=branch.head,
+            metadata=_metadata(deleted=deleted),
+            label=label,
+        )
+
+    async def extend(self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str) -> None:
+        """Append stored items to a branch and set or remove the run that waits, if the branch is as it was read.
+
+        Raises:
+            HeadMoved: it is not; nothing was written.
+        """
+        await self.thread.update(
+            {} if run_state is None else {"run_state": run_state},
+            append={"items": stored, "times": times},
+            remove=["run_state"] if run_state is None and branch.run_state is not None else [],
+            branch=name_of(branch.id),
+            expect_head=branch.head,
+            metadata=_metadata(),
+            label=label,
+        )
+
+    async def delete(self, id: str) -> None:
+        """Delete a branch: empty it, and mark it, so that its name is not used again."""
+
+        async def deleted() -> None:
+            branch = await self.read(id)
+            if not branch.deleted:
+                await self.rewrite(branch, channels([], [], {}), deleted=True)
+
+        await self.retried(deleted)
+
+    async def change(self, id: str, fn: Callable[[Branch], Mapping[str, Any] | None]) -> Branch:
+        """Save what `fn` makes of a branch, on exactly that; again if somebody was faster. If it makes None, nothing is saved.
+
+        Returns the branch that `fn` was given last.
+        """
+
+        async def changed() -> Branch:
+            branch = await self.living(id)
+            state = fn(branch)
+            if state is not None:
+                await self.rewrite(branch, state)
+            return branch
+
+        return await self.retried(changed)
+
+    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call it again as long as somebody else was faster.
+
+        Raises:
+            HeadMoved: somebody was, `save_attempts_max` times.
+        """
+        pauses = contended(self._connection)
+        while True:
+            try:
+                return await call()
+            except HeadMoved:
+                if (pause := next(pauses, None)) is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def branches(self) -> list[Branch]:
+        """All branches that are not deleted, those that are older first."""
+        try:
+            names = list(await self.thread.heads())
+        except NotFound:
+            return []
+        found = [await self.read("" if name == "%" else unescaped(name)) for name in names]
+        return sorted((each for each in found if not each.deleted), key=lambda each: (each.created or "~", each.id != MAIN))
+
+    async def clear(self) -> None:
+        """Empty `main` and delete all other branches, as one write, and free what only they had.
+
+        Raises:
+            OutcomeUnknown: more branches than one batch can hold were not deleted at once, and the rest failed. Clear again.
+        """
+        await self.retried(self._cleared)
+        with partly(True, "the conversation is empty", "Its old items are freed when it is cleared again."):
+            try:
+                await self.thread.prune(keep_last=1)
+            except NotFound:
+                return
+
+    async def _cleared(self) -> None:
+        living = [each for each in await self.branches() if each.head != NO_HEAD]
+        living.sort(key=lambda each: each.id != MAIN)
+        most = self._connection.config.batch_writes_max
+        for start in range(0, len(living), most):
+            with partly(start, f"{start} branches are cleared", "Clear the session again."):
+                async with self._space.batch() as batch:
+                    for each in living[start : start + most]:
+                        batch.thread(self.thread_name).save(
+                            channels([], [], {}),
+                            branch=name_of(each.id),
+                            expect_head=each.head,
+                            metadata=_metadata(deleted=each.id != MAIN),
+                        )
+
+    async def labelled(self, label: str) -> bool:
+        """Whether a checkpoint has this label."""
+        try:
+            await self.thread.load(label=label, channels=[])
+        except NotFound:
+            return False
+        return True
+
+    async def _check_newest(self) -> None:
+        try:
+            self._check(await self.thread.load(channels=[]))
+        except NotFound:
+            return
+        self._is_checked = True
+
+    def _check(self, found: Checkpoint) -> None:
+        opaque.of_form(found.metadata, NAME, FORM)
+
+
+def _metadata(*, deleted: bool = False) -> dict[str, Any]:
+    return {NAME: FORM} | ({_DELETED: True} if deleted else {})

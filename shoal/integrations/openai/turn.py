@@ -1,0 +1,202 @@
+"""A turn of a conversation as one write.
+
+Laws:
+- A turn reads the conversation once, when its block begins. Items that the run adds are held back, and written at the
+  end of the block as one checkpoint: all or nothing. If the block raises or the process dies, nothing is written.
+- The write is rejected (`HeadMoved`) if anybody has changed the conversation since the block began. So of two that
+  resume one run, one is refused.
+- A turn has a key. Once it is written, a block with the same key is `done`, in every process: it is not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from agents import RunState
+from agents.items import TResponseInputItem
+from agents.memory import SessionSettings
+
+from shoal.errors import HeadMoved, InvalidInput
+from shoal.integrations import opaque
+from shoal.integrations.bridge import Bridge
+from shoal.integrations.openai.history import Branch, History, channels, now
+
+if TYPE_CHECKING:
+    from agents import Agent, RunContextWrapper
+
+T = TypeVar("T")
+
+
+class Turn:
+    """A session for one run: `async with session.turn("order-17") as turn: await Runner.run(…, session=turn)`."""
+
+    def __init__(
+        self,
+        history: History,
+        bridge: Bridge,
+        session_id: str,
+        session_settings: SessionSettings | None,
+        *,
+        key: str,
+        branch: Callable[[], str],
+    ) -> None:
+        self.session_id = session_id
+        self.session_settings = session_settings
+        self.key = key
+        self._history = history
+        self._bridge = bridge
+        self._branch = branch
+        self._began: Branch | None = None  # As it was when the block began.
+        self._done = False
+        self._kept = 0  # How many of its items are still there.
+        self._added: list[Any] = []
+        self._suspended: Any = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the turn was written before; then there is nothing to run."""
+        return self._done
+
+    async def __aenter__(self) -> Turn:
+        began, self._done = await self._bridge.awaited(self._begin)
+        self._began, self._kept, self._added, self._suspended = began, len(began.items), [], None
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None and not self._done:
+            await settled(self._bridge.awaited(self._commit))
+        self._began = None
+
+    # ── as a session of the SDK ───────────────────────────────────────────────
+
+    async def get_items(
+        self, limit: int | None = None, *, wrapper: RunContextWrapper[Any] | None = None
+    ) -> list[TResponseInputItem]:
+        """The conversation as it was when the block began, and what was added since. `limit`: see `ShoalSession`."""
+        return limited(self._now(), limit, self.session_settings)
+
+    async def add_items(self, items: list[TResponseInputItem], *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Hold items back until the end of the block.
+
+        Raises:
+            InvalidValue: an item is no JSON; nothing was written.
+            InvalidInput: the turn is done, or its block has ended.
+        """
+        self._check_open()
+        self._added += [opaque.shown(opaque.stored(item, f"items[{nth}]")) for nth, item in enumerate(items)]
+
+    async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
+        """Remove the last item, and return it; None if there is none."""
+        self._check_open()
+        shown = self._now()
+        if not shown:
+            return None
+        if self._added:
+            self._added.pop()
+        else:
+            self._kept -= 1
+        return cast("TResponseInputItem", shown[-1])
+
+    async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
+        """Remove all items at the end of the block."""
+        self._check_open()
+        self._kept, self._added = 0, []
+
+    # ── a run that waits for a person ─────────────────────────────────────────
+
+    def suspend(self, state: RunState[Any], **options: Any) -> None:
+        """Store a run that waits (`result.to_state()`) with the items of this turn, in the same write.
+
+        `options` are those of `RunState.to_json`, such as `context_serializer`.
+
+        Raises:
+            InvalidInput: the turn is done, or its block has ended.
+        """
+        self._check_open()
+        self._suspended = opaque.stored(state.to_json(**options), "the state of the run")
+
+    async def suspended(self, agent: Agent[Any], **options: Any) -> RunState[Any] | None:
+        """The run that waits; None if none does. It waits no longer once this turn is written, unless it is suspended again.
+
+        `options` are those of `RunState.from_json`, such as `context_deserializer`.
+
+        Raises:
+            agents.UserError: the state was written by a newer version of the SDK, or is not of this agent.
+        """
+        branch = self._open()
+        if branch.run_state is None:
+            return None
+        return await RunState.from_json(agent, opaque.shown(branch.run_state), **options)
+
+    # ── reading and writing ───────────────────────────────────────────────────
+
+    async def _begin(self) -> tuple[Branch, bool]:
+        return await self._history.living(self._branch()), await self._history.labelled(self._label)
+
+    async def _commit(self) -> None:
+        branch = self._open()
+        stored = [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(self._added)]
+        times: list[str | None] = [now()] * len(stored)
+        try:
+            if self._kept < len(branch.items):
+                kept = channels(branch.items[: self._kept], branch.times[: self._kept], branch.usage, self._suspended)
+                kept["items"] += stored
+                kept["times"] += times
+                await self._history.rewrite(branch, kept, label=self._label)
+            else:
+                await self._history.extend(branch, stored, times, run_state=self._suspended, label=self._label)
+        except HeadMoved as moved:
+            raise HeadMoved(
+                f"the conversation {self.session_id!r} was changed by somebody else while the turn {self.key!r} ran. "
+                "Nothing of the turn was written. Run it again on the conversation as it is now.",
+                **moved.detail,
+            ) from moved
+
+    @property
+    def _label(self) -> str:
+        return f"turn/{self.key}"
+
+    def _now(self) -> list[Any]:
+        return [*self._open().items[: self._kept], *self._added]
+
+    def _open(self) -> Branch:
+        if self._began is None:
+            raise InvalidInput(
+                f"the turn {self.key!r} is not open. Nothing was written. Use it inside `async with session.turn(…) as turn:`."
+            )
+        return self._began
+
+    def _check_open(self) -> None:
+        self._open()
+        if self._done:
+            raise InvalidInput(
+                f"the turn {self.key!r} is done: it was written before. Nothing was written. "
+                "Look at `turn.done` before the run, or use another key for another turn."
+            )
+
+
+def limited(items: Sequence[Any], limit: int | None, settings: SessionSettings | None) -> list[TResponseInputItem]:
+    """The last items, oldest first; all if there is no limit, or it is negative."""
+    most = limit if limit is not None else settings.limit if settings is not None else None
+    return list(items if most is None or most < 0 else items[max(0, len(items) - most) :])
+
+
+async def settled(call: Awaitable[T]) -> T:
+    """Await a write to its end, even if the caller is cancelled, again and again; then the cancellation is raised.
+
+    So the caller of a cancelled write never finds out later that it was applied.
+    """
+    task = asyncio.ensure_future(call)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # It is known now, and less important.
+        raise cancelled
+    return task.result()
