@@ -13,6 +13,8 @@ import re
 ILLEGAL = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
 """What no name can hold, and `%`, for a character class."""
 
+_EMPTY = "%"
+_WHOLE = {"": _EMPTY, ".": "%2e", "..": "%2e%2e"}
 _ENCODED = re.compile("(?:%[0-9a-f]{2})+")
 
 
@@ -29,6 +31,16 @@ def escaped(id: str, pattern: re.Pattern[str]) -> str:
 def unescaped(name: str) -> str:
     """The id of `escaped`."""
     return _ENCODED.sub(_text, name)
+
+
+def name_of(id: str, pattern: re.Pattern[str]) -> str:
+    """`escaped`, for an id that is a whole name: none is empty, `.` or `..`."""
+    return _WHOLE.get(id) or escaped(id, pattern)
+
+
+def id_of(name: str) -> str:
+    """The id of `name_of`."""
+    return "" if name == _EMPTY else unescaped(name)
 
 
 def _percent(match: re.Match[str]) -> str:

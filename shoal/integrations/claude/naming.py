@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.errors import InvalidName
-from shoal.integrations.escaping import escaped, unescaped, unsafe
+from shoal.integrations.escaping import escaped, name_of, unescaped, unsafe
 from shoal.names import check_name
 
 _IN_TAG = unsafe("{}./")
@@ -73,4 +73,4 @@ def tag(project: str) -> str:
 
 def item_key(session: str) -> str:
     """The key of a session in the index of its project."""
-    return escaped(session, _IN_SESSION)
+    return name_of(session, _IN_SESSION)

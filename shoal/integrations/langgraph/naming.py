@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from shoal.integrations import escaping
 from shoal.integrations.escaping import escaped, unescaped, unsafe
 
 _UNSAFE = unsafe()
 _UNSAFE_OR_SLASH = unsafe("/")
-_WHOLE = {"": "%", ".": "%2e", "..": "%2e%2e"}
 _ROOT_BRANCH = "main"
 
 
@@ -29,12 +29,12 @@ class Place(NamedTuple):
 @lru_cache(maxsize=4096)
 def name_of(id: str) -> str:
     """The name of a thread or channel."""
-    return _WHOLE.get(id) or escaped(id, _UNSAFE)
+    return escaping.name_of(id, _UNSAFE)
 
 
 def id_of(name: str) -> str:
     """The id of `name_of`."""
-    return "" if name == "%" else unescaped(name)
+    return escaping.id_of(name)
 
 
 @lru_cache(maxsize=4096)

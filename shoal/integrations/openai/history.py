@@ -22,8 +22,7 @@ from shoal.client.retrying import contended
 from shoal.client.store import Space
 from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, NotFound
-from shoal.integrations import opaque
-from shoal.integrations.escaping import escaped, unescaped, unsafe
+from shoal.integrations import escaping, opaque
 from shoal.outcomes import partly
 from shoal.protocol.requests import NO_HEAD
 from shoal.workflows.checkpoint import Checkpoint
@@ -34,8 +33,7 @@ NAME = "openai"
 MAIN = "main"
 _DELETED = "deleted"
 T = TypeVar("T")
-_UNSAFE = unsafe()
-_WHOLE = {"": "%", ".": "%2e", "..": "%2e%2e"}
+_UNSAFE = escaping.unsafe()
 
 
 class Branch(NamedTuple):
@@ -58,7 +56,7 @@ class Branch(NamedTuple):
 
 def name_of(id: str) -> str:
     """The name of the thread of a session, or of a branch."""
-    return _WHOLE.get(id) or escaped(id, _UNSAFE)
+    return escaping.name_of(id, _UNSAFE)
 
 
 def channels(
@@ -118,26 +116,29 @@ class History:
             created=times[0] if times else None,
         )
 
-    async def add(self, items: list[Any], id: str = MAIN) -> None:
-        """Append items to the branch, whatever its newest state is; to `main` if the branch was deleted.
+    async def add(self, items: list[Any], id: str = MAIN) -> str:
+        """Append items to the branch, whatever its newest state is; to `main` if the branch was deleted. Return which it was.
 
         Raises:
             InvalidValue: an item is no JSON; nothing was written.
         """
         added = [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(items)]
-        appended = {"items": added, "times": [now()] * len(added)}
+        appended: dict[str, list[Any]] = {"items": added, "times": [now()] * len(added)}
         if id == MAIN:
             if not self._is_checked:
                 await self._check_newest()
             await self.thread.update(append=appended, metadata=_metadata())
-            return
+            return id
 
-        async def append() -> None:
+        async def append() -> str:
             branch = await self.living(id)
-            fence = {"expect_head": branch.head} if branch.id != MAIN else {}
-            await self.thread.update(append=appended, metadata=_metadata(), branch=name_of(branch.id), **fence)  # type: ignore[arg-type]
+            if branch.id == MAIN:
+                await self.thread.update(append=appended, metadata=_metadata())
+            else:  # It may be deleted meanwhile.
+                await self.extend(branch, added, appended["times"], run_state=branch.run_state)
+            return branch.id
 
-        await self.retried(append)
+        return await self.retried(append)
 
     async def living(self, id: str) -> Branch:
         """A branch, or `main` if it was deleted."""
@@ -158,7 +159,7 @@ class History:
             label=label,
         )
 
-    async def extend(self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str) -> None:
+    async def extend(self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str = "") -> None:
         """Append stored items to a branch and set or remove the run that waits, if the branch is as it was read.
 
         Raises:
@@ -220,7 +221,7 @@ class History:
             names = list(await self.thread.heads())
         except NotFound:
             return []
-        found = [await self.read("" if name == "%" else unescaped(name)) for name in names]
+        found = [await self.read(escaping.id_of(name)) for name in names]
         return sorted((each for each in found if not each.deleted), key=lambda each: (each.created or "~", each.id != MAIN))
 
     async def clear(self) -> None:

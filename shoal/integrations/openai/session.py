@@ -7,6 +7,7 @@ A write is finished even if its caller is cancelled; then the cancellation is ra
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,7 +36,7 @@ _DETAILS = ("input_tokens_details", "output_tokens_details")
 
 
 class ShoalSession:
-    """One conversation, in a thread of one space. Its failures are `ShoalError`s."""
+    """One conversation, in a thread of one space. Its failures are `ShoalError`s, and of branches the SDK's `ValueError`s."""
 
     def __init__(
         self, store: Store, session_id: str, *, space: str = "openai", session_settings: SessionSettings | None = None
@@ -113,9 +114,9 @@ class ShoalSession:
             InvalidValue: an item is no JSON; nothing was written.
             SchemaTooNew: a newer version of Shoal wrote the conversation; nothing was written.
         """
-        branch, added = self._branch, list(items)
+        current, added = self._branch, list(items)
         if added:
-            await settled(self._bridge.awaited(lambda: self._history.add(added, branch)))
+            self._found(current, await settled(self._bridge.awaited(lambda: self._history.add(added, current))))
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove the last item, and return it; None if there is none. Two callers never get the same item."""
@@ -138,7 +139,7 @@ class ShoalSession:
             if first + start >= len(branch.items):
                 return False
             kept = list(branch.items[: first + start])
-            pruned = _pruned(kept[:first] if prune_prefix is not None else [], prune_prefix)
+            pruned = _pruned(kept, prune_prefix)
             times = [*branch.times[pruned : first + start], *[now()] * len(output)]
             state = channels([*kept[pruned:], *output], times, branch.usage, branch.run_state)
             try:
@@ -151,6 +152,11 @@ class ShoalSession:
 
     # ── branches ──────────────────────────────────────────────────────────────
 
+    @property
+    def current_branch(self) -> str:
+        """The branch that this session reads and writes."""
+        return self._branch
+
     async def create_branch_from_turn(self, turn_number: int, branch_name: str | None = None) -> str:
         """Begin a branch with the items before a turn, switch to it, and return its name.
 
@@ -158,12 +164,12 @@ class ShoalSession:
             ValueError: there is no such turn, or the name is blank or was used before.
         """
         if branch_name is not None and not branch_name.strip():
-            raise ValueError("a branch name must not be empty. Nothing was written.")
+            raise ValueError("Branch name cannot be empty. Nothing was written.")
         source = await self._read(None)
         start = conversation.start_of(source.items, turn_number)
         if start is None:
             raise ValueError(
-                f"turn {turn_number} does not contain a user message in branch {source.id!r}. Nothing was written."
+                f"Turn {turn_number} does not contain a user message in branch '{source.id}'. Nothing was written."
             )
         usage = {turn: used for turn, used in source.usage.items() if int(turn) < turn_number}
         state = channels(source.items[:start], source.times[:start], usage)
@@ -179,7 +185,7 @@ class ShoalSession:
         """
         found = await self.find_turns_by_content(search_term)
         if not found:
-            raise ValueError(f"no user turn contains {search_term!r}. Nothing was written.")
+            raise ValueError(f"No user turns found containing '{search_term}'. Nothing was written.")
         return await self.create_branch_from_turn(found[0]["turn"], branch_name)
 
     async def switch_to_branch(self, branch_id: str) -> None:
@@ -198,11 +204,13 @@ class ShoalSession:
             ValueError: there is none of this name, it is `main`, or it is the current one.
         """
         if not branch_id or not branch_id.strip():
-            raise ValueError("a branch name must not be empty. Nothing was written.")
+            raise ValueError("Branch ID cannot be empty. Nothing was written.")
         if branch_id == MAIN:
-            raise ValueError("the branch 'main' cannot be deleted. Nothing was written.")
+            raise ValueError("Cannot delete the 'main' branch. Nothing was written.")
         if branch_id == self._branch and not force:
-            raise ValueError(f"branch {branch_id!r} is current. Nothing was written. Use force=True, or switch first.")
+            raise ValueError(
+                f"Cannot delete current branch '{branch_id}'. Nothing was written. Use force=True, or switch first."
+            )
         await self._existing(branch_id)
         await settled(self._bridge.awaited(lambda: self._history.delete(branch_id)))
         if branch_id == self._branch:
@@ -280,23 +288,29 @@ class ShoalSession:
             return await self._bridge.awaited(lambda: self._history.read(branch_id))
         current = self._branch
         branch = await self._bridge.awaited(lambda: self._history.living(current))
-        if branch.id != current and self._branch == current:
-            self._branch = branch.id
+        self._found(current, branch.id)
         return branch
 
     async def _changed(self, fn: Callable[[Branch], dict[str, Any] | None]) -> Branch:
         current = self._branch
-        return await self._bridge.awaited(lambda: self._history.change(current, fn))
+        branch = await self._bridge.awaited(lambda: self._history.change(current, fn))
+        self._found(current, branch.id)
+        return branch
+
+    def _found(self, current: str, found: str) -> None:
+        """Follow a branch that somebody deleted to `main`, unless another one was chosen meanwhile."""
+        if self._branch == current:
+            self._branch = found
 
     async def _existing(self, branch_id: str) -> Branch:
         branch = await self._bridge.awaited(lambda: self._history.read(branch_id))
         if branch.head == NO_HEAD or branch.deleted:
-            raise ValueError(f"branch {branch_id!r} does not exist. Nothing was written.")
+            raise ValueError(f"Branch '{branch_id}' does not exist. Nothing was written.")
         return branch
 
     async def _begun(self, turn: int, name: str | None, state: dict[str, Any]) -> str:
         """Begin a branch under a name that was never used."""
-        made = f"branch_from_turn_{turn}_{now()}"
+        made = f"branch_from_turn_{turn}_{int(time.time())}"
         number = 1
         while True:
             chosen = name if name is not None else made if number == 1 else f"{made}_{number}"
@@ -305,7 +319,7 @@ class ShoalSession:
             except HeadMoved:
                 if name is not None:
                     raise ValueError(
-                        f"branch {name!r} was used before. Nothing was written. Choose a name that was never used."
+                        f"Branch ID '{name}' has already been used. Nothing was written. Choose a name that was never used."
                     ) from None
                 number += 1
             else:
