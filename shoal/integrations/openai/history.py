@@ -159,7 +159,9 @@ class History:
             label=label,
         )
 
-    async def extend(self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str = "") -> None:
+    async def extend(
+        self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str = ""
+    ) -> None:
         """Append stored items to a branch and set or remove the run that waits, if the branch is as it was read.
 
         Raises:

@@ -21,7 +21,11 @@ def turn_entries(turn: int) -> list[dict[str, Any]]:
     """A turn: a message, a call of a tool, its result, and an answer. The title has no uuid."""
     kinds = ("user", "assistant", "user", "assistant")
     entries = [
-        {"type": kind, "uuid": f"{turn:08}-0000-4000-8000-{nth:012}", "message": {"role": kind, "content": f"turn {turn}.{nth}"}}
+        {
+            "type": kind,
+            "uuid": f"{turn:08}-0000-4000-8000-{nth:012}",
+            "message": {"role": kind, "content": f"turn {turn}.{nth}"},
+        }
         for nth, kind in enumerate(kinds)
     ]
     return entries
