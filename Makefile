@@ -18,7 +18,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos check sim upgrade-test mutants bench lock sbom serve clean
+.PHONY: help demo test chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,9 @@ test: $(DEV)  ## Run all tests but the longer trials of `make chaos`.
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
 	$(PYTEST) -n $(WORKERS) -m chaos
+
+integrations: $(DEV)  ## Run every framework's suite on Shoal, each in its own environment; writes docs/integrations/README.md.
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.integrations.suites
 
 check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff format --check .

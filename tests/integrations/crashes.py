@@ -17,6 +17,7 @@ from tests.cli.conftest import clean_environment, served
 from tests.end_to_end.test_watch import free_ports
 
 NODES = 3
+ROOT = Path(__file__).parents[2]
 
 
 @asynccontextmanager
@@ -30,14 +31,18 @@ async def cluster(directory: Path) -> AsyncIterator[list[str]]:
         ]
 
 
-async def killed_again_and_again(program: Path, urls: Sequence[str], *arguments: str, kills: int, seed: int) -> list[int]:
-    """Run the worker, kill it `kills` times in the middle of its work, and let it end; the turns that it was told are stored."""
+async def killed_again_and_again(worker: str, urls: Sequence[str], *arguments: str, kills: int, seed: int) -> list[int]:
+    """Run the module `worker`, kill it `kills` times in the middle of its work, and let it end.
+
+    Returns the turns that it was told are stored.
+    """
     chance = random.Random(seed)
     acknowledged: list[int] = []
     for life in range(kills + 1):
         first = [*urls[life % NODES :], *urls[: life % NODES]]  # Another node each time.
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(program), ",".join(first), *arguments),
+            *(sys.executable, "-m", worker, ",".join(first), *arguments),
+            cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=clean_environment(),

@@ -18,9 +18,9 @@ ENTRIES = 4  # In a turn.
 
 
 def turn_entries(turn: int) -> list[dict[str, Any]]:
-    """A turn: a message, a call of a tool, its result, and an answer. The title has no uuid."""
+    """A turn: a message, a call of a tool, its result, and an answer."""
     kinds = ("user", "assistant", "user", "assistant")
-    entries = [
+    return [
         {
             "type": kind,
             "uuid": f"{turn:08}-0000-4000-8000-{nth:012}",
@@ -28,7 +28,6 @@ def turn_entries(turn: int) -> list[dict[str, Any]]:
         }
         for nth, kind in enumerate(kinds)
     ]
-    return entries
 
 
 class ScriptedTransport(Transport):

@@ -20,8 +20,7 @@ KEY = SessionKey(project_key=worker.PROJECT, session_id=scripted.SESSION)
 @pytest.mark.parametrize("flush", ["batched", "eager"])
 async def test_a_killed_session_goes_on_at_another_node(flush: str, tmp_path: Path, record_property: Any) -> None:
     async with cluster(tmp_path) as urls:
-        program = Path(worker.__file__)
-        acknowledged = await killed_again_and_again(program, urls, flush, str(TURNS), kills=KILLS, seed=len(flush))
+        acknowledged = await killed_again_and_again(worker.__name__, urls, flush, str(TURNS), kills=KILLS, seed=len(flush))
         wanted = [entry for turn in range(TURNS) for entry in scripted.turn_entries(turn)]
         for url in urls:  # Each has it, and has the same.
             async with ShoalSessionStore.connect(url) as store:

@@ -133,7 +133,8 @@ async def test_two_processes_append_to_one_session(opened: Store, sessions: Shoa
         )
     loaded = await sessions.load(KEY)
     assert loaded is not None
-    assert sorted(found["n"] for found in loaded) == list(range(20))  # type: ignore[typeddict-item]
+    found: list[Any] = list(loaded)
+    assert sorted(each["n"] for each in found) == list(range(20))
     (summary,) = await sessions.list_session_summaries("p")
     assert (summary["data"]["custom_title"], summary["data"]["ai_title"]) == ("18", "19")
 

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from typing import Literal, cast
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
-from scripted import ENTRIES, SESSION, ScriptedTransport
 
 from shoal.integrations.claude import ShoalSessionStore
+from tests.integrations.claude.scripted import ENTRIES, SESSION, ScriptedTransport
 
 PROJECT = "trial"
 

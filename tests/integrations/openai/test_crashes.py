@@ -20,7 +20,7 @@ async def test_a_killed_conversation_goes_on_at_another_node(tmp_path: Path, rec
     for turn in range(TURNS):
         await worker.turn_on(calm, turn)
     async with cluster(tmp_path) as urls:
-        acknowledged = await killed_again_and_again(Path(worker.__file__), urls, str(TURNS), kills=KILLS, seed=1)
+        acknowledged = await killed_again_and_again(worker.__name__, urls, str(TURNS), kills=KILLS, seed=1)
         for url in urls:  # Each has it, and has the same.
             async with ShoalSession.connect(url, worker.SESSION) as session:
                 assert await session.get_items() == await calm.get_items()

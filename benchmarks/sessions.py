@@ -1,0 +1,107 @@
+"""What a turn costs in the stores of agent SDKs: Shoal's beside the SDK's own, in one run, embedded.
+
+    .venv/integrations/openai/bin/python -m benchmarks.sessions
+    .venv/integrations/claude/bin/python -m benchmarks.sessions
+
+A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
+turns, so that a busy moment of the machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+TURNS = 200
+Turn = Callable[[int], Awaitable[Any]]
+
+
+async def openai(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A run of the OpenAI Agents SDK on each session."""
+    import agents
+    from agents.testing import ScriptedModel, assistant_message, function_call
+
+    from shoal.integrations.openai import ShoalSession
+
+    agents.set_tracing_disabled(True)
+
+    @agents.function_tool
+    def note(text: str) -> str:
+        """Note something."""
+        return f"noted {text}"
+
+    async def run(session: Any, turn: int) -> None:
+        call = function_call("note", {"text": "x" * 200}, call_id=f"call-{turn}")
+        model = ScriptedModel([[call], [assistant_message("done " * 40)]])
+        await agents.Runner.run(agents.Agent(name="a", model=model, tools=[note]), f"turn {turn}", session=session)
+
+    shoal = await stack.enter_async_context(ShoalSession.open(directory / "state", "plain"))
+    atomic = await stack.enter_async_context(ShoalSession.open(directory / "turns", "turns"))
+    sqlite = agents.SQLiteSession("s", directory / "sqlite.db")
+    stack.callback(sqlite.close)
+
+    async def in_turn(turn: int) -> None:
+        async with atomic.turn(f"{turn}") as session:
+            await run(session, turn)
+
+    return {
+        "no session": lambda turn: run(None, turn),
+        "SQLiteSession, a file": lambda turn: run(sqlite, turn),
+        "ShoalSession": lambda turn: run(shoal, turn),
+        "ShoalSession, `turn`": in_turn,
+    }
+
+
+async def claude(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """An append of a turn's four entries to each store."""
+    from shoal.integrations.claude import ShoalSessionStore
+
+    shoal = await stack.enter_async_context(ShoalSessionStore.open(directory / "state"))
+    key: Any = {"project_key": "p", "session_id": "s"}
+
+    def entries(turn: int) -> list[Any]:
+        return [{"type": "user", "uuid": f"{turn}-{n}", "message": {"content": "x" * 300}} for n in range(4)]
+
+    async def to_file(turn: int, *, synced: bool) -> None:
+        with (directory / f"transcript-{synced}.jsonl").open("a") as file:
+            file.writelines(json.dumps(entry) + "\n" for entry in entries(turn))
+            file.flush()
+            if synced:
+                await asyncio.to_thread(os.fsync, file.fileno())
+
+    return {
+        "JSON lines in a file, as Claude Code writes them (no fsync)": lambda turn: to_file(turn, synced=False),
+        "JSON lines in a file, with an fsync": lambda turn: to_file(turn, synced=True),
+        "ShoalSessionStore": lambda turn: shoal.append(key, entries(turn)),
+    }
+
+
+async def main() -> None:
+    """Print a table."""
+    with tempfile.TemporaryDirectory() as place:
+        async with AsyncExitStack() as stack:
+            made = openai if find_spec("agents") is not None else claude
+            stores = await made(Path(place), stack)
+            took: dict[str, list[float]] = {name: [] for name in stores}
+            for turn in range(TURNS):
+                for name, run in stores.items():
+                    began = time.perf_counter()
+                    await run(turn)
+                    took[name].append(time.perf_counter() - began)
+    print(f"| a turn, of {TURNS} of one conversation | median ms | of the last 20, ms |\n|---|---|---|")
+    for name, each in took.items():
+        print(f"| {name} | {statistics.median(each) * 1000:.2f} | {statistics.median(each[-20:]) * 1000:.2f} |")
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

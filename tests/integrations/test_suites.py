@@ -1,0 +1,52 @@
+"""Every suite is on the page of results, and results are counted as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.integrations import suites
+
+REPORT = """<testsuites><testsuite>
+<testcase name="a"/><testcase name="b"><failure/></testcase>
+<testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase>
+<testcase name="e"><properties><property name="checks" value="14"/><property name="kills" value="50"/></properties></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize("suite", suites.SUITES, ids=lambda suite: suite.extra)
+def test_a_suite_is_on_the_page_with_all_that_it_leaves_out(suite: suites.Suite) -> None:
+    page = suites.PAGE.read_text()
+    assert f"| {suite.name} | " in page
+    assert suite.version in page
+    for reason, tests in (suite.theirs.deselected if suite.theirs is not None else {}).items():
+        assert reason in page
+        for test in tests:
+            assert f"`{test.split('/')[-1]}`" in page
+
+
+def test_a_report_is_counted() -> None:
+    counted = suites.result_of(ElementTree.fromstring(REPORT), 1.0)
+    assert counted == suites.Result(passed=15, failed=2, skipped=1, kills=50, seconds=1.0)
+
+
+def test_results_replace_those_before() -> None:
+    page = f"# A\n{suites.BEGIN}\nthe row before\n{suites.END}\nrest\n"
+    written = suites.written(page, ["| new |"])
+    assert "the row before" not in written
+    assert "| new |" in written
+    assert written.endswith("rest\n")
+    assert suites.written(written, ["| new |"]) == written
+
+
+@pytest.mark.parametrize(
+    ("package", "sdk", "extra"), [("claude", "claude_agent_sdk", "claude"), ("openai", "agents", "openai")]
+)
+def test_a_missing_sdk_says_what_to_install(package: str, sdk: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{sdk!r}] = None; import shoal.integrations.{package}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert f"pip install '.[{extra}]'" in ended.stderr
