@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 TURNS = 200
+FILLED = 400  # Items.
 Turn = Callable[[int], Awaitable[Any]]
 
 
@@ -54,11 +55,29 @@ async def openai(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
         async with atomic.turn(f"{turn}") as session:
             await run(session, turn)
 
+    filled = {
+        "ShoalSession": await stack.enter_async_context(ShoalSession.open(directory / "filled", "filled")),
+        "SQLiteSession": agents.SQLiteSession("filled", directory / "sqlite.db"),
+    }
+    stack.callback(filled["SQLiteSession"].close)
+    item: Any = {"role": "user", "content": "x" * 200}
+    for session in filled.values():
+        for _ in range(FILLED // 4):
+            await session.add_items([item] * 4)
+
     return {
-        "no session": lambda turn: run(None, turn),
-        "SQLiteSession, a file": lambda turn: run(sqlite, turn),
-        "ShoalSession": lambda turn: run(shoal, turn),
-        "ShoalSession, `turn`": in_turn,
+        "a run, no session": lambda turn: run(None, turn),
+        "a run, SQLiteSession, a file": lambda turn: run(sqlite, turn),
+        "a run, ShoalSession": lambda turn: run(shoal, turn),
+        "a run, ShoalSession, `turn`": in_turn,
+        **{
+            f"`get_items` of {FILLED}, {name}": lambda _, session=session: session.get_items()
+            for name, session in filled.items()
+        },
+        **{
+            f"`add_items` of 1, {name}": lambda _, session=session: session.add_items([item])
+            for name, session in filled.items()
+        },
     }
 
 

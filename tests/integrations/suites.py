@@ -216,7 +216,18 @@ def written(page: str, rows: Sequence[str]) -> str:
 def _pytest(python: Path, report: Path, arguments: Sequence[str], place: Path, more: Mapping[str, str]) -> Result:
     began = time.monotonic()
     report.unlink(missing_ok=True)
-    command: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "junit_family=xunit1",
+        f"--junitxml={report}",
+        *arguments,
+    ]
     subprocess.run(command, cwd=place, env={**os.environ, **more}, check=False)
     if not report.exists():
         raise SystemExit(f"pytest has written no report: {command}")
