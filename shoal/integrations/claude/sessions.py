@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 from weakref import WeakValueDictionary
@@ -35,7 +35,8 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidName, ItemChanged, KeyReused, OutcomeUnknown
 from shoal.integrations import opaque
-from shoal.integrations.claude.naming import INDEX, Transcript, item_key, session_thread, tag, transcript_of
+from shoal.integrations.bridge import Bridge
+from shoal.integrations.claude.naming import INDEX, Transcript, item_key, tag, transcript_of
 from shoal.integrations.opening import Opening, checked_store
 from shoal.names import check_key
 from shoal.outcomes import partly
@@ -73,6 +74,7 @@ class ShoalSessionStore:
         """
         self._connection = checked_store(store, "ShoalSessionStore").connection
         self._space = store.space(space)
+        self._bridge = Bridge()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._summaries: OrderedDict[tuple[str, str], _Summary] = OrderedDict()
         self._unsettled: OrderedDict[str, _Sent] = OrderedDict()
@@ -86,7 +88,7 @@ class ShoalSessionStore:
         config: Config | None = None,
         durability: Durability = "local",
     ) -> Opening[ShoalSessionStore]:
-        """A session store on an embedded store, for `async with`. See `shoal.open`, also for what it raises."""
+        """A session store on an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises."""
         return Opening(
             lambda: opening.open(directory, config=config, durability=durability), lambda store: cls(store, space=space)
         )
@@ -103,7 +105,7 @@ class ShoalSessionStore:
         durability: Durability = "local",
         wait: float = 0.0,
     ) -> Opening[ShoalSessionStore]:
-        """A session store on a node, or on any of several, for `async with`. See `shoal.connect`."""
+        """A session store on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
             lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
             lambda store: cls(store, space=space),
@@ -122,6 +124,45 @@ class ShoalSessionStore:
             TooLarge: an entry is larger than a request may be.
             OutcomeUnknown: the append may be applied, in part or whole. Repeat it: no entry with a `uuid` is doubled.
         """
+        await self._bridge.awaited(lambda: self._append_all(key, list(entries)))
+
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        """The entries of a transcript in order; None if it has none.
+
+        Raises:
+            JournalTrimmed: old entries were trimmed by a retention of the thread's journal.
+            SchemaTooNew: an entry was stored by a newer version of Shoal.
+        """
+        return await self._bridge.awaited(lambda: self._load(transcript_of(key).thread))
+
+    async def delete(self, key: SessionKey) -> None:
+        """Delete a transcript, and of a session's own transcript those of its subagents too, on every node.
+
+        An append that knows nothing of the deletion is deleted too. A later one begins the session anew.
+
+        Raises:
+            OutcomeUnknown: some of its transcripts are deleted; delete again to delete the rest.
+        """
+        await self._bridge.awaited(lambda: self._delete(transcript_of(key)))
+
+    # ── listings ──────────────────────────────────────────────────────────────
+
+    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
+        """The sessions of a project, with the time of their last append in milliseconds since the epoch."""
+        listed = await self._bridge.awaited(lambda: self._listed(project_key))
+        return [{"session_id": found["session_id"], "mtime": found["mtime"]} for found in listed]
+
+    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
+        """The summaries of a project's sessions, as the SDK folds them."""
+        return await self._bridge.awaited(lambda: self._listed(project_key))
+
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
+        """The subpaths of a session's other transcripts, in the order of their bytes."""
+        return await self._bridge.awaited(lambda: self._below(transcript_of({**key})))
+
+    # ── on the store's loop ───────────────────────────────────────────────────
+
+    async def _append_all(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         transcript = transcript_of(key)
         thread = transcript.thread
         given = list(self._given(thread, entries))
@@ -133,29 +174,15 @@ class ShoalSessionStore:
                     await self._append(transcript, key, piece)
                 written += len(piece)
 
-    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """The entries of a transcript in order; None if it has none.
-
-        Raises:
-            JournalTrimmed: old entries were trimmed by a retention of the thread's journal.
-            SchemaTooNew: an entry was stored by a newer version of Shoal.
-        """
+    async def _load(self, thread: str) -> list[SessionStoreEntry] | None:
         loaded: list[SessionStoreEntry] = []
-        async for event in self._space.thread(transcript_of(key).thread).journal.read():
+        async for event in self._space.thread(thread).journal.read():
             record = opaque.of_form(event.event, _NAME, FORM)
             if record is not None:  # Else an event of the node itself, such as a pause.
                 loaded.append(opaque.shown(record["entry"]))
         return loaded or None
 
-    async def delete(self, key: SessionKey) -> None:
-        """Delete a transcript, and of a session's own transcript those of its subagents too, on every node.
-
-        An append that knows nothing of the deletion is deleted too. A later one begins the session anew.
-
-        Raises:
-            OutcomeUnknown: some of its transcripts are deleted; delete again to delete the rest.
-        """
-        transcript = transcript_of(key)
+    async def _delete(self, transcript: Transcript) -> None:
         thread = transcript.thread
         async with self._turns.setdefault(thread, asyncio.Lock()):
             deleted = 0
@@ -173,30 +200,20 @@ class ShoalSessionStore:
                 self._summaries.pop(transcript[:2], None)
             self._unsettled.pop(thread, None)
 
-    # ── listings ──────────────────────────────────────────────────────────────
-
-    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """The sessions of a project, with the time of their last append in milliseconds since the epoch."""
-        return [{"session_id": found["session_id"], "mtime": found["mtime"]} async for found in self._listed(project_key)]
-
-    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """The summaries of a project's sessions, as the SDK folds them."""
-        return [found async for found in self._listed(project_key)]
-
-    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        """The subpaths of a session's other transcripts, in the order of their bytes."""
-        transcript = transcript_of({**key})
-        session_thread(*transcript[:2])
+    async def _below(self, transcript: Transcript) -> list[str]:
         return [transcript.subpath_of(thread) async for thread in self._space.threads(transcript.below)]
 
-    async def _listed(self, project: str) -> AsyncIterator[SessionSummaryEntry]:
+    async def _listed(self, project: str) -> list[SessionSummaryEntry]:
         if not isinstance(project, str) or not project:
             raise InvalidName(f"a project key must be a string that is not empty; got {project!r:.80}.")
+        listed = []
         async for item in self._space.items.scan(_index(project)):
             record = opaque.of_form(item.value, _NAME, FORM)
             if record is not None:
                 mtime = int(item.updated.timestamp() * 1000)
-                yield SessionSummaryEntry(session_id=record["session"], mtime=mtime, data=opaque.shown(record["data"]))
+                data = opaque.shown(record["data"])
+                listed.append(SessionSummaryEntry(session_id=record["session"], mtime=mtime, data=data))
+        return listed
 
     # ── one append ────────────────────────────────────────────────────────────
 
@@ -303,7 +320,7 @@ class ShoalSessionStore:
     async def _folded(self, transcript: Transcript) -> dict[str, Any]:
         """The summary of the whole transcript, for one that two nodes have appended to that could not reach each other."""
         key = SessionKey(project_key=transcript.project, session_id=transcript.session)
-        return dict(fold_session_summary(None, key, await self.load(key) or [])["data"])
+        return dict(fold_session_summary(None, key, await self._load(transcript.thread) or [])["data"])
 
     async def _known(self, thread: str) -> set[str | None]:
         return {event.key async for event in self._space.thread(thread).journal.read()}

@@ -21,7 +21,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.retrying import contended
 from shoal.client.store import Space
 from shoal.client.thread.thread import Thread
-from shoal.errors import HeadMoved, NotFound
+from shoal.errors import HeadMoved, MergeConflict, NotFound
 from shoal.integrations import escaping, opaque
 from shoal.outcomes import partly
 from shoal.protocol.requests import NO_HEAD
@@ -91,7 +91,7 @@ class History:
 
         Raises:
             SchemaTooNew: a newer version of Shoal wrote it.
-            MergeConflict: two nodes that could not reach each other decided differently about a suspended run.
+            MergeConflict: two nodes that could not reach each other did more than add items, such as remove some.
         """
         name = name_of(id)
         thread = self.thread
@@ -101,7 +101,7 @@ class History:
             return Branch(id, NO_HEAD)
         self._check(found)
         if found.forked:
-            found = await thread.merge(branch=name, metadata=found.metadata)
+            found = await thread.merge(resolver=_resolved, branch=name, metadata=found.metadata)
         self._is_checked = True
         state = found.state
         times = state.get("times", [])
@@ -275,3 +275,13 @@ class History:
 
 def _metadata(*, deleted: bool = False) -> dict[str, Any]:
     return {NAME: FORM} | ({_DELETED: True} if deleted else {})
+
+
+def _resolved(channel: str, base: Any, sides: Sequence[Any]) -> Any:
+    """Join the tokens of the turns; items and runs that differ are for a person."""
+    if channel == "usage":
+        return {turn: used for side in sides for turn, used in (side or {}).items()}
+    raise MergeConflict(
+        f"two nodes that could not reach each other changed {channel!r} of the conversation differently. Nothing was written. "
+        "Look at both with thread.sides(), and decide with thread.merge(resolver=…)."
+    )

@@ -29,5 +29,5 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.fixture
-def sessions(opened: Store, request: pytest.FixtureRequest) -> ShoalSessionStore:
+async def sessions(opened: Store, request: pytest.FixtureRequest) -> ShoalSessionStore:
     return ShoalSessionStore(opened, space=request.node.name[:200])

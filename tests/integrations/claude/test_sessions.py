@@ -238,3 +238,10 @@ async def test_an_append_that_fails_is_reported_by_the_sdk(tmp_path: Path) -> No
 def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"needs an open store"):
         ShoalSessionStore(given)
+
+
+def test_a_blocking_program(tmp_path: Path) -> None:
+    with ShoalSessionStore.open(tmp_path / "state") as sessions:
+        asyncio.run(sessions.append(KEY, [entry(1)]))
+        assert asyncio.run(sessions.load(KEY)) == [entry(1)]
+        assert [each["session_id"] for each in asyncio.run(sessions.list_sessions("p"))] == ["s"]

@@ -16,7 +16,17 @@ from agents.testing import ScriptedModel, assistant_message
 import shoal
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import Disconnected, HeadMoved, InvalidInput, InvalidName, InvalidValue, SchemaTooNew, TooLarge, Unavailable
+from shoal.errors import (
+    Disconnected,
+    HeadMoved,
+    InvalidInput,
+    InvalidName,
+    InvalidValue,
+    MergeConflict,
+    SchemaTooNew,
+    TooLarge,
+    Unavailable,
+)
 from shoal.integrations.openai import ShoalSession, Turn
 from tests.cli.conftest import served
 from tests.integrations.openai import worker
@@ -311,3 +321,16 @@ async def test_a_session_on_a_store_beside_others(tmp_path: Path) -> None:
         await first.add_items([said("a")])
         assert await second.get_items() == []
         assert [name async for name in store.space("openai").threads()] == ["1"]
+
+
+async def test_what_two_nodes_removed_and_added_while_they_were_apart_is_for_a_person(opened: Store, space: str) -> None:
+    session = ShoalSession(opened, "s", space=space)
+    await session.add_items([said("a"), said("b")])
+    thread = opened.space(space).thread("s")
+    base = await thread.load()
+    for items in ([said("a")], [said("c")]):
+        state = {"items": items, "times": base.state["times"][:1], "usage": {f"{items[0]['content']}": {}}}
+        await thread.save(state, parent=base.id, on_conflict="fork", metadata={"openai": 1})
+    with pytest.raises(MergeConflict, match="Nothing was written"):
+        await session.get_items()
+    assert len((await thread.heads())["main"]) == 2
