@@ -42,6 +42,7 @@ from shoal.names import check_key
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM, Durability
+from shoal.protocol.session import Credential
 
 FORM = 1
 """The version of the form in which entries and summaries are stored."""
@@ -98,7 +99,7 @@ class ShoalSessionStore:
         cls,
         urls: str | Sequence[str],
         *,
-        token: str | None = None,
+        token: Credential | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         space: str = "claude",
         config: Config | None = None,

@@ -26,6 +26,7 @@ from shoal.integrations.openai.history import MAIN, Branch, History, channels, n
 from shoal.integrations.openai.turn import Turn, limited, settled
 from shoal.integrations.opening import Opening, checked_store
 from shoal.protocol.requests import NO_HEAD, Durability
+from shoal.protocol.session import Credential
 
 if TYPE_CHECKING:
     from agents import RunContextWrapper
@@ -77,7 +78,7 @@ class ShoalSession:
         urls: str | Sequence[str],
         session_id: str,
         *,
-        token: str | None = None,
+        token: Credential | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         space: str = "openai",
         session_settings: SessionSettings | None = None,
