@@ -2,7 +2,7 @@
 
 Laws:
 - The keys are looked at every `token_look_s`. Broken files change nothing: the former keys stay in use, and the log says why.
-- Revocations are known before the first request is answered.
+- Revocations are known before the first request is answered. They are read again after each change, and every `token_look_s`.
 - No clock is read: `now_s` is an argument, in seconds since 1970.
 """
 
@@ -20,7 +20,7 @@ from shoal.access.issuers import Issuers
 from shoal.access.reading import ReadLog
 from shoal.access.revocations import Revocations
 from shoal.config import Config
-from shoal.errors import InvalidConfig
+from shoal.errors import ShoalError
 from shoal.protocol.session import Session
 
 
@@ -38,6 +38,7 @@ class Access:
         mine = [keys.load(config.token_keys, cluster=config.cluster)] if config.token_keys else []
         self.gate = Gate({each.issuer: each for each in mine}, config=config, now_s=now_s)
         self.issuers = Issuers(self.gate, config)
+        self._revocations: Revocations | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, session: Session) -> None:
@@ -46,7 +47,7 @@ class Access:
         Raises:
             ShoalError: they cannot be read.
         """
-        revocations = Revocations(session, self.gate, config=self._config, now_s=self._now_s)
+        revocations = self._revocations = Revocations(session, self.gate, config=self._config, now_s=self._now_s)
         await revocations.load()
         if self._config.audit_reads:
             self.gate.reads = ReadLog(session, config=self._config)
@@ -75,9 +76,12 @@ class Access:
             await asyncio.sleep(self._config.token_look_s)
             try:
                 self.reload()
-            except InvalidConfig as error:
+                # A partition that came as a whole, from a peer, told of no single change.
+                if self._revocations is not None:
+                    await self._revocations.load()
+            except ShoalError as error:
                 told = error.message.replace("Nothing was started.", "The former keys stay in use.")
-                structlog.get_logger("shoal").warning("token keys", reason=told)
+                structlog.get_logger("shoal").warning("access", reason=told)
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:

@@ -6,17 +6,21 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 import shoal
+from shoal.access.access import Access
 from shoal.config import Config
 from shoal.errors import Forbidden, InvalidConfig, Overloaded, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
+from shoal.protocol import requests
 from shoal.protocol.session import Credential
 from tests.access.conftest import Made, Mint, Serve, Served
 
@@ -428,3 +432,54 @@ async def test_a_yjs_connection_ends_with_its_token(mint: Mint, serve: Serve, ht
         while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
             pass
     assert (socket.close_code, message.extra) == (1008, "the token has expired")
+
+
+# ── what no change told of ────────────────────────────────────────────────────
+
+
+class Silent:
+    """The node's session, whose watches tell nothing."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    async def call(self, request: Any, /, **manner: Any) -> Any:
+        return await self._session.call(request, **manner)
+
+    @asynccontextmanager
+    async def subscribe(self, _: Any, /) -> AsyncIterator[AsyncIterator[Any]]:
+        async def nothing() -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+        yield nothing()
+
+
+async def test_a_revocation_that_came_without_a_change_is_found_in_time(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
+    access = Access(config, now_s=time.time)
+    await access.start(Silent(served.node.session()))  # type: ignore[arg-type]
+    made = mint.make("crew:read")
+    bearer = access.gate.bearer(made.text, address="127.0.0.1")
+    await served.node.session().call(
+        requests.PutEntry(".shoal", "revoked", made.token.id, msgspec.msgpack.encode(int(made.token.ends_s)))
+    )
+    async with asyncio.timeout(30):
+        with pytest.raises(Unauthenticated, match="is revoked"):
+            while True:
+                bearer.check_valid()
+                await asyncio.sleep(0.01)
+    await access.stop()
+
+
+async def test_a_stream_of_changes_ends_with_the_token(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    served = await serve(token_keys=mint.keys, heartbeat_s=0.05)
+    made = mint.make("crew:read")
+    async with http.get(f"{served.url}/v1/spaces/crew/watch", headers=made.header) as answer:
+        assert answer.status == 200
+        assert served.access is not None
+        served.access.gate.revoke([made.token.id])
+        async with asyncio.timeout(30):
+            said = await answer.text()
+    assert '"code":"unauthenticated"' in said
