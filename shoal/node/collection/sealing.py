@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _ROWS_MAX = 256  # Looked at in one step,
 _BYTES_MAX = 256 * KiB  # or so many bytes.
+_PAUSE_S_MAX = 600.0  # Between two looks that find the same keys.
 _WAITING_MAX = 1000  # Spaces that are named to people.
 
 
@@ -92,10 +93,20 @@ class KeyKeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        pause_s, left = self._look_s, self._left()
         while self._commit.failed is None:
             with suppress(ShoalError):  # The master key is out of reach, or storage cannot be read. A later look tries again.
                 await self.look()
-            await asyncio.sleep(self._look_s)
+            before, left = left, self._left()
+            # A look reads all rows. What waits for a member that is away is looked at less and less often.
+            pause_s = min(2 * pause_s, max(_PAUSE_S_MAX, self._look_s)) if left and left == before else self._look_s
+            await asyncio.sleep(pause_s)
+
+    def _left(self) -> frozenset[int]:
+        """The data keys that are to be destroyed."""
+        scopes = self._keyring.scopes.items()
+        found = [key.number for scope, each in scopes for key in (each.keys if scope in self._empty_since else each.keys[:-1])]
+        return frozenset(found)
 
     async def look(self) -> None:
         """Replace keys that are old, seal their rows anew, and destroy keys that seal nothing.

@@ -314,6 +314,27 @@ async def test_writes_beside_an_erasure_are_never_lost() -> None:
         assert made.keeper.destroyed > 10
 
 
+async def test_keys_that_cannot_go_yet_are_looked_at_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sealed() as made:
+        await fill(made.store, "crew")
+        await made.store.space("crew").delete()
+        await made.pass_by(0)
+        pauses: list[float] = []
+
+        async def sleep(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 8:
+                raise asyncio.CancelledError
+
+        with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+            patch.setattr(asyncio, "sleep", sleep)
+            await made.keeper._run()
+        assert pauses == [120.0, 240.0, 480.0, 600.0, 600.0, 600.0, 600.0, 600.0]
+        await made.pass_by(0)
+        await made.pass_by(61_000)
+        assert made.storage.keyring.find(b"crew") is None
+
+
 async def test_the_master_key_is_replaced_while_the_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Sealed(MemoryStorage(), KeysInMemory())
     entropy = made.simulated.environment.entropy
