@@ -17,6 +17,7 @@ from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import deleted_unheard, edited_twice, overtaken, pruned_unheard, removed_late
 from simulation.composites.local import clock_off, failed_sync, years_off
+from simulation.composites.members import disowned, left
 from simulation.composites.openings import reopened
 from simulation.composites.stage import Composed, Stage
 
@@ -44,12 +45,23 @@ COMPOSITES: tuple[Composite, ...] = (
 )
 
 
-def compose(random: Random, nodes: Sequence[str], losers: Sequence[str], agents: int, at: tuple[float, float]) -> Composed:
-    """One composite that begins `at` some time between these; nothing for a node without peers."""
+OF_MEMBERS: tuple[Composite, ...] = (left, disowned)
+"""Those in which operators change the members: in plans of a profile of their own."""
+
+
+def compose(
+    random: Random,
+    nodes: Sequence[str],
+    losers: Sequence[str],
+    agents: int,
+    at: tuple[float, float],
+    composites: Sequence[Composite] = COMPOSITES,
+) -> Composed:
+    """One composite of these that begins `at` some time between these; nothing for a node without peers."""
     if len(nodes) < 2:
         return Composed([], [], {}, 0.0)
     losers = losers or random.sample(list(nodes), (len(nodes) - 1) // 2)
-    composite = random.choice(COMPOSITES if losers else _OF_TWO)
+    composite = random.choice(composites if losers else _OF_TWO)
     composed = composite(Stage(random, list(nodes), list(losers), agents, round(random.uniform(*at), 3)))
     ends_at = max(event.at for event in (*composed.faults, *composed.acts))
     return composed._replace(ends_at=max(ends_at, composed.ends_at), name=composite.__name__)

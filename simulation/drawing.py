@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
-from simulation.composing import compose
+from simulation.composing import OF_MEMBERS, compose
 from simulation.composites.stage import KEY_WINDOW_S
 from simulation.parts.all import FAMILIES
 from simulation.parts.drawing import draw_parts
@@ -29,13 +29,16 @@ from simulation.plan import (
     AlterRow,
     ClockDrift,
     ClockJump,
+    Clone,
     CorruptBlock,
     Crash,
     CrashAt,
     CrashPoint,
     Cut,
+    Disown,
     Fault,
     FullDisk,
+    Leave,
     Pause,
     Plan,
     Relist,
@@ -52,6 +55,7 @@ class Profile(NamedTuple):
     faults_max: int  # Of one class in one plan.
     acts_max: int = 150
     composed: float = 0.0  # The share of the seeds that have composites, one or two.
+    operated: bool = False  # Whether operators change the members besides.
 
 
 PROFILES = {
@@ -59,6 +63,7 @@ PROFILES = {
     "calm": Profile(kinds=0.0, faults_max=0),
     "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
     "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
+    "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
 }
 
 ACTS_MIN = 20
@@ -162,6 +167,8 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     agents = max(plan.agents, plan.nodes)
     begins = (1.0, max(1.0, plan.duration_s - 12.0))
     composites = [compose(random, plan.names, losers, agents, begins) for _ in range(random.choice((1, 1, 2)))]
+    if wanted.operated:
+        composites = [compose(random, plan.names, losers, agents, begins, OF_MEMBERS), *composites[1:]]
     settings = dict(plan.settings)
     for composed in composites:
         settings |= composed.settings
@@ -169,6 +176,7 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     if any(isinstance(fault, Relist) for fault in faults):
         # A member that leaves may be the last to hold what a lost disk held: the list is shortened where none is lost.
         faults = [fault for fault in faults if not isinstance(fault, Wipe | Restore | CorruptBlock)]
+    faults = _orderly(faults)
     if settings.get("key_window_s") == KEY_WINDOW_S and any(
         isinstance(fault, ClockJump | ClockDrift | Relist) for fault in faults
     ):
@@ -188,6 +196,20 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     return _Drawn(plan, frozenset(composed.name for composed in composites if composed.name))
 
 
+def _orderly(faults: list[Fault]) -> list[Fault]:
+    """Without what no operator does: put a disk back that the members have forgotten; or give the nodes lists of their own."""
+    changed = {fault.node: fault.at for fault in faults if isinstance(fault, Leave | Disown)}
+    if not changed:
+        return faults
+    return [
+        fault
+        for fault in faults
+        if not isinstance(fault, Relist)
+        and not (isinstance(fault, Restore) and fault.at >= changed.get(fault.node, fault.at + 1))
+        and not (isinstance(fault, Clone) and fault.node in changed)
+    ]
+
+
 def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
     """In some plans nodes lose their disks in the last moment, before anything is healed: the others are judged alone.
 
@@ -196,7 +218,9 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
     room = (plan.nodes - 1) // 2
     if not wanted.faults_max or not room or random.random() >= LOST_AT_THE_END:
         return plan
-    losers = sorted({fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow)})
+    losers = sorted(
+        {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Leave)}
+    )
     kept = [name for name in plan.names if name not in losers]
     minority = [*losers, *random.sample(kept, max(0, room - len(losers)))]
     if len(minority) > room:

@@ -189,6 +189,20 @@ class Relist(Event, frozen=True, kw_only=True, tag="relist"):
     down_s: float = 0.1
 
 
+class Leave(Event, frozen=True, kw_only=True, tag="leave"):
+    """An operator removes a member, drained or killed and forgotten; later it is added again, with an empty disk."""
+
+    node: str
+    how: Literal["drain", "forget"] = "drain"
+    away_s: float = 1.0
+
+
+class Disown(Event, frozen=True, kw_only=True, tag="disown"):
+    """An operator has the members forget the directories that a node has lost by now."""
+
+    node: str
+
+
 Fault = (
     Crash
     | CrashAt
@@ -207,6 +221,8 @@ Fault = (
     | Clone
     | Misroute
     | Relist
+    | Leave
+    | Disown
 )
 
 # ── acts ──────────────────────────────────────────────────────────────────────

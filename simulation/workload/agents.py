@@ -23,7 +23,7 @@ from simulation.judging.truncations import TruncationWatch
 from simulation.judging.violation import Violation
 from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
-from simulation.plan import Act, ClockDrift, ClockJump, Plan, Relist
+from simulation.plan import Act, ClockDrift, ClockJump, Leave, Plan, Relist
 from simulation.workload.actor import Actor
 from simulation.workload.probing import probes
 from simulation.workload.record import Record
@@ -45,7 +45,8 @@ class Agents:
         self._trace = trace
         for host in cluster.hosts.values():
             host.disk.watchers.append(self.ledger.shelf(host.name, host.disk.copy()))
-            needed = plan.nodes // 2 + 1 if _may_forget(plan, host.config) else plan.nodes
+            size = _members_min(plan)
+            needed = size // 2 + 1 if _may_forget(plan, host.config) else size
             host.disk.watchers.append(TruncationWatch(host, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
@@ -109,7 +110,8 @@ class Agents:
 
     def _needed(self, durability: Durability) -> int:
         """How many nodes hold what was acknowledged so, by the shortest list of members that a node has."""
-        size = min(self.plan.nodes, *(len(fault.members) for fault in self.plan.faults if isinstance(fault, Relist)), 99)
+        relisted = (len(fault.members) for fault in self.plan.faults if isinstance(fault, Relist))
+        size = min(_members_min(self.plan), *relisted, 99)
         return {"memory": 0, "local": 1, "quorum": size // 2 + 1, "all": size}[durability]
 
     async def finish(self) -> None:
@@ -126,6 +128,11 @@ class Agents:
             await actor.read_on()
         for client in self._clients:
             await client.session.close()
+
+
+def _members_min(plan: Plan) -> int:
+    """The least number of members at any time: operators take one away at a time."""
+    return plan.nodes - (plan.nodes > 1 and any(isinstance(fault, Leave) for fault in plan.faults))
 
 
 def _may_forget(plan: Plan, config: Config) -> bool:

@@ -41,8 +41,10 @@ from simulation.plan import (
     Crash,
     CrashAt,
     Cut,
+    Disown,
     Fault,
     FullDisk,
+    Leave,
     Misroute,
     Pause,
     Plan,
@@ -58,6 +60,7 @@ from simulation.world.disk import passes
 from simulation.world.host import SimulatedNode
 from simulation.world.incarnation import Fenced, life_of, own_tasks
 from simulation.world.network import CLIENT, Network
+from simulation.world.operator import Operator
 from simulation.world.sockets import SimulatedHttp
 from simulation.world.trace import Trace
 from simulation.world.wires import Refusal, Wiring
@@ -90,7 +93,7 @@ SETTINGS: dict[str, int | float | str] = {
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 
 _OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore | Relist
-_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute
+_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute | Leave | Disown
 
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 _OFF_MS_MAX = 12 * 3600 * 1000  # A healed clock is no further from the truth, whatever the bound of clocks is.
@@ -122,6 +125,7 @@ class SimulatedCluster:
         self._healed: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
         self._under_way = 0  # Faults.
+        self._operator = asyncio.Lock()
         self._idle = asyncio.Event()
 
     async def __aenter__(self) -> SimulatedCluster:
@@ -217,11 +221,39 @@ class SimulatedCluster:
                 if fault.name in self.hosts and fault.to in self.hosts and fault.name != fault.node:
                     with host.misrouted(fault.name, self.hosts[fault.to]):
                         await self._last(fault, fault.for_s)
+            case Leave() | Disown():
+                await self._operate(host, fault)
             case Clone():
                 if host.up and fault.node not in self._clones:
                     await self._clone(host, fault)
             case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
                 await self._strike(host, fault)
+
+    async def _operate(self, host: SimulatedNode, fault: Leave | Disown) -> None:
+        """An operator acts; one does at a time."""
+        async with self._operator:
+            if self._healed.done() or len(self.hosts) < 2:
+                return
+            self._fire(fault)
+            operator = Operator(self, host, self._plan.random_for(f"operator/{shown(fault)}"))
+            if isinstance(fault, Disown):
+                await operator.disown()
+            elif not host.up or host.stopping or self.network.is_paused(host.name):
+                return
+            elif await operator.remove(fault.how):
+                self.fallen.replaced()
+                # Clients are given the address of a node that is added, once it is: until it knows that, it would take writes.
+                with self.network.cut([CLIENT], [host.name], both=True):
+                    await self._pass(fault.away_s)
+                    await self._bring_up(host)
+                    await operator.add()
+            else:
+                await self._bring_up(host)
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether the faults are over."""
+        return self._healed.done()
 
     async def _clone(self, original: SimulatedNode, fault: Clone) -> None:
         config = self._config(fault.name, self._plan.names)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
 from random import Random
@@ -109,7 +109,7 @@ class SimulatedNode:
         self._wiring = wiring
         self._network = wiring.network
         self._trace = wiring.trace
-        self._diallers: list[asyncio.Task[None]] = []
+        self._diallers: dict[str, asyncio.Task[None]] = {}  # By the address that they dial.
         self._served: dict[int, tuple[SessionSocket, SimulatedSocket]] = {}
         self._numbers = count()
         self._uptime = uptime_of(wiring.network.now, self._random("uptime"), config)
@@ -171,7 +171,19 @@ class SimulatedNode:
             self.config.subscriptions_max,
         )
         self._metrics = life.run(Metrics)
-        self._diallers = [life.begin(Dialler(self, other, wiring=self._wiring).keep()) for other in self.others]
+        self._diallers = {}
+        if self.node.replicator is not None:
+            self._dial(self.peer.memberships.addresses)
+            self.peer.memberships.dial = self._dial
+
+    def _dial(self, addresses: Collection[str]) -> None:
+        """Keep links to the nodes at these addresses, and to no other."""
+        for other in self.others:
+            dialler = self._diallers.get(other.address)
+            if other.address not in addresses and dialler is not None:
+                self._diallers.pop(other.address).cancel()
+            elif other.address in addresses and dialler is None:
+                self._diallers[other.address] = self.life.begin(Dialler(self, other, wiring=self._wiring).keep())
 
     def kill(self, keep: int | None = 0) -> None:
         """End this life at once; of the writes that were not synced the disk keeps the first `keep`, None: all."""
@@ -214,9 +226,9 @@ class SimulatedNode:
                 await asyncio.gather(*(served.stop() for served, _ in self._served.values()))
         except TimeoutError:
             pass  # What is open then is cut.
-        for dialler in self._diallers:
+        for dialler in self._diallers.values():
             dialler.cancel()
-        await asyncio.gather(*self._diallers, return_exceptions=True)
+        await asyncio.gather(*self._diallers.values(), return_exceptions=True)
         await self.node.stop()
 
     async def gone(self) -> None:

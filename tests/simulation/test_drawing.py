@@ -11,7 +11,7 @@ import pytest
 
 from shoal.config import Config, checked
 from shoal.errors import InvalidValue
-from simulation.composing import COMPOSITES, Composite
+from simulation.composing import COMPOSITES, OF_MEMBERS, Composite
 from simulation.composites.stage import Stage
 from simulation.drawing import LAST_MOMENT_S, PROFILES, draw
 from simulation.judging.obligations import FAR_MS
@@ -22,7 +22,9 @@ from simulation.plan import (
     CrashAt,
     CrashPoint,
     Cut,
+    Disown,
     Fault,
+    Leave,
     Misroute,
     Plan,
     Relist,
@@ -47,7 +49,7 @@ def test_a_seed_gives_one_plan() -> None:
 
 def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) -> None:
     classes = Counter(type(fault) for plan in plans for fault in plan.faults)
-    assert set(classes) == set(get_args(Fault))
+    assert set(classes) == set(get_args(Fault)) - {Leave, Disown}  # Plans of a profile of their own have these.
     assert min(classes.values()) >= 3
     assert {act.kind for plan in plans for act in plan.acts} == set(get_args(ActKind))
 
@@ -62,11 +64,28 @@ def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
     assert any(not plan.faults for plan in plans)
 
 
-@pytest.mark.parametrize("profile", ["storm", "composed"])
+@pytest.mark.parametrize("profile", ["storm", "composed", "members"])
 def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
     for plan in (draw(seed, profile=profile) for seed in SEEDS):
-        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}
+        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave)}
         assert len(lost) * 2 < plan.nodes
+
+
+def test_operators_change_the_members_in_plans_of_their_own() -> None:
+    plans = [draw(seed, profile="members") for seed in SEEDS]
+    drawn = {getattr(fault, "how", "disown") for plan in plans for fault in plan.faults if isinstance(fault, Leave | Disown)}
+    assert drawn == {"drain", "forget", "disown"}
+    for profile in set(PROFILES) - {"members"}:
+        assert not any(isinstance(fault, Leave | Disown) for seed in range(50) for fault in draw(seed, profile=profile).faults)
+
+
+def test_no_operator_puts_a_forgotten_disk_back_or_gives_nodes_lists_of_their_own() -> None:
+    for plan in (draw(seed, profile="members") for seed in SEEDS):
+        for fault in plan.faults:
+            if isinstance(fault, Leave | Disown):
+                later = [each for each in plan.faults if isinstance(each, Restore) and each.node == fault.node]
+                assert all(each.at < fault.at for each in later)
+                assert not any(isinstance(each, Relist) for each in plan.faults)
 
 
 def test_no_disk_is_lost_where_the_list_of_members_changes() -> None:
@@ -104,10 +123,10 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
 
     assert faults("calm") == 0
     assert faults("storm") > 2 * faults("default")
-    assert set(PROFILES) == {"default", "calm", "storm", "composed"}
+    assert set(PROFILES) == {"default", "calm", "storm", "composed", "members"}
 
 
-@pytest.mark.parametrize("composite", dict.fromkeys(COMPOSITES))
+@pytest.mark.parametrize("composite", dict.fromkeys((*COMPOSITES, *OF_MEMBERS)))
 @pytest.mark.parametrize("nodes", [3, 4, 5])
 def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, nodes: int) -> None:
     names = [f"n{number + 1}" for number in range(nodes)]

@@ -122,6 +122,11 @@ class Changes:
                 f"directory {named} is in use at {lost[node]}. Nothing was written. Stop that node before you forget "
                 "its directory."
             )
+        if away := sorted(set(record.members) - {self._roster.own, *self._sight.linked()}):
+            raise InvalidInput(  # Else the record may not know that a copy of the directory is a member's by now.
+                f"{', '.join(away)} cannot be reached, and all members must be up when a lost directory is forgotten. Nothing "
+                "was written. Try again when they are back."
+            )
         begun = epochs.forget_directory(record, node, lost[node], directories=self._directories(record))
         return await self._set(record, begun)
 

@@ -83,6 +83,7 @@ class Members:
         self.reasons: Mapping[str, str] = {}  # The dialler's reason why an address is not linked.
         self._members: dict[str, MemberState] = {}
         self._met: dict[str, MemberState] = {}  # Members of a cluster that this node waits to be added to.
+        self._strays: dict[str, MemberState] = {}  # Nodes that have a link, and may be added while it lasts.
         self._groups: list[_Group] = []
         self.owners: list[MemberState] = []
         """The other owners: the members of both lists."""
@@ -93,9 +94,11 @@ class Members:
         """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more."""
         record, own = self.roster.record, self.roster.own
         before = self._members
-        known = self._met | before
+        strays = {address: state for address, state in self._strays.items() if self.roster.removal_of(state.node) is None}
+        known = strays | self._met | before
         self._members = {address: known.get(address) or MemberState(address) for address in record.everyone if address != own}
         self._met = {}
+        self._strays = {address: state for address, state in self._strays.items() if address not in self._members}
         groups = record.electorate.groups
         self._groups = [
             _Group(group - {own}, len(group) // 2 + 1 - (own in group), len(group) - (own in group)) for group in groups
@@ -254,18 +257,20 @@ class Members:
     def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
         """Record a link. Returns the node that was at this address before and is at none now; empty if there is none."""
         member = self._members.get(outlet.address) or self._met.get(outlet.address)
+        is_stray = member is None
         if member is None:
-            return b""
+            member = self._strays[outlet.address] = MemberState(outlet.address)
         before = member.node
         member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
         member.identity = peer
-        return b"" if before in self.nodes else before
+        return b"" if is_stray or before in self.nodes else before
 
     def unlinked(self, outlet: Outlet) -> None:
         """Record that a link has ended."""
         for member in (*self._members.values(), *self._met.values()):
             if member.outlet is outlet:
                 member.outlet = None
+        self._strays = {address: state for address, state in self._strays.items() if state.outlet is not outlet}
 
     def note_dropped(self, node: bytes) -> None:
         """Count a message that the queue of a node's link did not take."""

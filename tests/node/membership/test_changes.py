@@ -359,3 +359,14 @@ async def test_a_cluster_of_one_grows() -> None:
         await asked(fleet, changes(fleet, "b").change("drain", leaves="b:1"))
         await fleet.until(lambda: is_done(fleet, "a"))
         await saved(fleet, "a")
+
+
+async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:
+    """As one that is added again while the link to the directory before it has not ended yet."""
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        fleet._wanted["a"].append("d:1")
+        fleet.link("a", "d")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abcd"))
+        assert "d:1" in fleet["a"].replicator.quorum.members.reached

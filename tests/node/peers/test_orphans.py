@@ -187,3 +187,15 @@ async def test_what_a_member_lost_is_remembered_across_its_restart() -> None:
         left = await fleet.crash("a")
         fleet.start("a", left, linked=False)
         await fleet.until(lambda: fleet["a"].replicator._marking.lost == {directory: "c:1"})
+
+
+async def test_a_lost_directory_is_forgotten_only_while_all_members_are_up() -> None:
+    async with cluster(**FAST) as fleet:
+        directory = fleet["c"].node._incarnation.node
+        await fleet.crash("c")
+        fleet.start("c", MemoryStorage(), linked=False)
+        await fleet.until(lambda: directory in fleet["a"].replicator._marking.lost)
+        await fleet.crash("b")
+        with pytest.raises(InvalidInput, match="b:1 cannot be reached, and all members must be up"):
+            await changes(fleet, "a").change("forget", leaves=directory.hex()[:8])
+        assert fleet["a"].replicator.quorum.members.roster.epoch == 0

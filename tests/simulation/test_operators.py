@@ -1,0 +1,80 @@
+"""Operators of a simulated cluster remove members, add them again, and forget lost directories."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from shoal.node.partitions import Partitions
+from simulation.plan import Disown, Leave, Plan, Wipe, from_json, to_json
+from tests.simulation.scene import ADD, Scene, on
+
+OPERATED = Plan(
+    seed=1, settings={"quorum_register_found_s": 0.2, "members_tell_s": 0.2, "mark_interval_s": 0.5, "sync_interval_s": 0.2}
+)
+
+
+def epochs(scene: Scene) -> set[int]:
+    return {host.peer.quorum.members.roster.epoch for host in scene.cluster.hosts.values()}
+
+
+def origins(scene: Scene) -> int:
+    """How many origins a node's vectors name at most."""
+    partitions: list[Partitions] = [host.node._database.partitions for host in scene.cluster.hosts.values()]
+    return max(sum(map(len, each.vectors().values())) for each in partitions)
+
+
+@pytest.mark.parametrize("how", ["drain", "forget"])
+def test_a_member_leaves_and_comes_back_with_an_empty_disk(how: Literal["drain", "forget"]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n3").call(ADD, durability="quorum")
+        await asyncio.sleep(2.0)
+        before = scene.cluster.hosts["n3"].peer.identity().node
+        await scene.cluster.carry_out(Leave(at=0, node="n3", how=how, away_s=1.0))
+        after = scene.cluster.hosts["n3"].peer.identity().node
+        assert after != before
+        await scene.cluster.converged()
+        assert await scene.count("n3") == 1
+        await asyncio.sleep(2.0)
+        assert len(epochs(scene)) == 1
+        record = scene.cluster.hosts["n1"].peer.quorum.members.roster.record
+        assert [removal.directory for removal in record.removed] == [before]
+        assert origins(scene) == 1  # That of the one that retired the other.
+
+    on(story, OPERATED)
+
+
+def test_a_lost_directory_is_forgotten() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n3").call(ADD, durability="all")
+        await asyncio.sleep(2.0)
+        await scene.cluster.carry_out(Wipe(at=0, node="n3"))
+        await scene.cluster.converged()
+        await scene.cluster.carry_out(Disown(at=0, node="n3"))
+        await asyncio.sleep(2.0)
+        assert epochs(scene) == {1}
+        assert origins(scene) == 1
+
+    on(story, OPERATED)
+
+
+def test_operators_act_one_after_the_other_and_all_nodes_are_members_in_the_end() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(ADD, durability="all")
+        await asyncio.sleep(2.0)
+        leaving = [scene.begin(Leave(at=0, node=node, away_s=0.5)) for node in ("n2", "n3")]
+        await asyncio.sleep(1.0)
+        await scene.cluster.heal()
+        await asyncio.gather(*leaving)
+        await scene.cluster.converged()
+        for host in scene.cluster.hosts.values():
+            assert len(host.peer.quorum.members.roster.record.members) == 3
+
+    on(story, OPERATED)
+
+
+def test_a_plan_with_operators_is_data() -> None:
+    plan = Plan(seed=1, faults=[Leave(at=1, node="n1", how="forget", away_s=0.3), Disown(at=2, node="n2")])
+    assert from_json(to_json(plan)) == plan
