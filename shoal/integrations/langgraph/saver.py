@@ -29,12 +29,12 @@ from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt
+from shoal.integrations.bridge import Bridge
 from shoal.integrations.langgraph import upkeep
-from shoal.integrations.langgraph.bridge import Bridge
 from shoal.integrations.langgraph.checkpoints import Checkpoints, Put
 from shoal.integrations.langgraph.naming import name_of
-from shoal.integrations.langgraph.opening import Opening, checked_store
 from shoal.integrations.langgraph.writes import Writes
+from shoal.integrations.opening import Opening, checked_store
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

@@ -52,10 +52,10 @@ from shoal.errors import (
     StorageError,
     TooLarge,
 )
-from shoal.integrations.langgraph.bridge import Bridge
+from shoal.integrations.bridge import Bridge
 from shoal.integrations.langgraph.embedding import Embedding, Vectors
 from shoal.integrations.langgraph.naming import id_of, name_of
-from shoal.integrations.langgraph.opening import Opening, checked_store
+from shoal.integrations.opening import Opening, checked_store
 from shoal.names import check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import OutcomeUnknown, ShoalError
-from shoal.integrations.langgraph.bridge import LOST, Bridge
+from shoal.integrations.bridge import LOST, Bridge
 from shoal.protocol.requests import Annotate, AnyRequest, Batch, Save
 from shoal.protocol.session import Prompt
 
