@@ -57,6 +57,7 @@ ALLOWED: dict[str, set[str]] = {
         "client",
         "crew",
         "demo",
+        "integrations",
         "node",
         "opening",
         "protocol",

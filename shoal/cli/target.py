@@ -103,6 +103,18 @@ def opened(target: Target, *, config: Config | None = None) -> AbstractAsyncCont
     return shoal.open(target.data, config=config, encryption=encryption_key.get())
 
 
+def ensured(target: Target) -> AbstractAsyncContextManager[Store]:
+    """As `opened`, but a directory that is missing or empty becomes a store, for commands that run one.
+
+    Raises:
+        NotFound: the directory holds something else; nothing was written.
+        StorageError: as `opened`.
+    """
+    if target.data is not None and not (target.data.is_dir() and any(target.data.iterdir())) and not target.data.is_file():
+        return shoal.open(target.data, encryption=encryption_key.get())
+    return opened(target)
+
+
 def check_store(directory: Path) -> None:
     """Check that a directory holds a store, without opening it.
 

@@ -82,7 +82,7 @@ SUITES = (
         "openai-agents 0.24.0",
         ("openai-agents==0.24.0",),
         "tests/integrations/openai",
-        unconstrained=("websockets",),
+        unconstrained=("websockets", "mcp"),
         theirs=Theirs(
             "openai-agents",
             "0.24.0",
@@ -105,6 +105,7 @@ SUITES = (
             DESELECTED,
         ),
     ),
+    Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 
 

@@ -1,4 +1,4 @@
-"""`shoal serve`, and `shoal tls` and `shoal token` beside it."""
+"""`shoal serve`, and `shoal tls` and `shoal token` beside it; `shoal mcp`, which serves one MCP client."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import typer
 
 from shoal.cli import logs, settings
 from shoal.cli.access import certificates, tokens
-from shoal.cli.execution import execute, failure
+from shoal.cli.execution import execute, failure, interruptible
+from shoal.cli.options import By
+from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
 from shoal.config import LOG_LEVELS
 from shoal.errors import InvalidConfig
+from shoal.names import check_name
 
 PANEL = "Run"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`, and those that make certificates and tokens for it."""
+    """Add the commands to `app`, and those that make certificates and tokens for nodes."""
     app.command(rich_help_panel=PANEL)(serve)
+    app.command(rich_help_panel=PANEL)(mcp)
     app.add_typer(tokens.commands(), name="token", rich_help_panel=PANEL)
     app.add_typer(certificates.commands(), name="tls", rich_help_panel=PANEL)
 
@@ -139,3 +143,37 @@ def serve(
     caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
+
+
+def mcp(
+    data: Data = None,
+    url: Url = None,
+    space: SpaceName = "default",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Offer the tools of the reference memory server, in place of all others.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that writes.")] = False,
+    by: By = "",
+) -> None:
+    """Serve a space to an MCP client, such as Claude Desktop: tools and resources over standard input and output.
+
+    The client starts this command, and ends it by closing its input. A directory is created if it does not exist, and only
+    one process can open it: for several clients run `shoal serve`, and give --url. docs/integrations/mcp.md.
+
+    Example: shoal mcp --data ./state --space crew
+
+    Example: shoal mcp --url http://127.0.0.1:7400 --memory
+    """
+    target = chosen(data, url, environment=os.environ)
+    check_name("space", space)
+    try:
+        # Imported here, because no other command needs it, and it belongs to an extra.
+        from shoal.integrations.mcp import serve
+    except ModuleNotFoundError as missing:
+        raise failure(str(missing)) from None
+
+    async def served() -> None:
+        async with opened(target) if read_only else ensured(target) as store:
+            await serve(store, space, author=by, memory_only=memory, read_only=read_only)
+
+    execute(interruptible(served()))

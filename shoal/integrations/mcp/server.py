@@ -1,0 +1,261 @@
+"""The MCP server: tools, resources and subscriptions of one space, over standard input and output.
+
+Laws:
+- A `ShoalError` is the answer of a tool, in its own words: what happened, whether anything was written, and what to do.
+- A write has the key that the caller gives; without one, a key that belongs to the request's id, so that a request that
+  is sent twice counts once.
+- A server that only reads has no tool that writes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    EmptyResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
+    TextContent,
+    UnsubscribeRequestParams,
+)
+
+from shoal.client.store import Store
+from shoal.errors import InvalidInput, NotFound, ShoalError
+from shoal.integrations.mcp import documents, items, memory, resources, shared, threads
+from shoal.integrations.mcp.input import Lines
+from shoal.integrations.mcp.subscriptions import Subscriptions
+from shoal.integrations.mcp.tool import Arguments, Call, Tool, Writing
+from shoal.names import check_key, check_name
+from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.version import __version__
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_MAX = 4096
+"""Requests whose keys are remembered, for those that are sent again."""
+
+STATE_TOOLS: tuple[Tool, ...] = (*threads.TOOLS, *documents.TOOLS, *items.TOOLS, *shared.TOOLS)
+
+_INSTRUCTIONS = (
+    "Shared, durable state of agents. Threads hold one agent's work as checkpoints: load before you save, and pass the id as "
+    "expect_head. Documents are edited by several at once. Items are memories. Give each write an idempotency_key, and repeat "
+    "it with the same key if you do not know whether it was applied. Errors say whether anything was written."
+)
+_MEMORY_INSTRUCTIONS = (
+    "A knowledge graph that agents share: entities with observations, and relations. Concurrent writes are all kept."
+)
+
+
+class ShoalServer:
+    """The handlers of one server."""
+
+    def __init__(
+        self, store: Store, space: str, *, author: str = "", memory_only: bool = False, read_only: bool = False
+    ) -> None:
+        self._connection = store.connection
+        self._space = store.space(check_name("space", space))
+        self._author = check_name("author", author) if author else ""
+        chosen = memory.TOOLS if memory_only else STATE_TOOLS
+        self._tools = {tool.name: tool for tool in chosen if not (read_only and tool.writes)}
+        self._refused = {tool.name for tool in chosen} - self._tools.keys()
+        self._memory_only = memory_only
+        self._keys: OrderedDict[int | str, str] = OrderedDict()
+        self.subscriptions = Subscriptions(self._connection, self._space)
+        self._listening = ListenHandler(self.subscriptions)
+        self._legacy: dict[str, Any] = {}  # URI → how to end the subscription of a client of before 2026.
+
+    def server(self) -> Server[Any]:
+        """The SDK's server with these handlers."""
+        if self._memory_only:
+            return Server(
+                "shoal-memory",
+                version=__version__,
+                title="Shoal memory",
+                instructions=_MEMORY_INSTRUCTIONS,
+                on_list_tools=self.list_tools,
+                on_call_tool=self.call_tool,
+            )
+        return Server(
+            "shoal",
+            version=__version__,
+            title="Shoal",
+            instructions=_INSTRUCTIONS,
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
+            on_list_resources=self.list_resources,
+            on_list_resource_templates=self.list_templates,
+            on_read_resource=self.read_resource,
+            on_subscribe_resource=self.subscribe,
+            on_unsubscribe_resource=self.unsubscribe,
+            on_subscriptions_listen=self.listen,
+        )
+
+    async def list_tools(self, _: ServerRequestContext, __: PaginatedRequestParams | None) -> ListToolsResult:
+        """The tools, in one page."""
+        return ListToolsResult(tools=[tool.description() for tool in self._tools.values()])
+
+    async def call_tool(self, context: ServerRequestContext, params: CallToolRequestParams) -> CallToolResult:
+        """Run a tool; an error of Shoal's is its answer.
+
+        Raises:
+            MCPError: there is no such tool.
+        """
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, self._no_tool(params.name))
+        try:
+            given = tool.checked(params.arguments or {})
+            answer = await tool.run(Call(self._connection, self._space, self._author, self._key(context, tool, given)), given)
+        except ShoalError as error:
+            return _refused(error)
+        except Exception:
+            logger.exception("the tool %s failed", tool.name)
+            bug = ShoalError(
+                f"{tool.name} failed because of a bug in Shoal; the log of this server has more. Whether anything was "
+                "written is unknown. Read what is there before you go on."
+            )
+            bug.written = "unknown"
+            return _refused(bug)
+        return CallToolResult(content=[_text(answer)], structured_content=dict(answer))
+
+    async def list_resources(self, _: ServerRequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        """A page of the threads and documents.
+
+        Raises:
+            MCPError: the cursor is none, or no node answers.
+        """
+        try:
+            found, cursor = await resources.page(self._connection, self._space.name, None if params is None else params.cursor)
+        except ShoalError as error:
+            raise _protocol_error(error) from None
+        return ListResourcesResult(resources=found, next_cursor=cursor)
+
+    async def list_templates(self, _: ServerRequestContext, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        """The forms of URIs."""
+        return ListResourceTemplatesResult(resource_templates=resources.templates(self._space.name))
+
+    async def read_resource(self, _: ServerRequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
+        """A thread's newest state, or a document's content.
+
+        Raises:
+            MCPError: the URI names nothing, or no node answers.
+        """
+        try:
+            found = await resources.contents(self._connection, self._space, str(params.uri))
+        except ShoalError as error:
+            raise _protocol_error(error) from None
+        return ReadResourceResult(contents=[found])
+
+    async def listen(
+        self, context: ServerRequestContext, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """Tell a client of changes until it ends the subscription.
+
+        Raises:
+            MCPError: a URI names nothing, or no node serves the watch.
+        """
+        try:
+            async with self.subscriptions.wanting(params.notifications.resource_subscriptions or ()):
+                return await self._listening(context, params)
+        except ShoalError as error:
+            raise _protocol_error(error) from None
+
+    async def subscribe(self, context: ServerRequestContext, params: SubscribeRequestParams) -> EmptyResult:
+        """The same for clients of protocol versions before 2026.
+
+        Raises:
+            MCPError: as `listen`.
+        """
+        uri = str(params.uri)
+        if uri not in self._legacy:
+            try:
+                await self.subscriptions.want([uri])
+            except ShoalError as error:
+                raise _protocol_error(error) from None
+            self._legacy[uri] = self.subscriptions.tell(uri, context.session.send_resource_updated)
+        return EmptyResult()
+
+    async def unsubscribe(self, _: ServerRequestContext, params: UnsubscribeRequestParams) -> EmptyResult:
+        """End a subscription; it is no error if there is none."""
+        uri = str(params.uri)
+        if (end := self._legacy.pop(uri, None)) is not None:
+            end()
+            self.subscriptions.unwant([uri])
+        return EmptyResult()
+
+    def _no_tool(self, name: str) -> str:
+        if name in self._refused:
+            return f"{name} writes, and this server only reads (--read-only). Nothing was written."
+        return f"there is no tool {name[:80]!r}. Nothing was written. The tools are: {', '.join(self._tools)}."
+
+    def _key(self, context: ServerRequestContext, tool: Tool, given: Arguments) -> str | None:
+        if not tool.writes:
+            return None
+        if isinstance(given, Writing) and given.idempotency_key:
+            return check_key("idempotency key", given.idempotency_key)
+        if context.request_id is None:
+            raise InvalidInput("a tool was called without a request id. Nothing was written.")
+        key = self._keys.get(context.request_id)
+        if key is None:
+            key = make_key(time.time_ns() // 1_000_000, self._connection.entropy(RANDOM_BYTES))
+            self._keys[context.request_id] = key
+            if len(self._keys) > REQUESTS_MAX:
+                self._keys.popitem(last=False)
+        return key
+
+
+async def serve(store: Store, space: str, *, author: str = "", memory_only: bool = False, read_only: bool = False) -> None:
+    """Serve MCP on standard input and output until the client closes them.
+
+    `memory_only`: the tools of the reference memory server, in place of all others. `read_only`: no tool that writes.
+
+    Raises:
+        InvalidName: the space or the author is no legal name.
+    """
+    handlers = ShoalServer(store, space, author=author, memory_only=memory_only, read_only=read_only)
+    server = handlers.server()
+    try:
+        lines: Any = Lines(sys.stdin.fileno())  # All that the SDK does with it is to iterate.
+        async with stdio_server(stdin=lines) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+    finally:
+        await handlers.subscriptions.close()
+
+
+def _text(answer: Mapping[str, Any]) -> TextContent:
+    return TextContent(type="text", text=json.dumps(answer, ensure_ascii=False))
+
+
+def _refused(error: ShoalError) -> CallToolResult:
+    told = {"error": type(error).__name__, "written": error.written, "retryable": error.retryable}
+    return CallToolResult(
+        content=[TextContent(type="text", text=f"{type(error).__name__}: {error.message}")],
+        structured_content=told,
+        is_error=True,
+    )
+
+
+def _protocol_error(error: ShoalError) -> MCPError:
+    wrong = isinstance(error, InvalidInput | NotFound)
+    return MCPError(INVALID_PARAMS if wrong else INTERNAL_ERROR, f"{type(error).__name__}: {error.message}")

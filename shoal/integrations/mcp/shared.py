@@ -1,0 +1,170 @@
+"""The tools of small shared values, and the one that lists the names of everything: counters, registers, sets and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, field
+
+from shoal import values
+from shoal.client.values.maps import Entry
+from shoal.client.values.sets import packed_elements
+from shoal.errors import InvalidInput
+from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.protocol import requests
+from shoal.protocol.requests import ObjectWrite
+
+Kind = Literal["counter", "register", "set", "map"]
+Name = Annotated[str, Meta(description="The value's name.")]
+
+
+class ListNames(Arguments):
+    """Which names."""
+
+    kind: Annotated[Literal["thread", "document", "counter", "register", "set", "map"], Meta(description="Of what.")]
+    prefix: Annotated[str, Meta(description="Only names that begin with this.")] = ""
+    after: Annotated[str, Meta(description="Continue after this name.")] = ""
+    limit: Limit = 100
+
+
+@reads
+async def list_names(call: Call, given: ListNames) -> Answer:
+    """List the names of what is stored: threads, documents, counters, registers, sets or maps."""
+    request = requests.ListObjects(call.space.name, given.kind, given.prefix, given.after or None, given.limit)
+    reply = await call.connection.read(request)
+    return {"names": reply.names, "more": reply.more}
+
+
+class ReadValue(Arguments):
+    """Which value."""
+
+    kind: Kind
+    name: Name
+    prefix: Annotated[str, Meta(description="Of a map: only keys that begin with this.")] = ""
+    limit: Annotated[Limit, Meta(description="Of a set or map: the most elements or keys to return.")] = 1000
+
+
+@reads
+async def read_value(call: Call, given: ReadValue) -> Answer:
+    """Read a shared value: a counter's number, a register's value, a set's members or a map's entries."""
+    match given.kind:
+        case "counter":
+            return {"value": await call.space.counter(given.name).value()}
+        case "register":
+            state = await call.space.register(given.name).read()
+            return {"value": values.to_json(state.value), "siblings": _shown(state.siblings), "version": state.version}
+        case "set":
+            page = await call.connection.read(requests.ReadSet(call.space.name, given.name, b"", given.limit))
+            return {"members": _shown(map(values.decode, page.members)), "size": page.size}
+        case "map":
+            read = requests.ReadMap(call.space.name, given.name, None, given.prefix, None, given.limit)
+            entries = await call.connection.read(read)
+            return {"entries": {each.key: _entry(Entry.of(each)) for each in entries.entries}, "more": entries.more}
+
+
+class WriteValue(Writing):
+    """One change of a value: an amount, a value, elements, or the removal of a key."""
+
+    kind: Kind
+    name: Name
+    key: Annotated[str | None, Meta(description="Of a map: the key to change.")] = None
+    add: Annotated[int | None, Meta(description="Of a counter, or below a map's key: the amount to add.")] = None
+    set: Annotated[Any, Meta(description="Of a register, or below a map's key: the new value.")] = UNSET
+    include: Annotated[list[Any], Meta(description="Of a set, or below a map's key: elements to add.")] = field(
+        default_factory=list
+    )
+    exclude: Annotated[list[Any], Meta(description="Of a set, or below a map's key: elements to remove.")] = field(
+        default_factory=list
+    )
+    remove: Annotated[bool, Meta(description="Of a map: remove all that the key holds.")] = False
+    expect_version: Annotated[str | None, Meta(description="With `set`: only if this is its version.")] = None
+
+
+@writes(destructive=True)
+async def write_value(call: Call, given: WriteValue) -> Answer:
+    """Change a shared value: add to a counter, set a register, add and remove elements of a set, or change one key of a map.
+    Changes that others make at the same time are kept.
+    """
+    reply = await call.connection.write(_request(call.space.name, given), key=call.key, durability=None)
+    return {name: getattr(reply, name) for name in _ANSWERED if hasattr(reply, name)}
+
+
+TOOLS = (list_names, read_value, write_value)
+
+_ANSWERED = ("value", "version", "added", "removed")
+
+Change = Literal["add", "set", "include or exclude", "remove"]
+
+
+def _change(given: WriteValue) -> Change:
+    found: list[Change] = []
+    found += ["add"] if given.add is not None else []
+    found += ["set"] if given.set is not UNSET else []
+    found += ["include or exclude"] if given.include or given.exclude else []
+    found += ["remove"] if given.remove else []
+    if len(found) != 1:
+        raise InvalidInput(
+            f"a call changes one thing; got {', '.join(found) or 'nothing to change'}. Nothing was written. "
+            "Give one of `add`, `set`, `include` and `exclude`, or `remove`."
+        )
+    return found[0]
+
+
+def _request(space: str, given: WriteValue) -> ObjectWrite[Any]:
+    change, at = _change(given), (space, given.name)
+    expect = given.expect_version
+    if (given.key is None) == (given.kind == "map"):
+        raise InvalidInput("`key` belongs to the kind map, and a map needs it. Nothing was written.")
+    match given.kind, change:
+        case "counter", "add":
+            return requests.Add(*at, _amount(given))
+        case "register", "set":
+            return requests.Assign(*at, _packed(given.set), None, expect)
+        case "set", "include or exclude":
+            return requests.AlterSet(*at, _elements(given.include), _elements(given.exclude))
+        case "map", "add":
+            return requests.AddEntry(*at, _key(given), _amount(given))
+        case "map", "set":
+            return requests.PutEntry(*at, _key(given), _packed(given.set), expect)
+        case "map", "include or exclude":
+            return requests.AlterEntry(*at, _key(given), _elements(given.include), _elements(given.exclude))
+        case "map", "remove":
+            return requests.RemoveEntry(*at, _key(given))
+    raise InvalidInput(
+        f"a {given.kind} does not take {change}. Nothing was written. A counter takes `add`, a register `set`, "
+        "a set `include` and `exclude`, a map any of these below a `key`, or `remove`."
+    )
+
+
+def _key(given: WriteValue) -> str:
+    assert given.key is not None
+    return given.key
+
+
+def _amount(given: WriteValue) -> int:
+    assert given.add is not None
+    return given.add
+
+
+def _packed(given: Any) -> bytes:
+    return values.encode(values.from_json(given), where="set")
+
+
+def _elements(given: list[Any]) -> list[bytes]:
+    return packed_elements(map(values.from_json, given))
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    if entry.siblings:
+        shown |= {"value": values.to_json(entry.siblings[0]), "version": entry.version}
+    if entry.count is not None:
+        shown["count"] = entry.count
+    if entry.members:
+        shown["members"] = _shown(entry.members)
+    return shown
+
+
+def _shown(found: Iterable[Any]) -> list[Any]:
+    return [values.to_json(each) for each in found]

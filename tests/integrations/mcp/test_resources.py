@@ -1,0 +1,124 @@
+"""Resources, and what a client is told of changes that other processes make."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
+from mcp.types import (
+    EmptyResult,
+    ResourceUpdatedNotification,
+    SubscribeRequest,
+    SubscribeRequestParams,
+    UnsubscribeRequest,
+    UnsubscribeRequestParams,
+)
+
+import shoal
+from shoal.errors import InvalidInput
+from shoal.integrations.mcp.resources import Place, place_of
+from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, client
+
+NAME = "{crew-7}/größe ?#%2F"
+
+
+@pytest.mark.parametrize("kind", ["thread", "document"])
+@pytest.mark.parametrize("name", [NAME, "a", "a/b", "100%", "ö"])
+def test_a_uri_gives_its_name_back(kind: Any, name: str) -> None:
+    place = Place("my space", kind, name)
+    assert place_of(place.uri, "my space") == place
+
+
+@pytest.mark.parametrize(
+    "uri", ["", "http://x", "shoal://s", "shoal://s/threads", "shoal://s/counters/n", "shoal://other/threads/t"]
+)
+def test_a_uri_of_nothing_here_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidInput, match="Nothing was read"):
+        place_of(uri, "s")
+
+
+async def test_threads_and_documents_are_listed_and_read(target: list[str]) -> None:
+    async with client(*target, "--space", "crew") as made:
+        await answer(made, "edit_thread", thread=NAME, set={"x": 1})
+        await answer(made, "edit_document", document="plan", content={"text": "hello"})
+        first = await made.list_resources()
+        found = [(each.name, each.uri) for each in first.resources]
+        while first.next_cursor is not None:
+            first = await made.list_resources(cursor=first.next_cursor)
+            found += [(each.name, each.uri) for each in first.resources]
+        assert [name for name, _ in found] == [NAME, "plan"]
+        assert await read(made, found[0][1]) == {
+            "id": (await answer(made, "load_thread", thread=NAME))["id"],
+            "state": {"x": 1},
+        }
+        assert await read(made, "shoal://crew/documents/plan") == {"text": "hello"}
+        templates = (await made.list_resource_templates()).resource_templates
+        assert [each.uri_template for each in templates] == ["shoal://crew/threads/{name}", "shoal://crew/documents/{name}"]
+        for wrong in ("shoal://crew/threads/none", "shoal://other/threads/t", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match=r"NotFound|InvalidInput"):
+                await made.read_resource(wrong)
+        with pytest.raises(MCPError, match="no cursor"):
+            await made.list_resources(cursor="nonsense")
+
+
+async def read(made: Any, uri: str) -> Any:
+    (content,) = (await made.read_resource(uri)).contents
+    return json.loads(content.text)
+
+
+async def test_a_subscriber_is_told_of_what_another_process_writes(url: str) -> None:
+    async with asyncio.timeout(WHOLE_TEST_S), shoal.connect(url) as store, client("--url", url) as made:
+        space = store.space("default")
+        uris = ["shoal://default/threads/t", "shoal://default/documents/plan"]
+        async with made.listen(resource_subscriptions=uris, resources_list_changed=True) as changes:
+            await space.thread("other").update({"x": 1})
+            assert await anext(changes) == ResourcesListChanged()
+            await space.thread("t").update({"x": 1})
+            assert [await anext(changes), await anext(changes)] == [ResourcesListChanged(), ResourceUpdated(uri=uris[0])]
+            async with await space.document("plan") as document:
+                document.map("tasks")["t1"] = 1
+            assert [await anext(changes), await anext(changes)] == [ResourcesListChanged(), ResourceUpdated(uri=uris[1])]
+            assert await read(made, uris[1]) == {"tasks": {"t1": 1}}
+
+
+async def test_a_client_of_before_2026_is_told_until_it_unsubscribes(url: str) -> None:
+    told: asyncio.Queue[str] = asyncio.Queue()
+
+    async def noted(message: object) -> None:
+        if isinstance(message, ResourceUpdatedNotification):
+            told.put_nowait(message.params.uri)
+
+    async with (
+        asyncio.timeout(WHOLE_TEST_S),
+        shoal.connect(url) as store,
+        client("--url", url, mode="legacy", message_handler=noted) as made,
+    ):
+        space = store.space("default")
+        uris = ["shoal://default/threads/t", "shoal://default/threads/u"]
+        for uri in uris:
+            await made.session.send_request(subscribing("resources/subscribe", uri), EmptyResult)
+        await space.thread("t").update({"x": 1})
+        assert await told.get() == uris[0]
+        await made.session.send_request(subscribing("resources/unsubscribe", uris[0]), EmptyResult)
+        await space.thread("t").update({"x": 2})
+        await space.thread("u").update({"x": 1})
+        assert await told.get() == uris[1], "changes of the first one would have come before"
+
+
+def subscribing(method: str, uri: str) -> Any:
+    if method == "resources/subscribe":
+        return SubscribeRequest(params=SubscribeRequestParams(uri=uri))
+    return UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+
+
+async def test_a_subscription_of_nothing_is_refused(tmp_path: Path) -> None:
+    async with asyncio.timeout(WHOLE_TEST_S), client("--data", str(tmp_path / "state")) as made:
+        with pytest.raises(MCPError, match="names no resource"):
+            async with made.listen(resource_subscriptions=["http://x"]):
+                pass
+        assert await answer(made, "list_names", kind="thread") == {"names": [], "more": False}
