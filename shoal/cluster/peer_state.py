@@ -1,8 +1,8 @@
-"""What the replication protocol keeps of one peer."""
+"""What the replication protocol keeps of each peer, and the rounds in which it compares with them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shoal.cluster.knowledge import Knowledge, Replica, is_retired
@@ -51,3 +51,30 @@ def marked(vectors: Mapping[int, VersionVector], replica: Replica) -> Mark:
         applied = replica.applied(number)
         mark.retire(number, [origin for origin, sequence in vector.items() if is_retired(applied, origin, sequence)])
     return mark
+
+
+class Rounds:
+    """Whom a node compares its operations with next, and when. `random` returns a number in [0, 1).
+
+    In a round each linked peer has its turn, in random order: what hangs on the comparison with one peer, as sweeping
+    does, waits for one round at most. The times are random, so that nodes which started together do not stay together.
+    """
+
+    def __init__(self, *, interval_s: float, random: Callable[[], float]) -> None:
+        self.due = 0.0
+        """When the next comparison is to be made."""
+        self._interval_s = interval_s
+        self._random = random
+        self._compared: set[bytes] = set()  # In this round.
+
+    def next(self, linked: Sequence[bytes], now: float) -> bytes | None:
+        """The peer to compare with now, of these; None if there is none."""
+        self.due = now + self._interval_s * (0.5 + self._random())
+        if not linked:
+            return None
+        left = [peer for peer in linked if peer not in self._compared]
+        if not left:
+            self._compared.clear()
+        peer = (left or linked)[int(self._random() * len(left or linked))]
+        self._compared.add(peer)
+        return peer

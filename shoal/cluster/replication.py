@@ -45,7 +45,7 @@ from shoal.cluster.messages import (
     batches,
 )
 from shoal.cluster.messages import Parts as PartsMessage
-from shoal.cluster.peer_state import PeerState, marked
+from shoal.cluster.peer_state import PeerState, Rounds, marked
 from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.cluster.snapshots import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
@@ -74,7 +74,6 @@ class Replication:
         """What this node must hold before the change of members that is under way is done; None if none is joint."""
         self._replica = replica
         self._limits = limits
-        self._random = random
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
         self._peers = {peer: PeerState(Knowledge(replica), marked(mark, replica)) for peer, mark in (marks or {}).items()}
@@ -92,8 +91,7 @@ class Replication:
         )
         self.snapshots = Snapshots(replica, limits.snapshots)
         """The partitions that are taken by snapshot."""
-        self._next_sync = 0.0
-        self._compared: set[bytes] = set()  # The peers that were sent a digest in this round.
+        self._rounds = Rounds(interval_s=limits.sync_interval_s, random=random)
 
     # ── links ─────────────────────────────────────────────────────────────────
 
@@ -422,24 +420,16 @@ class Replication:
             self.snapshots.look(peer, self._fetching.gaps(peer, now), state.known)
             self._want(peer, state, now)
         self.ask_for_snapshots(now)
-        if now >= self._next_sync:
+        if now >= self._rounds.due:
             self._delivery.expire(now - self._limits.early_s)
-            # Jitter, so that nodes which started together do not compare together forever.
-            self._next_sync = now + self._limits.sync_interval_s * (0.5 + self._random())
-            linked = sorted(peer for peer, state in self._peers.items() if state.linked)
-            if linked:
-                # In rounds: what hangs on the comparison with one peer, as sweeping does, waits for one round at most.
-                left = [peer for peer in linked if peer not in self._compared]
-                if not left:
-                    self._compared.clear()
-                peer = (left or linked)[int(self._random() * len(left or linked))]
-                self._compared.add(peer)
-                self._send_digest(peer)
+            compared = self._rounds.next(sorted(peer for peer, state in self._peers.items() if state.linked), now)
+            if compared is not None:
+                self._send_digest(compared)
 
     @property
     def next_due(self) -> float:
         """When something is to be done at the latest, if nothing happens before."""
-        return self._next_sync if self.learning is None and not self.snapshots.is_busy else 0.0
+        return self._rounds.due if self.learning is None and not self.snapshots.is_busy else 0.0
 
     def ask_for_snapshots(self, now: float) -> None:
         """Ask for the pieces of snapshots that are next: with every tick, and after each piece."""

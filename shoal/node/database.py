@@ -470,13 +470,10 @@ class Database:
         if retired is None:
             return None
         floor = self._clock.last + 1
-        for origin, _ in retired:
-            stored = self._storage.get(keys.log(partition.number, Dot(origin, seen[origin] + 1)))
-            if stored is None:
-                return None
-            floor = min(floor, operation.decode(operation.LogEntry.unpack(stored).packed).hlc)
-        for origin, lacking in partition.vector.missing(seen).items():
-            stored = self._storage.get(keys.log(partition.number, Dot(origin, lacking.start)))
+        first = [Dot(origin, seen[origin] + 1) for origin, _ in retired]
+        first += [Dot(origin, lacking.start) for origin, lacking in partition.vector.missing(seen).items()]
+        for dot in first:
+            stored = self._storage.get(keys.log(partition.number, dot))
             if stored is None:
                 return None
             floor = min(floor, operation.decode(operation.LogEntry.unpack(stored).packed).hlc)
