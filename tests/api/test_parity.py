@@ -55,7 +55,8 @@ def test_what_is_done_by_hand_is_done() -> None:
 
 
 def test_every_operation_is_in_python_or_is_listed_with_its_reason() -> None:
-    in_python = mentioned("client") | mentioned("workflows") | mentioned("integrations")
+    # The MCP server speaks to nodes by itself.
+    in_python = mentioned("client") | mentioned("workflows") | mentioned("integrations/langgraph")
     left_out = {kind for kinds in NOT_IN_PYTHON.values() for kind in kinds}
     assert {kind for kind in operations() if kind.__name__ not in in_python} == left_out
 

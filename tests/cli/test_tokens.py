@@ -163,8 +163,8 @@ def _value(parameter: Any) -> str:
 FILE, DIRECTORY = "{file}", "{directory}"
 YES = {"--yes", "--no-wait"}
 EVERY = list(commands(typer.main.get_command(app)))
-ELSEWHERE = {("token", "list"), ("token", "revoke"), ("cluster", "leftovers")}
-"""Commands whose arguments are directories; those of `token` are tested above, and the other one connects as all do."""
+ELSEWHERE = {("token", "list"), ("token", "revoke"), ("cluster", "leftovers"), ("mcp",)}
+"""Commands of directories, and one that waits for calls: those of `token` are tested above, the others connect as all do."""
 ANYBODY = {("spaces",)}
 """Every token may list spaces: it sees those in which it is granted something."""
 

@@ -195,6 +195,7 @@ async def test_a_lost_directory_is_forgotten_only_while_all_members_are_up() -> 
         await fleet.crash("c")
         fleet.start("c", MemoryStorage(), linked=False)
         await fleet.until(lambda: directory in fleet["a"].replicator._marking.lost)
+        await fleet.until(lambda: fleet["c"].replicator.register.is_voting)
         await fleet.crash("b")
         with pytest.raises(InvalidInput, match="b:1 cannot be reached, and all members must be up"):
             await changes(fleet, "a").change("forget", leaves=directory.hex()[:8])
