@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,6 +201,8 @@ def test_every_command_is_told_why_it_is_not_let_in(directory: Path) -> None:
     (directory / "file").write_text("{}")
     wrong = []
     options = ("--token-keys", str(directory / "tokens" / "keys.json"), "--set", "token_failures_max=1000000")
+    while json.loads(run("token", "inspect", str(expired), "--json").stdout)["state"] == "valid":
+        time.sleep(0.05)
     with served(directory / "state", *options) as (_, url):
         for command in EVERY:
             if command.words in ELSEWHERE:
