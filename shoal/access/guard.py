@@ -17,27 +17,21 @@ from msgspec import structs
 
 from shoal.access.bearer import Bearer
 from shoal.access.reading import ReadLog
-from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyRequest, Durability, ListSpaces, Names, Push, R, Request, Subscription
-from shoal.protocol.session import Prompt, Session, Told
+from shoal.protocol.session import Prompt, Session, Told, Wrapper
 
 
-class Guarded:
+class Guarded(Wrapper):
     """A `Session` whose requests a bearer may make."""
 
-    __slots__ = ("_bearer", "_prompt", "_reads", "_session")
+    __slots__ = ("_bearer", "_prompt", "_reads")
 
     def __init__(self, session: Session, bearer: Bearer, reads: ReadLog | None = None) -> None:
         """`reads` logs what is read; None: nobody does."""
-        self._session = session
+        super().__init__(session)
         self._reads = reads
         self._prompt = session if isinstance(session, Prompt) else None
         self._bearer = bearer
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """The bookmark of the session inside."""
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -101,7 +95,3 @@ class Guarded:
             if names or not page.more:
                 return Names(names, page.more)
             request = structs.replace(request, after=page.names[-1])
-
-    async def close(self) -> None:
-        """Close the session inside."""
-        await self._session.close()

@@ -22,7 +22,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from shoal.errors import ShoalError
-from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -36,7 +35,7 @@ from shoal.protocol.requests import (
     Request,
     Subscription,
 )
-from shoal.protocol.session import Prompt, Session, Told
+from shoal.protocol.session import Prompt, Session, Told, Wrapper
 
 SPACES_LABELLED_MAX = 100
 OTHER_SPACES = "(other)"
@@ -201,25 +200,20 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     yield from (linked, lacks, lag, ahead, clock, waiting, dropped)
 
 
-class Metered:
+class Metered(Wrapper):
     """A `Session` that counts the answers of another one.
 
     `monotonic` is a clock in seconds. The default is the event loop's own clock, which
     counts whole milliseconds under uvloop.
     """
 
-    __slots__ = ("_metrics", "_monotonic", "_prompt", "_session")
+    __slots__ = ("_metrics", "_monotonic", "_prompt")
 
     def __init__(self, session: Session, metrics: Metrics, *, monotonic: Callable[[], float] | None = None) -> None:
-        self._session = session
+        super().__init__(session)
         self._prompt = session if isinstance(session, Prompt) else None
         self._metrics = metrics
         self._monotonic = monotonic or asyncio.get_running_loop().time
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """The bookmark of the session inside."""
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -275,10 +269,6 @@ class Metered:
                 yield pushes
             finally:
                 self._metrics.subscriptions.dec()
-
-    async def close(self) -> None:
-        """Close the session inside."""
-        await self._session.close()
 
 
 def _tag(kind: type[AnyRequest]) -> str:

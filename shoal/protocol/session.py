@@ -63,6 +63,31 @@ class Session(Protocol):
         """Release what the session holds, such as its connection and its presence entries. Calling it twice is allowed."""
 
 
+class Wrapper:
+    """A base for sessions around another one: bookmark, subscriptions and closing are those of the session inside.
+
+    Each says for itself what a `call` does, and whether it is a `Prompt`.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def bookmark(self) -> Bookmark:
+        """The bookmark of the session inside."""
+        return self._session.bookmark
+
+    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
+        """See `Session.subscribe`."""
+        return self._session.subscribe(subscription)
+
+    async def close(self) -> None:
+        """Close the session inside."""
+        await self._session.close()
+
+
 @runtime_checkable
 class Prompt(Session, Protocol):
     """A session that can apply a write synchronously and answer it later, once it is durable.

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     Batch,
     Durability,
@@ -24,23 +23,18 @@ from shoal.protocol.requests import (
     Subscription,
     Write,
 )
-from shoal.protocol.session import Session
+from shoal.protocol.session import Session, Wrapper
 from shoal.testing.lives import Errands, Life
 from shoal.testing.machines import TRIP_S
 
 
-class WatchedSession:
+class WatchedSession(Wrapper):
     """A `Session` that belongs to a life; `errands` are its requests at the node, which outlive it."""
 
     def __init__(self, session: Session, life: Life, errands: Errands) -> None:
-        self._session = session
+        super().__init__(session)
         self._life = life
         self._errands = errands
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """The bookmark of the session inside."""
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False

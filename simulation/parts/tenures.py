@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
@@ -22,9 +22,8 @@ from shoal.client.leases import Lease
 from shoal.client.store import Space, Store
 from shoal.client.thread.thread import Thread
 from shoal.errors import Disconnected, HeadMoved, LeaseHeld, LeaseLost, NotFound, ShoalError
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AcquireLease, Durability, Push, R, ReleaseLease, RenewLeases, Request, Subscription
-from shoal.protocol.session import Session
+from shoal.protocol.requests import AcquireLease, Durability, R, ReleaseLease, RenewLeases, Request
+from shoal.protocol.session import Session, Wrapper
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told
@@ -113,18 +112,14 @@ class Tenures:
         return [Violation(TENURE, f"{thread}: healed, nobody gets its lease: {error}")]
 
 
-class Gate:
+class Gate(Wrapper):
     """The session of a process that stands still now and then: what it has begun to send leaves later."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self.goes = asyncio.Event()
         self.goes.set()
         self.loses_renewals = False
-
-    @property
-    def bookmark(self) -> Bookmark:
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -136,9 +131,6 @@ class Gate:
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         await self.goes.wait()
         return reply
-
-    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        return self._session.subscribe(subscription)
 
     async def close(self) -> None:
         """The session is another's to close."""

@@ -11,22 +11,18 @@ document's snapshot, "answered" after its session has an answer for a client.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal.errors import ShoalError
-from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
     Durability,
-    Push,
     R,
     Request,
-    Subscription,
 )
-from shoal.protocol.session import Prompt, Told
+from shoal.protocol.session import Prompt, Told, Wrapper
 from simulation.plan import CrashPoint
 from simulation.world.incarnation import Fenced
 
@@ -70,18 +66,15 @@ class CrashPoints:
                 raise Fenced(f"crashed at {point}")
 
 
-class AnsweringSession:
+class AnsweringSession(Wrapper):
     """A node's session for one client, which passes "answered" before an answer leaves."""
 
-    __slots__ = ("_points", "_session")
+    __slots__ = ("_points", "_prompt")
 
     def __init__(self, session: Prompt, points: CrashPoints) -> None:
-        self._session = session
+        super().__init__(session)
+        self._prompt = session
         self._points = points
-
-    @property
-    def bookmark(self) -> Bookmark:
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -105,10 +98,4 @@ class AnsweringSession:
                 self._points.passed("answered")
             told(answer)
 
-        return self._session.begin(request, answered, key=key, durability=durability, stale=stale)
-
-    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        return self._session.subscribe(subscription)
-
-    async def close(self) -> None:
-        await self._session.close()
+        return self._prompt.begin(request, answered, key=key, durability=durability, stale=stale)

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 
 from aiohttp import web
 
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription
-from shoal.protocol.session import Session
+from shoal.protocol.requests import Durability, R, Read, Request
+from shoal.protocol.session import Session, Wrapper
 
 HEADER = "Shoal-Deadline"
 NAMED = (
@@ -47,20 +45,18 @@ def named(request: web.Request) -> float | None:
     return at_s
 
 
-class Limited:
-    """A `Session` that begins no write after a time, in seconds since 1970; `now_s` is the node's clock."""
+class Limited(Wrapper):
+    """A `Session` that begins no write after a time, in seconds since 1970; `now_s` is the node's clock.
 
-    __slots__ = ("_deadline_s", "_now_s", "_session")
+    A subscription has no limit.
+    """
+
+    __slots__ = ("_deadline_s", "_now_s")
 
     def __init__(self, session: Session, deadline_s: float, *, now_s: Callable[[], float]) -> None:
-        self._session = session
+        super().__init__(session)
         self._deadline_s = deadline_s
         self._now_s = now_s
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """The bookmark of the session inside."""
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -91,11 +87,3 @@ class Limited:
                 f"the request's deadline ({HEADER}) passed before the write was done. It may or may not be applied. "
                 "Send it again with the same Idempotency-Key and a later deadline."
             ) from None
-
-    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`; a deadline does not limit it."""
-        return self._session.subscribe(subscription)
-
-    async def close(self) -> None:
-        """Close the session inside."""
-        await self._session.close()

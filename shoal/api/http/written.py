@@ -5,29 +5,20 @@ Law: once a write of a request is answered, no error of the request says that no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-
 from shoal.errors import ShoalError
 from shoal.outcomes import why
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription
-from shoal.protocol.session import Session
+from shoal.protocol.requests import Durability, R, Read, Request
+from shoal.protocol.session import Session, Wrapper
 
 
-class Noting:
+class Noting(Wrapper):
     """A `Session` that notes whether a write was answered."""
 
-    __slots__ = ("_session", "wrote")
+    __slots__ = ("wrote",)
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self.wrote = False
-
-    @property
-    def bookmark(self) -> Bookmark:
-        """The bookmark of the session inside."""
-        return self._session.bookmark
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
@@ -36,14 +27,6 @@ class Noting:
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         self.wrote = self.wrote or not isinstance(request, Read)
         return reply
-
-    def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`."""
-        return self._session.subscribe(subscription)
-
-    async def close(self) -> None:
-        """Close the session inside."""
-        await self._session.close()
 
     def checked(self, error: ShoalError) -> ShoalError:
         """The error of a request that made its calls here: one that denies a write says instead that the write is applied."""
