@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.client.store import Store
+from tests.cli.conftest import PATIENCE_S, served
 
 _SDKS = {"claude": "claude_agent_sdk", "langgraph": "langgraph", "mcp": "mcp_types", "openai": "agents"}
 collect_ignore = [folder for folder, sdk in _SDKS.items() if find_spec(sdk) is None]
+
+
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a node in a process of its own."""
+    with served(tmp_path_factory.mktemp("node") / "state") as (process, at):
+        yield at
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture(params=["embedded", "served"])
+async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store of the test's own, and one that all share: there a test keeps to a space of its own."""
+    store = shoal.open(tmp_path / "state") if request.param == "embedded" else shoal.connect(request.getfixturevalue("url"))
+    async with store as each:
+        yield each
