@@ -9,38 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import tls
-from benchmarks.figures import Effort, Figure, Section, Target
+from benchmarks.figures import Effort, Section
 from shoal.access import grants, keys
 from shoal.config import Config
 from shoal.tls import authority
 
 
 def run(effort: Effort) -> Section:
-    pairs = []
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         authority.found(place / "tls", now=datetime.now(UTC))
         authority.issue(place / "tls", "n1", now=datetime.now(UTC))
-        token = _token(place)
         options = ("--token-keys", str(place / "tokens" / keys.KEYS))
-        for number in range(max(tls.PAIRS_MIN, effort.repeats)):
-            found = {}
-            for closed in (False, True) if number % 2 else (True, False):
-                data = place / f"{number}-{closed}"
-                if closed:
-                    found[closed] = tls.measured(data, place / "tls", options=options, token=token)
-                else:
-                    found[closed] = tls.measured(data, None)
-            pairs.append((found[True], found[False]))
-    kept = tuple(sum(plain) / sum(closed) for closed, plain in pairs)
-    figures = [
-        Figure("a save's processor time at the node, open", "µs", tuple(plain.node for _, plain in pairs)),
-        Figure("the same with TLS and tokens", "µs", tuple(closed.node for closed, _ in pairs)),
-        Figure("a save's processor time at the client, open", "µs", tuple(plain.client for _, plain in pairs)),
-        Figure("the same with TLS and tokens", "µs", tuple(closed.client for closed, _ in pairs)),
-        Figure("saves per processor second with TLS and tokens ÷ without", "", kept, Target("≥", 0.9)),
-    ]
-    return Section("Access on a session", _METHOD, figures)
+        figures = tls.compared(
+            effort, place, place / "tls", plain="open", closed="TLS and tokens", options=options, token=_token(place)
+        )
+        return Section("Access on a session", _METHOD, figures)
 
 
 _METHOD = (

@@ -36,30 +36,51 @@ class Cost(NamedTuple):
 
 
 def run(effort: Effort) -> Section:
-    pairs = []
     with tempfile.TemporaryDirectory() as directory:
         certificates = Path(directory) / "tls"
         authority.found(certificates, now=datetime.now(UTC))
         authority.issue(certificates, "n1", now=datetime.now(UTC))
-        for number in range(max(PAIRS_MIN, effort.repeats)):
-            order = (None, certificates) if number % 2 else (certificates, None)
-            found = {each: measured(Path(directory) / f"{number}-{each is None}", each) for each in order}
-            pairs.append((found[certificates], found[None]))
-    kept = tuple(sum(plain) / sum(tls) for tls, plain in pairs)
-    figures = [
-        Figure("a save's processor time at the node, plain", "µs", tuple(plain.node for _, plain in pairs)),
-        Figure("the same with TLS", "µs", tuple(tls.node for tls, _ in pairs)),
-        Figure("a save's processor time at the client, plain", "µs", tuple(plain.client for _, plain in pairs)),
-        Figure("the same with TLS", "µs", tuple(tls.client for tls, _ in pairs)),
-        Figure("saves per processor second with TLS ÷ without", "", kept, Target("≥", 0.9)),
-    ]
-    return Section("TLS on a session", _METHOD, figures)
+        return Section(
+            "TLS on a session", _METHOD, compared(effort, Path(directory), certificates, plain="plain", closed="TLS")
+        )
 
 
 _METHOD = (
     f"`shoal serve` in one process and `shoal.connect` in another, under uvloop; {TASKS} tasks save states of 1 KB on one "
     "connection, each save after an fsync. Processor time of both processes, user and system, in alternating pairs."
 )
+
+
+def compared(
+    effort: Effort,
+    place: Path,
+    certificates: Path,
+    *,
+    plain: str,
+    closed: str,
+    options: Sequence[str] = (),
+    token: Path | None = None,
+) -> list[Figure]:
+    """The cost of a save at a `plain` node and at a `closed` one, that has the certificates, options and token."""
+    pairs: list[tuple[Cost, Cost]] = []
+    for number in range(max(PAIRS_MIN, effort.repeats)):
+        found = {}
+        for is_closed in (False, True) if number % 2 else (True, False):
+            data = place / f"{number}-{is_closed}"
+            found[is_closed] = measured(data, certificates, options=options, token=token) if is_closed else measured(data, None)
+        pairs.append((found[False], found[True]))
+    return [
+        Figure(f"a save's processor time at the node, {plain}", "µs", tuple(each.node for each, _ in pairs)),
+        Figure(f"the same with {closed}", "µs", tuple(each.node for _, each in pairs)),
+        Figure(f"a save's processor time at the client, {plain}", "µs", tuple(each.client for each, _ in pairs)),
+        Figure(f"the same with {closed}", "µs", tuple(each.client for _, each in pairs)),
+        Figure(
+            f"saves per processor second with {closed} ÷ without",
+            "",
+            tuple(sum(without) / sum(each) for without, each in pairs),
+            Target("≥", 0.9),
+        ),
+    ]
 
 
 def measured(directory: Path, certificates: Path | None, *, options: Sequence[str] = (), token: Path | None = None) -> Cost:
