@@ -7,8 +7,8 @@ Laws:
 - A piece is read again from where it begins, so that a lost one costs nothing but its own bytes.
 - A partition that is being replaced here is not sent, and a peer that does not read what waits for it gets nothing.
 - A piece for which the queue of the link has no room is asked for again soon.
-- While requests wait for the disk here, snapshots take a sixth of the time at most: after each piece the next request is
-  read once five times as long has passed as the piece took. The processor is shared, so a piece takes longer on a busy one.
+- While requests wait for the disk here, snapshots take a ninth of the time at most: after each piece the next request is
+  read once eight times as long has passed as the piece took. The processor is shared, so a piece takes longer on a busy one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _BUSY_MS = 50
-_RESTS = 5  # After a piece, so many times as long as it took.
-_REST_S_MAX = 0.1
+_RESTS = 8  # After a piece, so many times as long as it took.
+_REST_S_MAX = 0.2
 _REASON_CHARS_MAX = 1000
 
 
