@@ -22,6 +22,7 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.tls import contexts
+from shoal.transport.sockets import DialledSocket
 
 SESSION_PATH = "/v1/session"
 
@@ -35,7 +36,7 @@ class Connect(Protocol):
 
     async def __call__(
         self, url: str, /, *, config: Config, token: str | None, heartbeat_s: float
-    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+    ) -> tuple[aiohttp.ClientSession, DialledSocket]:
         """As `open_socket`."""
         ...
 
@@ -82,15 +83,17 @@ def shuffled(urls: Sequence[str], entropy: Callable[[int], bytes]) -> list[str]:
 
 async def open_socket(
     url: str, *, config: Config, token: str | None, heartbeat_s: float
-) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
-    """The WebSocket, and the HTTP session that owns it; the caller closes both.
+) -> tuple[aiohttp.ClientSession, DialledSocket]:
+    """The WebSocket, and the HTTP session that owns it; the caller cuts the one and closes the other.
 
     Raises:
         Overloaded, Unavailable, Unsupported, Disconnected: the node's answer, by its HTTP status.
         aiohttp.ClientError, OSError: there was no answer.
     """
     http = aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(), headers={} if token is None else {"Authorization": f"Bearer {token}"}
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={} if token is None else {"Authorization": f"Bearer {token}"},
+        ws_response_class=DialledSocket,
     )
     try:
         socket = await http.ws_connect(
@@ -109,6 +112,7 @@ async def open_socket(
     except BaseException:
         await http.close()
         raise
+    assert isinstance(socket, DialledSocket)
     return http, socket
 
 

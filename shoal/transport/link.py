@@ -52,6 +52,7 @@ from shoal.protocol.frames import (
 from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
 from shoal.transport.dialling import Connect, open_socket, unreached, untrusted, why
 from shoal.transport.inbox import Inbox
+from shoal.transport.sockets import DialledSocket
 
 
 class _Exchange:
@@ -75,7 +76,7 @@ class Link:
     def __init__(
         self,
         http: aiohttp.ClientSession,
-        socket: aiohttp.ClientWebSocketResponse,
+        socket: DialledSocket,
         *,
         welcome: Welcome,
         config: Config,
@@ -131,9 +132,8 @@ class Link:
                     await socket.send_bytes(encode_hello(Hello(PROTOCOL, software)))
                     welcome = _welcomed(url, await socket.receive_bytes())
                 except BaseException:
+                    socket.cut()
                     await http.close()
-                    with suppress(aiohttp.ClientError, OSError):
-                        await socket.close()  # Its transport is closed, so this does not wait.
                     raise
         except aiohttp.ClientConnectorCertificateError as reason:
             raise untrusted(url, reason) from reason
@@ -359,10 +359,13 @@ class Link:
         self._lose("the connection was closed here")
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(aiohttp.ClientError, OSError):
-            await self._socket.close()
-        await self._http.close()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            with suppress(aiohttp.ClientError, OSError):
+                await self._socket.close()
+        finally:
+            self._socket.cut()
+            await self._http.close()
 
 
 def _welcomed(url: str, answer: bytes) -> Welcome:
@@ -375,6 +378,6 @@ def _welcomed(url: str, answer: bytes) -> Welcome:
         ) from None
 
 
-def _why_closed(socket: aiohttp.ClientWebSocketResponse, message: aiohttp.WSMessage) -> str:
+def _why_closed(socket: DialledSocket, message: aiohttp.WSMessage) -> str:
     said = f" ({message.extra})" if message.type is aiohttp.WSMsgType.CLOSE and message.extra else ""
     return f"the connection broke with code {socket.close_code}{said}"

@@ -15,7 +15,8 @@ from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, PeerRefused, ShoalError, Unavailable, Unsupported
 from shoal.transport.dialling import why
 from shoal.transport.peer import BROKEN, CLOSE_S, PEER_PATH, why_closed
-from shoal.transport.peer_link import PeerLink, PeerSocket
+from shoal.transport.peer_link import PeerLink
+from shoal.transport.sockets import DialledSocket
 
 Admit = Callable[[Identity], None]
 """Called with the peer that a handshake found; it may raise PeerRefused."""
@@ -34,7 +35,7 @@ async def dial(
         Disconnected: it cannot be reached, or did not answer in time.
     """
     limit_s = min(config.connect_timeout_s, config.peer_connect_timeout_s)
-    http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), ws_response_class=PeerSocket)
+    http = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), ws_response_class=DialledSocket)
     link, socket = None, None
     try:
         async with asyncio.timeout(limit_s):
@@ -57,7 +58,7 @@ async def dial(
     return link
 
 
-async def _open(http: aiohttp.ClientSession, address: str, *, config: Config, tls: SSLContext | None) -> PeerSocket:
+async def _open(http: aiohttp.ClientSession, address: str, *, config: Config, tls: SSLContext | None) -> DialledSocket:
     socket = await http.ws_connect(
         f"{'http' if tls is None else 'https'}://{address}{PEER_PATH}",
         ssl=True if tls is None else tls,
@@ -66,11 +67,11 @@ async def _open(http: aiohttp.ClientSession, address: str, *, config: Config, tl
         compress=0,
         max_msg_size=HANDSHAKE_BYTES_MAX + 1,  # An acceptor sends nothing larger.
     )
-    assert isinstance(socket, PeerSocket)
+    assert isinstance(socket, DialledSocket)
     return socket
 
 
-async def _shake_hands(socket: PeerSocket, meeting: Dialling, *, admit: Admit) -> Identity | None:
+async def _shake_hands(socket: DialledSocket, meeting: Dialling, *, admit: Admit) -> Identity | None:
     try:
         await socket.send_bytes(meeting.hello)
         proof = meeting.welcomed(await _answer(socket))
@@ -89,7 +90,7 @@ async def _shake_hands(socket: PeerSocket, meeting: Dialling, *, admit: Admit) -
         raise
 
 
-async def _answer(socket: PeerSocket) -> bytes:
+async def _answer(socket: DialledSocket) -> bytes:
     message = await socket.receive()
     if message.type is aiohttp.WSMsgType.BINARY:
         return bytes(message.data)

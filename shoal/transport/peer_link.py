@@ -14,45 +14,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import Any
 
 import aiohttp
 
 from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.transport.peer import BROKEN, CLOSE_S, reason_of, why_closed
+from shoal.transport.sockets import DialledSocket
 
 STALLED_BEATS = 2
 
 _LOOKS = 4  # How often per heartbeat a stall is looked for.
 
 
-class PeerSocket(aiohttp.ClientWebSocketResponse):
-    """A WebSocket that shows two things which aiohttp hides: the bytes that wait in its connection, and how to cut it."""
-
-    def __init__(
-        self, reader: Any, writer: Any, protocol: Any, response: aiohttp.ClientResponse, *rest: Any, **settings: Any
-    ) -> None:
-        super().__init__(reader, writer, protocol, response, *rest, **settings)
-        self._held = response
-        self.connection: asyncio.Transport = writer.transport
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes in the connection's write buffer."""
-        return 0 if self.connection.is_closing() else self.connection.get_write_buffer_size()
-
-    def cut(self) -> None:
-        """Cut the connection without a close frame, and give it back to aiohttp at once. Cutting twice is allowed."""
-        self.connection.abort()
-        self._held.close()
-
-
 class PeerLink:
     """An `Outlet` to `peer` while `run` runs."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, socket: PeerSocket, *, address: str, peer: Identity, config: Config
+        self, http: aiohttp.ClientSession, socket: DialledSocket, *, address: str, peer: Identity, config: Config
     ) -> None:
         self.address = address
         self.peer = peer

@@ -29,6 +29,7 @@ from shoal.node.verification.evidence import object_of
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.transport.link import Link
+from shoal.transport.sockets import DialledSocket
 from simulation.judging.fallen import Fallen
 from simulation.parts.evidence import FAMILY
 from simulation.parts.part import name_of
@@ -170,14 +171,14 @@ class SimulatedCluster:
 
     async def _connect(
         self, url: str, *, config: Config, token: str | None, heartbeat_s: float
-    ) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse]:
+    ) -> tuple[aiohttp.ClientSession, DialledSocket]:
         """A socket to the node at `url`; see `shoal.transport.dialling.open_socket`."""
         name = next(name for name, known in self.urls.items() if known == url)
         host = self._clones.get(name) or self.hosts[name]
         while not await self.network.travel(CLIENT, host.name, self._dialled):  # noqa: ASYNC110
             await asyncio.sleep(config.connect_timeout_s)  # As a connection that is tried again and again.
         socket = host.accept(config=config, heartbeat_s=heartbeat_s)
-        return cast(aiohttp.ClientSession, SimulatedHttp(socket)), cast(aiohttp.ClientWebSocketResponse, socket)
+        return cast(aiohttp.ClientSession, SimulatedHttp(socket)), cast(DialledSocket, socket)
 
     # ── faults ────────────────────────────────────────────────────────────────
 

@@ -130,6 +130,10 @@ class SimulatedSocket:
         self._network.remove(self._line)
         return True
 
+    def cut(self) -> None:
+        """See `shoal.transport.sockets.DialledSocket`."""
+        self.abort()
+
     def abort(self) -> None:
         """Cut the connection, as the end of a process does."""
         if not self._parted.is_set():

@@ -34,6 +34,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Reply, Trim, Watch
 from shoal.transport.link import Link
+from shoal.transport.sockets import DialledSocket
 
 READ = ReadCounter("s", "c")
 WRITE = Add("s", "c", 1)
@@ -331,3 +332,25 @@ async def test_an_answer_that_is_not_understood_leaves_the_outcome_of_a_write_un
         await link.call(READ)
     assert read.value.written == "no"
     assert link.open
+
+
+async def test_a_link_whose_close_is_cancelled_gives_its_connection_back(
+    peer: Peer, dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise aiohttp holds it until the garbage collector comes by, and warns then."""
+    link = await dial()
+    response, begun = link._socket._response, asyncio.Event()
+
+    async def never(*_: object, **__: object) -> bool:
+        begun.set()
+        await asyncio.Event().wait()
+        return True
+
+    monkeypatch.setattr(DialledSocket, "close", never)
+    closing = asyncio.create_task(link.close())
+    await begun.wait()
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert response.connection is None
+    assert link._http.closed

@@ -22,7 +22,7 @@ from shoal.transport import peer_dialler
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_dialler import PeerDialler
-from shoal.transport.peer_link import PeerSocket
+from shoal.transport.sockets import DialledSocket
 from tests.transport.dummy_node import CONFIG, Make, dialled, raw, side, soon, until
 
 # ── what works ────────────────────────────────────────────────────────────────
@@ -302,13 +302,13 @@ async def test_links_past_the_bound_are_refused_until_there_is_room(make: Make) 
 
 async def test_a_dial_that_is_given_up_within_the_handshake_cuts_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise aiohttp holds it until the loop's next turn, and warns if there is none."""
-    heard, cuts, cut = asyncio.Event(), [0], PeerSocket.cut
+    heard, cuts, cut = asyncio.Event(), [0], DialledSocket.cut
 
-    def counted(socket: PeerSocket) -> None:
+    def counted(socket: DialledSocket) -> None:
         cuts[0] += 1
         cut(socket)
 
-    monkeypatch.setattr(PeerSocket, "cut", counted)
+    monkeypatch.setattr(DialledSocket, "cut", counted)
 
     async def silent(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse()
