@@ -2,7 +2,8 @@
 
 Laws:
 - A node could know once a majority of all members, whose clocks are right since, were linked with it in both
-  directions for so long that each has told it the time, on a network that loses nothing.
+  directions for so long that each has told it the time, on a network that loses nothing. The members are those of the
+  epoch in which the node is: of two that differ, neither can know.
 - What was told counts for the node's whole life, and for theirs, until one of their clocks is wrong.
 """
 
@@ -72,17 +73,18 @@ class ClockWatch:
         off_ms = abs(operation.decode(entry.packed).wall_ms - host.clock.true_ms())
         if off_ms <= self._cluster.config.clock_skew_max_ms + _SLACK_MS:
             return
-        lives = {name: each.life.number for name, each in self._cluster.hosts.items()}
-        told = [
-            peer
-            for (node, peer), then in self._told.items()
-            if node == host.name and then == (lives[node], lives[peer]) and is_right(self._cluster.hosts[peer])
-        ]
-        if len(told) > len(lives) // 2:
+        told = [peer for (node, peer), then in self._told.items() if node == host.name and self._counts(host, peer, then)]
+        if told and len(told) > host.peer.quorum.members.size // 2:
             self._violated(
                 "21",
                 f"{host.name} issues an operation {off_ms / 1000:,.1f} s from the true time, which {', '.join(told)} told it",
             )
+
+    def _counts(self, host: SimulatedNode, name: str, lives: tuple[int, int]) -> bool:
+        """Whether what was told in these lives shows a node what time it is."""
+        peer = self._cluster.hosts[name]
+        is_owner = any(owner.address == peer.address for owner in host.peer.quorum.members.owners)
+        return is_owner and lives == (host.life.number, peer.life.number) and is_right(peer)
 
 
 def is_right(host: SimulatedNode) -> bool:

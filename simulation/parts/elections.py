@@ -16,7 +16,7 @@ from dataclasses import replace
 from random import Random
 
 from shoal import values
-from shoal.errors import OutcomeUnknown, RegisterChanged, ShoalError
+from shoal.errors import NotAMember, OutcomeUnknown, RegisterChanged, ShoalError
 from shoal.protocol.requests import CompareAndSet
 from shoal.protocol.session import Session
 from simulation.judging.linearity import Operation, broken
@@ -149,11 +149,18 @@ class _Agent:
             self._bench.did(f"set {operation.number} on {operation.expected}")
 
     async def _elsewhere(self, random: Random, expected: int, value: int, key: str | None = None) -> None:
-        """By a client that has seen nothing, on any node."""
+        """By a client that has seen nothing, on any node; as clients do, it leaves one that is no member for another."""
         client = self._bench.client
-        node = random.choice(list(client.cluster.hosts))
+        names = list(client.cluster.hosts)
+        chosen = random.choice(names)
         request = CompareAndSet(SPACE, self._bench.name, values.encode(expected or None), values.encode(value))
-        await client.within(node, lambda node: node.session().call(request, key=key))
+        for name in [chosen, *(name for name in names if name != chosen)]:
+            try:
+                await client.within(name, lambda node: node.session().call(request, key=key))
+                return
+            except NotAMember as error:
+                refusal = error
+        raise refusal
 
 
 def show(operation: Operation, error: RegisterChanged) -> None:

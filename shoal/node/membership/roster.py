@@ -5,7 +5,8 @@ Laws:
 - A node that has heard of a newer epoch counts nothing until it knows that record (`is_current`).
 - A node writes nothing from the moment in which it writes down that it is joining, leaving or removed: what it
   issued before is durable when it adopts the record.
-- A node joins with an empty directory: it brings nothing that the members have not.
+- A node joins with an empty directory: it brings nothing that the members have not. So an empty directory takes no operations
+  before it knows that it has a part in the epoch in which they were sent, and a removed one takes none at all.
 - Until the first change there is no record: the configured list is epoch 0.
 """
 
@@ -122,6 +123,10 @@ class Roster:
         while self.record.epoch < epoch:
             await self._entered.wait()
 
+    def takes(self, epoch: int) -> bool:
+        """Whether this node takes operations that a peer sent in this epoch."""
+        return self._state(self.record) != "removed" and not (epoch > self.epoch and self._is_new)
+
     def heard(self, epoch: int) -> None:
         """A peer is in this epoch."""
         self._heard = max(self._heard, epoch)
@@ -130,11 +135,8 @@ class Roster:
         """A node says that this one is no member: it was removed, or was not added yet."""
         if is_removed and self.is_member:
             self._incarnation.bar(f"it was removed from its cluster, as a member says: {told.partition('. ')[0]}")
-        elif not is_removed and self.record.epoch == 0 and self._is_empty() and not self._waits:
-            self._waits = True
-            self._incarnation.bar(
-                f"it is no member of the cluster yet. `shoal cluster add {self.own}`, asked of a member, adds it"
-            )
+        elif not is_removed and self._is_new:
+            self._wait()
 
     def accepted(self) -> None:
         """A node takes links of this one, so it is a member, as far as that node knows."""
@@ -153,6 +155,9 @@ class Roster:
                 "aside, and start it again"
             )
             return
+        if self._state(record) == "removed" and self._is_new:
+            self._wait()  # Its address was a member's. Members that it does not know yet may add it.
+            return
         before = self._incarnation.barred
         self._incarnation.bar(self._barred(record) or before)
         with suppress(ShoalError):  # It is told again.
@@ -170,6 +175,18 @@ class Roster:
         self._entered.set()
         self._entered = asyncio.Event()
         self.adopted(before)
+
+    @property
+    def _is_new(self) -> bool:
+        """Whether this directory is empty and has had no part in any epoch that was changed."""
+        return self.record.epoch == 0 and self._is_empty()
+
+    def _wait(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._incarnation.bar(
+                f"it is no member of the cluster yet. `shoal cluster add {self.own}`, asked of a member, adds it"
+            )
 
     def _state(self, record: Record) -> str:
         if record.removal_of(self._incarnation.node) is not None:

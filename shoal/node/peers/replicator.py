@@ -75,6 +75,7 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
+_BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.
 
 
 class Replicator:
@@ -349,7 +350,7 @@ class Replicator:
         if isinstance(decoded, Membership | Standing):
             self.memberships.heard(peer, decoded)
             return
-        if not is_heard:
+        if not is_heard or (isinstance(decoded, _BRING) and not self._roster.takes(epoch)):
             return
         self._mender.heard(peer.node)
         handler = self.handlers.get(type(decoded))

@@ -347,6 +347,33 @@ async def test_a_node_that_is_being_added_writes_nothing_before_it_knows_the_epo
         await saved(fleet, "d", durability="all")
 
 
+async def test_an_empty_directory_at_a_removed_address_takes_nothing_before_it_is_added() -> None:
+    async with cluster(members_tell_s=1.0) as fleet:
+        await saved(fleet, "a", times=3)
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab", "abc"))
+        await fleet.crash("c")
+        heard: list[type] = []
+
+        def spoil(source: str, target: str, message: bytes) -> bytes:
+            if target == "c":
+                heard.append(type(messages.decode(messages.unstamped(message)[1])))
+            return message
+
+        fleet.spoil = spoil
+        fleet.start("c", MemoryStorage(), linked=False)
+        await fleet.until(lambda: ("a", "c") in fleet.wires)  # The members go on dialling the address for a while.
+        await fleet["a"].store().space("other").counter("c").add(1)  # It depends on nothing, so it could be applied.
+        await fleet.until(lambda: messages.Push in heard[:-1])
+        with pytest.raises(NotAMember, match="shoal cluster add c:1"):
+            await saved(fleet, "c", durability="local")
+        assert fleet.rows("c") == {}
+        await asked(fleet, changes(fleet, "a").change("add", joins="c:1"))
+        await fleet.until(lambda: is_done(fleet, "abc"))
+        await saved(fleet, "c", durability="all")
+        assert await total(fleet, "c") == 4
+
+
 async def test_a_cluster_of_one_grows() -> None:
     async with cluster("a") as fleet:
         await saved(fleet, "a", times=3)

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.node.peers.clocks import ClockComparison
 from simulation.execution import execute
-from simulation.plan import Act, ClockJump, Cut, Fault, Plan
+from simulation.plan import Act, ClockJump, Cut, Fault, Leave, Plan
 
 JUMP = ClockJump(at=15.0, node="n1", by_ms=3_600_000)
 
@@ -47,3 +47,14 @@ def test_nor_is_one_that_was_never_told() -> None:
 def test_nor_is_one_that_most_clocks_mislead() -> None:
     misled = [ClockJump(at=1.0, node=name, by_ms=3_600_000) for name in ("n2", "n3")]
     assert not execute(plan(*misled, JUMP)).broken
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("away_s", "broken"), [(9.0, set()), (0.1, {"21"})])
+def test_those_that_are_no_members_any_more_prove_nothing(away_s: float, broken: set[str]) -> None:
+    leave = Leave(at=12.0, node="n3", away_s=away_s)
+    settings: dict[str, int | float | str] = {"quorum_register_found_s": 0.2, "members_tell_s": 0.2, "clock_interval_s": 1.0}
+    acts = [Act(at=19.0, agent=0, kind="add"), Act(at=19.1, agent=1, kind="add")]
+    jump = ClockJump(at=18.0, node="n1", by_ms=3_600_000)
+    found = execute(Plan(seed=5, duration_s=20.0, settings=settings, faults=[leave, jump], acts=acts))
+    assert found.broken == broken
