@@ -42,7 +42,7 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/vulture
 
 sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
-	$(BIN)/python -m simulation run --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m simulation run --profile mixed --seeds $(SEEDS) --jobs $(JOBS)
 
 upgrade-test: $(DEV)  ## Roll three nodes from another version (REVISION=…) to this one, while clients of both write.
 	$(BIN)/python -m chaos upgrade --revision $(REVISION)

@@ -24,9 +24,10 @@ from shoal.errors import InvalidValue
 from shoal.testing.loop import run
 from simulation import memberships
 from simulation.batch import Case, cases_of, run_all
-from simulation.drawing import PROFILES, draw
+from simulation.drawing import draw
 from simulation.execution import Outcome, execute, quiet
 from simulation.plan import Plan, from_json, to_json
+from simulation.profiles import NAMES
 from simulation.report import Failure, Figures, timeline, violations
 from simulation.shrinking import RUNS_MAX, breaks, shrink
 from simulation.year import GROWTH_MAX, WEEK, Sample, growth, year
@@ -41,7 +42,7 @@ app = typer.Typer(
     help="Run whole clusters of real nodes, with clients, through bad luck in virtual time.",
 )
 
-ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(PROFILES)}.")]
+ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(NAMES)}.")]
 PlanArgument = Annotated[str, typer.Argument(metavar="SEED|FILE", help="A seed, or a file with a plan (-: standard input).")]
 PlansOption = Annotated[Path, typer.Option("--plans", metavar="DIR", help="Where plans are saved.")]
 

@@ -17,7 +17,7 @@ from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import deleted_unheard, edited_twice, overtaken, pruned_unheard, removed_late
 from simulation.composites.local import clock_off, failed_sync, years_off
-from simulation.composites.members import disowned, left
+from simulation.composites.members import disowned, left, replaced
 from simulation.composites.openings import reopened
 from simulation.composites.stage import Composed, Stage
 
@@ -45,7 +45,7 @@ COMPOSITES: tuple[Composite, ...] = (
 )
 
 
-OF_MEMBERS: tuple[Composite, ...] = (left, disowned)
+OF_MEMBERS: tuple[Composite, ...] = (left, replaced, disowned)
 """Those in which operators change the members: in plans of a profile of their own."""
 
 

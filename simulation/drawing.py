@@ -16,7 +16,6 @@ from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from shoal.errors import InvalidValue
 from shoal.protocol.requests import Durability
 from simulation.composing import OF_MEMBERS, compose
 from simulation.composites.stage import KEY_WINDOW_S
@@ -42,29 +41,14 @@ from simulation.plan import (
     Pause,
     Plan,
     Relist,
+    Replace,
     Restore,
     SlowDisk,
     Stop,
     Weather,
     Wipe,
 )
-
-
-class Profile(NamedTuple):
-    kinds: float  # The share of the fault classes that a seed has.
-    faults_max: int  # Of one class in one plan.
-    acts_max: int = 150
-    composed: float = 0.0  # The share of the seeds that have composites, one or two.
-    operated: bool = False  # Whether operators change the members besides.
-
-
-PROFILES = {
-    "default": Profile(kinds=0.3, faults_max=4, composed=0.3),
-    "calm": Profile(kinds=0.0, faults_max=0),
-    "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
-    "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
-    "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
-}
+from simulation.profiles import Profile, profile_of
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
@@ -128,9 +112,7 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(seed: int, profile: str) -> _Drawn:
-    if profile not in PROFILES:
-        raise InvalidValue(f"there is no profile {profile!r}; there are {', '.join(PROFILES)}. Nothing was run.")
-    wanted = PROFILES[profile]
+    profile, wanted = profile_of(profile, seed)
     random = _random(f"draw/{profile}/{seed}")
     nodes = random.choices((1, 2, 3, 4, 5), weights=(6, 8, 66, 8, 12))[0]
     agents = random.randint(1, 6)
@@ -198,7 +180,8 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
 
 def _orderly(faults: list[Fault]) -> list[Fault]:
     """Without what no operator does: put a disk back that the members have forgotten; or give the nodes lists of their own."""
-    changed = {fault.node: fault.at for fault in faults if isinstance(fault, Leave | Disown)}
+    changed = {fault.node: fault.at for fault in faults if isinstance(fault, Leave | Replace | Disown)}
+    changed |= {fault.by: fault.at for fault in faults if isinstance(fault, Replace)}
     if not changed:
         return faults
     return [
@@ -218,16 +201,18 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
     room = (plan.nodes - 1) // 2
     if not wanted.faults_max or not room or random.random() >= LOST_AT_THE_END:
         return plan
+    lost = Wipe | Restore | CorruptBlock | AlterRow | Leave | Replace
     losers = sorted(
-        {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Leave)}
+        {fault.node for fault in plan.faults if isinstance(fault, lost)}
+        | {fault.by for fault in plan.faults if isinstance(fault, Replace)}
     )
     kept = [name for name in plan.names if name not in losers]
     minority = [*losers, *random.sample(kept, max(0, room - len(losers)))]
     if len(minority) > room:
         return plan
     at = _round(plan.duration_s - LAST_MOMENT_S)
-    lost = [Wipe(at=at, node=node) for node in sorted(random.sample(minority, random.randint(1, room)))]
-    return replace(plan, faults=sorted([*plan.faults, *lost], key=_at))
+    wiped = [Wipe(at=at, node=node) for node in sorted(random.sample(minority, random.randint(1, room)))]
+    return replace(plan, faults=sorted([*plan.faults, *wiped], key=_at))
 
 
 TRUNCATED = 0.5

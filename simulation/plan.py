@@ -197,6 +197,17 @@ class Leave(Event, frozen=True, kw_only=True, tag="leave"):
     away_s: float = 1.0
 
 
+class Replace(Event, frozen=True, kw_only=True, tag="replace"):
+    """An operator drains the member `by`, puts it with an empty disk in the place of another one, drained or killed, and adds
+    that one again, with an empty disk.
+    """
+
+    node: str
+    by: str
+    how: Literal["drain", "forget"] = "drain"
+    away_s: float = 1.0
+
+
 class Disown(Event, frozen=True, kw_only=True, tag="disown"):
     """An operator has the members forget the directories that a node has lost by now."""
 
@@ -222,6 +233,7 @@ Fault = (
     | Misroute
     | Relist
     | Leave
+    | Replace
     | Disown
 )
 

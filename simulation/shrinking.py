@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from simulation.execution import Patch, execute, in_order
-from simulation.plan import Act, Cut, Fault, Misroute, Plan, Relist, Weather
+from simulation.plan import Act, Cut, Fault, Misroute, Plan, Relist, Replace, Weather
 
 RUNS_MAX = 400
 
@@ -117,6 +117,8 @@ def _named(event: Fault | Act) -> set[str]:
             return {event.node, event.name, event.to}
         case Relist():
             return {event.node, *event.members}
+        case Replace():
+            return {event.node, event.by}
         case Act():
             return set()
         case _:

@@ -137,7 +137,7 @@ class Incarnation:
     @staticmethod
     def without(origins: Iterable[Origin]) -> dict[bytes, bytes | None]:
         """The rows that forget past origins which are retired everywhere."""
-        return {_OVER + origin: None for origin in origins}
+        return {_OVER + origin: None for origin in sorted(origins)}
 
     def when_begun(self, then: Callable[[], None]) -> None:
         """Call `then` once this incarnation has written for the first time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from simulation.composites.stage import FAMILIES, Composed, Stage
-from simulation.plan import Act, Crash, Cut, Disown, Fault, Leave, Wipe
+from simulation.plan import Act, Crash, Cut, Disown, Fault, Leave, Replace, Wipe
 
 SETTINGS: dict[str, int | float | str] = {"quorum_register_found_s": 0.2, "members_tell_s": 0.3, "mark_interval_s": 1.0}
 
@@ -38,6 +38,28 @@ def left(stage: Stage) -> Composed:
         faults.append(
             Cut(at=stage.between(stage.at, ends_at), sources=[apart], targets=[o for o in others if o != apart], for_s=away_s)
         )
+    for _ in range(stage.random.choice((0, 1, 1, 2))):
+        crashed = stage.random.choice(stage.nodes)
+        faults.append(Crash(at=stage.between(stage.at, ends_at), node=crashed, down_s=stage.between(0.1, 1.5)))
+    return Composed(faults, _acts(stage, ends_at), SETTINGS, ends_at)
+
+
+def replaced(stage: Stage) -> Composed:
+    """A member that is up, or dead, is replaced by one that was drained before. Others may crash, or be cut off.
+
+    Owed: what a quorum holds; of a node that is drained, everything that it acknowledged.
+    """
+    # Without the spare one and the dead one, a majority of the members must be left.
+    how: Literal["drain", "forget"] = "forget" if len(stage.nodes) > 3 and stage.random.random() < 0.6 else "drain"
+    node = stage.random.choice(stage.losers)
+    others = [name for name in stage.nodes if name != node]
+    spare = stage.random.choice(others)
+    ends_at = round(stage.at + stage.between(5.0, 10.0), 3)
+    faults: list[Fault] = [Replace(at=stage.at, node=node, by=spare, how=how, away_s=stage.between(0.05, 2.0))]
+    if stage.random.random() < 0.5:
+        apart = stage.random.choice(others)
+        cut_at = stage.between(stage.at - 0.7, ends_at)
+        faults.append(Cut(at=cut_at, sources=[apart], targets=[o for o in others if o != apart], for_s=stage.between(0.5, 4.0)))
     for _ in range(stage.random.choice((0, 1, 1, 2))):
         crashed = stage.random.choice(stage.nodes)
         faults.append(Crash(at=stage.between(stage.at, ends_at), node=crashed, down_s=stage.between(0.1, 1.5)))

@@ -15,7 +15,7 @@ from math import inf
 
 from shoal.protocol.requests import Durability
 from simulation.judging.history import Acknowledged, Event, History, Shown
-from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Leave, Plan, Relist, Restore, Wipe
+from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Leave, Plan, Relist, Replace, Restore, Wipe
 
 _REPLACED_S = 20.0
 """After this time, and what the fault itself takes, the node is on its other disk."""
@@ -53,11 +53,15 @@ class Losses:
                     takes_s = _SET_BACK_S if isinstance(fault, Restore) else fault.down_s + _REPLACED_S
                     self._struck.add(fault.node)
                     self._until[fault.node] = max(self._until.get(fault.node, 0.0), fault.at + takes_s)
-                case Leave(how="forget"):  # Its operator takes the disk away once it is forgotten, however long that takes.
+                case (
+                    Leave(how="forget") | Replace(how="forget")
+                ):  # Its operator takes the disk away once it is forgotten, however long that takes.
                     self._struck.add(fault.node)
                     self._until[fault.node] = inf
-                case Crash() | CrashAt() | FullDisk() | Leave():
+                case Crash() | CrashAt() | FullDisk() | Leave() | Replace():
                     self._struck.add(fault.node)
+            if isinstance(fault, Replace):
+                self._struck.add(fault.by)
 
     @property
     def of_disks(self) -> bool:

@@ -23,7 +23,7 @@ from simulation.judging.truncations import TruncationWatch
 from simulation.judging.violation import Violation
 from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
-from simulation.plan import Act, ClockDrift, ClockJump, Leave, Plan, Relist
+from simulation.plan import Act, ClockDrift, ClockJump, Leave, Plan, Relist, Replace
 from simulation.workload.actor import Actor
 from simulation.workload.probing import probes
 from simulation.workload.record import Record
@@ -132,7 +132,7 @@ class Agents:
 
 def _members_min(plan: Plan) -> int:
     """The least number of members at any time: operators take one away at a time."""
-    return plan.nodes - (plan.nodes > 1 and any(isinstance(fault, Leave) for fault in plan.faults))
+    return plan.nodes - (plan.nodes > 1 and any(isinstance(fault, Leave | Replace) for fault in plan.faults))
 
 
 def _may_forget(plan: Plan, config: Config) -> bool:

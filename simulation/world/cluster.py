@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -50,6 +50,7 @@ from simulation.plan import (
     Pause,
     Plan,
     Relist,
+    Replace,
     Restore,
     SlowDisk,
     Stop,
@@ -64,7 +65,7 @@ from simulation.world.network import CLIENT, Network
 from simulation.world.operator import Operator
 from simulation.world.sockets import SimulatedHttp
 from simulation.world.trace import Trace
-from simulation.world.wires import Refusal, Wiring
+from simulation.world.wires import Wiring
 
 PORT = 7400
 
@@ -94,7 +95,9 @@ SETTINGS: dict[str, int | float | str] = {
 """Of every node, unless the plan has others: patience that fits runs of seconds."""
 
 _OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore | Relist
-_OfOneNode = _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute | Leave | Disown
+_OfOneNode = (
+    _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute | Leave | Replace | Disown
+)
 
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 _OFF_MS_MAX = 12 * 3600 * 1000  # A healed clock is no further from the truth, whatever the bound of clocks is.
@@ -114,7 +117,6 @@ class SimulatedCluster:
         self._loop = asyncio.get_running_loop()
         self.network = Network(self._loop.time)
         self._wiring = wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
-        self.refusals: list[Refusal] = wiring.refusals
         self.hosts = {name: SimulatedNode(self._config(name, plan.names), wiring=wiring) for name in plan.names}
         self._clones: dict[str, SimulatedNode] = {}  # Those that serve, by the names of their originals.
         for host in self.hosts.values():
@@ -222,7 +224,7 @@ class SimulatedCluster:
                 if fault.name in self.hosts and fault.to in self.hosts and fault.name != fault.node:
                     with host.misrouted(fault.name, self.hosts[fault.to]):
                         await self._last(fault, fault.for_s)
-            case Leave() | Disown():
+            case Leave() | Replace() | Disown():
                 await self._operate(host, fault)
             case Clone():
                 if host.up and fault.node not in self._clones:
@@ -230,26 +232,55 @@ class SimulatedCluster:
             case _ if host.up and not host.stopping and not self.network.is_paused(host.name):
                 await self._strike(host, fault)
 
-    async def _operate(self, host: SimulatedNode, fault: Leave | Disown) -> None:
+    async def _operate(self, host: SimulatedNode, fault: Leave | Replace | Disown) -> None:
         """An operator acts; one does at a time."""
         async with self._operator:
             if self._healed.done() or len(self.hosts) < 2:
                 return
             self._fire(fault)
             operator = Operator(self, host, self._plan.random_for(f"operator/{shown(fault)}"))
-            if isinstance(fault, Disown):
-                await operator.disown()
-            elif not host.up or host.stopping or self.network.is_paused(host.name):
-                return
-            elif await operator.remove(fault.how):
-                self.fallen.replaced()
-                # Clients are given the address of a node that is added, once it is: until it knows that, it would take writes.
-                with self.network.cut([CLIENT], [host.name], both=True):
-                    await self._pass(fault.away_s)
-                    await self._bring_up(host)
-                    await operator.add()
-            else:
+            match fault:
+                case Disown():
+                    await operator.disown()
+                case Leave() if self._runs(host):
+                    if await operator.remove(fault.how):
+                        await self._returns(host, fault.away_s, operator.add)
+                    else:
+                        await self._bring_up(host)
+                case Replace() if self._runs(host) and fault.by in self.hosts and self._runs(self.hosts[fault.by]):
+                    await self._replace(host, self.hosts[fault.by], fault)
+
+    def _runs(self, host: SimulatedNode) -> bool:
+        return host.up and not host.stopping and not self.network.is_paused(host.name)
+
+    async def _replace(self, host: SimulatedNode, spare: SimulatedNode, fault: Replace) -> None:
+        random_for = self._plan.random_for
+        first = Operator(self, spare, random_for(f"operator/{shown(fault)}/spare"))
+        if not await first.remove("drain"):
+            await self._bring_up(spare)
+            return
+        is_replaced = False
+
+        async def take_over() -> None:
+            nonlocal is_replaced
+            then = Operator(self, host, random_for(f"operator/{shown(fault)}/then"), apart=[spare])
+            is_replaced = self._runs(host) and await then.remove(fault.how, by=spare)
+            if not is_replaced:
                 await self._bring_up(host)
+                await first.add()
+
+        await self._returns(spare, fault.away_s, take_over)
+        if is_replaced:
+            await self._returns(host, fault.away_s, Operator(self, host, random_for(f"operator/{shown(fault)}/last")).add)
+
+    async def _returns(self, host: SimulatedNode, away_s: float, add: Callable[[], Awaitable[None]]) -> None:
+        """A removed node comes back with its empty disk, and is added."""
+        self.fallen.replaced()
+        # Clients are given the address of a node that is added, once it is: until it knows that, it would take writes.
+        with self.network.cut([CLIENT], [host.name], both=True):
+            await self._pass(away_s)
+            await self._bring_up(host)
+            await add()
 
     @property
     def is_healed(self) -> bool:

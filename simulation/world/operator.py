@@ -1,4 +1,4 @@
-"""An operator of a simulated cluster: what `shoal cluster drain|forget|add` do, through a real client of the other nodes.
+"""An operator of a simulated cluster: what `shoal cluster drain|forget|replace|add` do, by a real client of other nodes.
 
 Laws:
 - What is refused, or not known to be done, is asked for again; until all is healed, and then as often as it takes.
@@ -8,7 +8,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -30,10 +30,12 @@ _PATIENCE_S = 60.0
 
 
 class Operator:
-    """Removes and adds the node of one host, as seen by the other nodes."""
+    """Removes and adds the node of one host, as seen by the other nodes but those `apart`, which may be no members."""
 
-    def __init__(self, cluster: SimulatedCluster, host: SimulatedNode, random: Random) -> None:
-        others = [name for name in cluster.hosts if name != host.name]
+    def __init__(
+        self, cluster: SimulatedCluster, host: SimulatedNode, random: Random, *, apart: Collection[SimulatedNode] = ()
+    ) -> None:
+        others = [name for name, other in cluster.hosts.items() if other is not host and other not in apart]
         random.shuffle(others)
         client = Client(cluster, others, name=f"operator of {host.name}", random=random)
         self._store = Store(
@@ -53,14 +55,19 @@ class Operator:
                 await self._asked(partial(self._store.forget_member, directory))
             await asyncio.sleep(_LOOK_S)
 
-    async def remove(self, how: Literal["drain", "forget"]) -> bool:
-        """Remove the node, and take its disk away. Returns whether it was removed before all was healed."""
+    async def remove(self, how: Literal["drain", "forget"], *, by: SimulatedNode | None = None) -> bool:
+        """Remove the node, maybe replaced `by` another one, and take its disk away. Returns whether that began in time."""
         address = self._host.address
         if how == "forget":
             self._host.kill()
             await self._host.gone()
-        change = self._store.forget_member if how == "forget" else self._store.drain_member
+            await asyncio.sleep(_LOOK_S)  # The others notice.
         is_asked = False
+
+        async def change() -> MembersView:
+            if by is not None:
+                return await self._store.replace_member(address, by.address)
+            return await (self._store.forget_member if how == "forget" else self._store.drain_member)(address)
 
         def is_gone(view: MembersView) -> bool:
             return not view.change and all(seat.name != address for seat in view.members)
@@ -70,9 +77,9 @@ class Operator:
             if view is not None and not view.change:
                 if self._cluster.is_healed:
                     return False
-                is_asked = await self._begun(lambda: change(address))
+                is_asked = await self._begun(change)
             await asyncio.sleep(_LOOK_S)
-        await self._until(is_gone, "is not removed", lambda: change(address))
+        await self._until(is_gone, "is not removed", change)
         if self._host.up:
             self._host.kill()
         await self._host.gone()

@@ -50,7 +50,7 @@ class Refusal(NamedTuple):
 
     source: str
     target: str
-    error: ShoalError
+    code: str  # The error itself would hold all that was under way where it was raised: nodes that are long gone.
 
 
 class Wiring:
@@ -65,7 +65,7 @@ class Wiring:
         self.newest: dict[tuple[str, str], Wire] = {}
 
     def refuse(self, source: str, target: str, error: ShoalError) -> None:
-        self.refusals.append(Refusal(source, target, error))
+        self.refusals.append(Refusal(source, target, error.code))
         self.trace.mark(target, f"refuses {source}:", f"{error.code}: {error.message}")
 
 

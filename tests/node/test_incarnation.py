@@ -8,6 +8,7 @@ from shoal.cluster.operation import NO_TIP
 from shoal.crdt.dot import Dot, Origin, belongs
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
@@ -157,3 +158,10 @@ async def test_a_copy_remembers_a_bounded_number_of_originals(open_bench: Opener
         await opened.space.counter("n").add(1)
         storage = opened.storage.left_by_crash(0)
     assert len(opened.node._incarnation.originals) == 64
+
+
+def test_origins_are_forgotten_in_the_same_order_by_every_process() -> None:
+    origins = {Origin(bytes([number]) * 16) for number in range(64)}
+    rows = list(Incarnation.without(origins))
+    assert rows == sorted(rows)
+    assert len(rows) == 64

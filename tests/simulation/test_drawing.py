@@ -13,7 +13,7 @@ from shoal.config import Config, checked
 from shoal.errors import InvalidValue
 from simulation.composing import COMPOSITES, OF_MEMBERS, Composite
 from simulation.composites.stage import Stage
-from simulation.drawing import LAST_MOMENT_S, PROFILES, draw
+from simulation.drawing import LAST_MOMENT_S, draw
 from simulation.judging.obligations import FAR_MS
 from simulation.plan import (
     ActKind,
@@ -28,10 +28,12 @@ from simulation.plan import (
     Misroute,
     Plan,
     Relist,
+    Replace,
     Restore,
     Weather,
     Wipe,
 )
+from simulation.profiles import PROFILES
 
 SEEDS = range(800)
 
@@ -49,7 +51,7 @@ def test_a_seed_gives_one_plan() -> None:
 
 def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) -> None:
     classes = Counter(type(fault) for plan in plans for fault in plan.faults)
-    assert set(classes) == set(get_args(Fault)) - {Leave, Disown}  # Plans of a profile of their own have these.
+    assert set(classes) == set(get_args(Fault)) - {Leave, Replace, Disown}  # Plans of a profile of their own have these.
     assert min(classes.values()) >= 3
     assert {act.kind for plan in plans for act in plan.acts} == set(get_args(ActKind))
 
@@ -57,6 +59,11 @@ def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) 
 def test_every_crash_point_is_drawn(plans: list[Plan]) -> None:
     points = Counter(fault.point for plan in plans for fault in plan.faults if isinstance(fault, CrashAt))
     assert set(points) == set(get_args(CrashPoint))
+
+
+def test_a_mixture_draws_the_plans_of_its_profiles() -> None:
+    assert draw(7, profile="mixed") == draw(7, profile="members")
+    assert [draw(seed, profile="mixed") for seed in range(7)] == [draw(seed) for seed in range(7)]
 
 
 def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
@@ -67,23 +74,27 @@ def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
 @pytest.mark.parametrize("profile", ["storm", "composed", "members"])
 def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
     for plan in (draw(seed, profile=profile) for seed in SEEDS):
-        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave)}
+        lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave | Replace)}
         assert len(lost) * 2 < plan.nodes
 
 
 def test_operators_change_the_members_in_plans_of_their_own() -> None:
     plans = [draw(seed, profile="members") for seed in SEEDS]
-    drawn = {getattr(fault, "how", "disown") for plan in plans for fault in plan.faults if isinstance(fault, Leave | Disown)}
-    assert drawn == {"drain", "forget", "disown"}
+    found = [fault for plan in plans for fault in plan.faults if isinstance(fault, Leave | Replace | Disown)]
+    drawn = {(type(fault), getattr(fault, "how", "")) for fault in found}
+    removed = {(kind, how) for kind in (Leave, Replace) for how in ("drain", "forget")}
+    assert drawn == {(Disown, ""), *removed}
     for profile in set(PROFILES) - {"members"}:
-        assert not any(isinstance(fault, Leave | Disown) for seed in range(50) for fault in draw(seed, profile=profile).faults)
+        others = [draw(seed, profile=profile) for seed in range(50)]
+        assert not any(isinstance(fault, Leave | Replace | Disown) for plan in others for fault in plan.faults)
 
 
 def test_no_operator_puts_a_forgotten_disk_back_or_gives_nodes_lists_of_their_own() -> None:
     for plan in (draw(seed, profile="members") for seed in SEEDS):
         for fault in plan.faults:
-            if isinstance(fault, Leave | Disown):
-                later = [each for each in plan.faults if isinstance(each, Restore) and each.node == fault.node]
+            if isinstance(fault, Leave | Replace | Disown):
+                nodes = {fault.node, getattr(fault, "by", fault.node)}
+                later = [each for each in plan.faults if isinstance(each, Restore) and each.node in nodes]
                 assert all(each.at < fault.at for each in later)
                 assert not any(isinstance(each, Relist) for each in plan.faults)
 

@@ -6,9 +6,10 @@ import asyncio
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.node.partitions import Partitions
-from simulation.plan import Disown, Leave, Plan, Wipe, from_json, to_json
+from simulation.plan import Disown, Leave, Plan, Replace, Wipe, from_json, to_json
 from tests.simulation.scene import ADD, Scene, on
 
 OPERATED = Plan(
@@ -46,6 +47,34 @@ def test_a_member_leaves_and_comes_back_with_an_empty_disk(how: Literal["drain",
     on(story, OPERATED)
 
 
+@pytest.mark.parametrize(("how", "nodes"), [("drain", 3), ("drain", 5), ("forget", 4), ("forget", 5)])
+def test_a_member_is_replaced_by_one_that_was_drained(how: Literal["drain", "forget"], nodes: int) -> None:
+    async def story(scene: Scene) -> None:
+        hosts = scene.cluster.hosts
+        await scene.client("n3").call(ADD, durability="quorum")
+        await asyncio.sleep(2.0)
+        before = {name: hosts[name].peer.identity().node for name in ("n2", "n3")}
+        seen = set()
+        replacing = scene.begin(Replace(at=0, node="n3", by="n2", how=how, away_s=0.5))
+        while not replacing.done():
+            seen.add(hosts["n1"].peer.quorum.members.roster.record.members)
+            await asyncio.sleep(0.01)
+        await scene.cluster.converged()
+        assert [await scene.count(name) for name in hosts] == [1] * nodes
+        assert {frozenset({"n2:7400"}), frozenset({"n3:7400"})} <= {
+            frozenset(host.address for host in hosts.values()) - set(members) for members in seen
+        }
+        await asyncio.sleep(2.0)
+        record = hosts["n1"].peer.quorum.members.roster.record
+        assert len(record.members) == nodes
+        assert [(gone.directory, gone.handed_over) for gone in record.removed] == [
+            (before["n2"], True),
+            (before["n3"], how == "drain"),
+        ]
+
+    on(story, replace(OPERATED, nodes=nodes))
+
+
 def test_a_lost_directory_is_forgotten() -> None:
     async def story(scene: Scene) -> None:
         await scene.client("n3").call(ADD, durability="all")
@@ -76,5 +105,8 @@ def test_operators_act_one_after_the_other_and_all_nodes_are_members_in_the_end(
 
 
 def test_a_plan_with_operators_is_data() -> None:
-    plan = Plan(seed=1, faults=[Leave(at=1, node="n1", how="forget", away_s=0.3), Disown(at=2, node="n2")])
+    plan = Plan(
+        seed=1,
+        faults=[Leave(at=1, node="n1", how="forget", away_s=0.3), Disown(at=2, node="n2"), Replace(at=3, node="n1", by="n2")],
+    )
     assert from_json(to_json(plan)) == plan

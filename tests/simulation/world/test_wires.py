@@ -253,9 +253,7 @@ def test_a_refused_message_closes_the_link_with_its_reason() -> None:
         scene.target.peer.error = BadOperation("it claims what cannot be. Nothing was written.", reason="test")
         wire.offer(numbered(1))
         await wire.broken.wait()
-        assert [(refusal.source, refusal.target, refusal.error.code) for refusal in scene.wiring.refusals] == [
-            ("a", "b", "bad-operation")
-        ]
+        assert scene.wiring.refusals == [("a", "b", "bad-operation")]
         assert scene.problems == []
 
     on(story)

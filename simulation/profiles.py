@@ -1,0 +1,45 @@
+"""How much of which trouble the plans of a profile have.
+
+Law: a seed of a mixture gives the plan that it gives in one of the profiles which are mixed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shoal.errors import InvalidValue
+
+
+class Profile(NamedTuple):
+    kinds: float  # The share of the fault classes that a seed has.
+    faults_max: int  # Of one class in one plan.
+    acts_max: int = 150
+    composed: float = 0.0  # The share of the seeds that have composites, one or two.
+    operated: bool = False  # Whether operators change the members besides.
+
+
+PROFILES = {
+    "default": Profile(kinds=0.3, faults_max=4, composed=0.3),
+    "calm": Profile(kinds=0.0, faults_max=0),
+    "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
+    "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
+    "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
+}
+
+MIXTURES = {"mixed": (*("default",) * 7, "members")}
+"""By the seed, in turn."""
+
+NAMES = (*PROFILES, *MIXTURES)
+
+
+def profile_of(name: str, seed: int) -> tuple[str, Profile]:
+    """The profile by which a seed is drawn, and its own name.
+
+    Raises:
+        InvalidValue: there is none of that name.
+    """
+    mixed = MIXTURES.get(name, (name,))
+    found = mixed[seed % len(mixed)]
+    if found not in PROFILES:
+        raise InvalidValue(f"there is no profile {name!r}; there are {', '.join(NAMES)}. Nothing was run.")
+    return found, PROFILES[found]
