@@ -369,7 +369,8 @@ def check_errors(history: History, losses: Losses) -> None:
     Raises:
         InvariantViolated: a client was told what neither a fault nor another agent explains.
     """
-    expected = TO_BE_EXPECTED | {"key-expired"} if losses.of_windows else TO_BE_EXPECTED
+    excused = {"key-expired": losses.of_windows, "not-a-member": losses.of_removals}
+    expected = TO_BE_EXPECTED.union(code for code, is_excused in excused.items() if is_excused)
     unexpected = [
         f"{_whose(history, event)}: {event.code}"
         for event in history.events

@@ -35,6 +35,7 @@ class Losses:
     """What the faults of a plan can take with them.
 
     `of_windows`: clocks may pass what a node remembers. `of_members`: nodes are left off the list of members for a while.
+    `of_removals`: operators remove members, so a client whose other nodes are down may be told by one that it is none.
     `of_delays`: a delay of seconds may have been counted from a clock that was wrong, and last for long.
     """
 
@@ -44,6 +45,7 @@ class Losses:
         )
         self.of_delays = any(isinstance(fault, ClockJump) and fault.by_ms > NEAR_MS for fault in plan.faults)
         self.of_members = any(isinstance(fault, Relist) for fault in plan.faults)
+        self.of_removals = any(isinstance(fault, Leave | Replace) for fault in plan.faults)
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.

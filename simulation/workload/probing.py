@@ -15,7 +15,7 @@ from shoal.errors import ShoalError
 from shoal.protocol import requests
 from simulation.judging.clocks import is_right
 from simulation.judging.obligations import FAR_MS, Losses
-from simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Plan, Restore, SlowDisk, Weather
+from simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Leave, Plan, Replace, Restore, SlowDisk, Weather
 from simulation.workload.random_agents import SPACE
 from simulation.workload.record import Record
 from simulation.world.client import Client
@@ -161,14 +161,17 @@ def _troubles(fault: Fault, node: str) -> bool:
             return fault.node == node and abs(fault.by_ms) > FAR_MS
         case ClockDrift():
             return False
+        case Replace():
+            return node in (fault.node, fault.by)
         case _:
             return fault.node == node
 
 
 def _lasts(fault: Fault, at: float) -> bool:
     """Whether it is felt at some time of a probe that is made `at`."""
-    if isinstance(fault, CrashAt | Restore | ClockJump):
-        # Whenever it comes to it; until a copy has caught up, which takes others; until the clock is set right.
+    if isinstance(fault, CrashAt | Restore | ClockJump | Leave | Replace):
+        # Whenever it comes to it; until a copy has caught up, which takes others; until the clock is set right; until the
+        # other nodes have let a member go, and taken it back.
         return fault.at < at + _WITHIN_S
     lasts_s = fault.for_s if isinstance(fault, SlowDisk | Weather | Cut) else _ended_s(fault)
     return fault.at - _WITHIN_S < at < fault.at + lasts_s + _BEFORE_S + _BACK_S

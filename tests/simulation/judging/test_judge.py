@@ -20,7 +20,7 @@ from simulation.judging.judge import judge, judged, lost_with_a_minority
 from simulation.judging.ledger import Ledger
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
-from simulation.plan import Act, ActKind, Plan, Wipe
+from simulation.plan import Act, ActKind, Leave, Plan, Wipe
 from simulation.workload.agents import Agents
 from simulation.world.cluster import SimulatedCluster
 from simulation.world.trace import Trace
@@ -258,6 +258,9 @@ def test_an_error_that_no_fault_explains_is_found(event: Event) -> None:
 def test_an_error_that_a_fault_explains_is_none() -> None:
     assert broken(Invoked(1, "add", "a"), Failed(1, "no", "no-quorum"), Refused("s", "a", "session-behind")) == set()
     assert broken(Refused("s", "a", "disconnected"), Refused("t", "a", "unreachable")) == set()
+    removed = Plan(seed=1, faults=[Leave(at=1.0, node="n1")])
+    assert broken(Refused("s", "a", "not-a-member"), plan=removed) == set()
+    assert broken(Refused("s", "a", "not-a-member")) == {"9"}
 
 
 def test_a_write_refused_with_nothing_written_must_not_be_there_though_its_node_lost_its_disk() -> None:

@@ -13,7 +13,7 @@ from shoal.testing.loop import run
 from simulation.judging.found import Found, find
 from simulation.judging.history import Acknowledged, Failed, Invoked, LetGo, Refused, Resent, Shown
 from simulation.parts.all import FAMILIES
-from simulation.plan import Act, ActKind, Cut, Fault, Pause, Plan, SlowDisk
+from simulation.plan import Act, ActKind, Cut, Fault, Leave, Pause, Plan, Replace, SlowDisk
 from simulation.workload.agents import Agents
 from simulation.workload.probing import PROBED, probes
 from simulation.world.client import Client
@@ -209,6 +209,9 @@ def test_every_node_that_a_cut_isolates_is_probed_unless_it_has_an_excuse() -> N
     assert probed(SlowDisk(at=1.0, node="n3", sync_s=1.0, for_s=9.0)) == {"n1", "n2"}
     assert probed(Cut(at=5.0, sources=["client"], targets=["n1"])) == set()
     assert probed(Pause(at=18.0, node="n2")) == {"n1", "n2", "n3"}
+    assert probed(Leave(at=1.0, node="n2")) == {"n1", "n3"}  # However long it takes.
+    assert probed(Replace(at=1.0, node="n2", by="n3")) == {"n1"}
+    assert probed(Leave(at=18.0, node="n2")) == {"n1", "n2", "n3"}
 
 
 def test_cuts_of_the_same_moment_probe_a_node_once() -> None:
