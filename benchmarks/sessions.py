@@ -2,6 +2,7 @@
 
     .venv/integrations/openai/bin/python -m benchmarks.sessions
     .venv/integrations/claude/bin/python -m benchmarks.sessions
+    .venv/integrations/adk/bin/python -m benchmarks.sessions
 
 A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
 turns, so that a busy moment of the machine slows all of them.
@@ -105,11 +106,44 @@ async def claude(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     }
 
 
+async def adk(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A run of Google's ADK on each service: a message, the call of a tool, its result, an answer."""
+    import logging
+
+    from google.adk.sessions.in_memory_session_service import InMemorySessionService
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+
+    from shoal.integrations.adk import ShoalServices
+    from tests.integrations.adk import worker
+
+    logging.disable(logging.WARNING)
+    shoal = await stack.enter_async_context(ShoalServices.open(directory / "state"))
+    services = {
+        "no disk, InMemorySessionService": InMemorySessionService(),
+        "SqliteSessionService, a file": SqliteSessionService(str(directory / "sqlite.db")),
+        "ShoalSessionService": shoal.sessions,
+    }
+
+    async def read(service: Any) -> None:
+        assert await service.get_session(**worker.SESSION) is not None
+
+    turns: dict[str, Turn] = {}
+    for name, service in services.items():
+        await service.create_session(**worker.SESSION)
+        run = worker.runner(service)
+        turns[f"a run, {name}"] = lambda turn, run=run: worker.turn_on(run, turn)
+        turns[f"`get_session`, {name}"] = lambda _, service=service: read(service)
+    return turns
+
+
+KINDS = {"agents": openai, "claude_agent_sdk": claude, "google": adk}  # The package of an SDK → its stores.
+
+
 async def main() -> None:
     """Print a table."""
     with tempfile.TemporaryDirectory() as place:
         async with AsyncExitStack() as stack:
-            made = openai if find_spec("agents") is not None else claude
+            made = next(kind for package, kind in KINDS.items() if find_spec(package) is not None)
             stores = await made(Path(place), stack)
             took: dict[str, list[float]] = {name: [] for name in stores}
             for turn in range(TURNS):

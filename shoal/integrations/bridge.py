@@ -8,7 +8,7 @@ would wait for itself, so it is rejected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
@@ -121,6 +121,25 @@ class Bridge:
 
 def _closed() -> Unavailable:
     return Unavailable("the store is closed, and its loop has ended. Nothing was written. Open it again.")
+
+
+async def settled(call: Awaitable[T]) -> T:
+    """Await a write to its end, even if the caller is cancelled, again and again; then the cancellation is raised.
+
+    So the caller of a cancelled write never finds out later that it was applied.
+    """
+    task = asyncio.ensure_future(call)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = cancelled or error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # It is known now, and less important.
+        raise cancelled
+    return task.result()
 
 
 async def _next(source: AsyncIterator[T]) -> tuple[T] | None:

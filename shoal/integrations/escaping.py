@@ -3,12 +3,17 @@
 Laws:
 - Ids are arbitrary text, Shoal's names are not: characters that a name cannot hold, and `%`, are
   percent-encoded. Different ids have different names, and each name gives its id back.
-- An id that is too long for a name is rejected where names are checked; it is never cut.
+- An id that is too long for a name is rejected where names are checked; it is never cut. Only keys are: see `key_of`.
+- Names that begin with the tag of one id share a partition, so that one batch can write them.
 """
 
 from __future__ import annotations
 
 import re
+from hashlib import sha256
+
+from shoal.errors import InvalidName
+from shoal.names import check_key
 
 ILLEGAL = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
 """What no name can hold, and `%`, for a character class."""
@@ -41,6 +46,22 @@ def name_of(id: str, pattern: re.Pattern[str]) -> str:
 def id_of(name: str) -> str:
     """The id of `name_of`."""
     return "" if name == _EMPTY else unescaped(name)
+
+
+_IN_TAG = unsafe("{}./")
+
+
+def tag(id: str) -> str:
+    """The tag of names, `{id}`: the name of a partition, and a legal first label of items."""
+    return f"{{{name_of(id, _IN_TAG)}}}"
+
+
+def key_of(id: str) -> str:
+    """The idempotency key of what has an id: the id, or its SHA-256 in hex if it is no legal key."""
+    try:
+        return check_key("key", id)
+    except InvalidName:
+        return sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _percent(match: re.Match[str]) -> str:

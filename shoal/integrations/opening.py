@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
+from shoal import opening
 from shoal.client.store import Store
+from shoal.config import Config
 from shoal.errors import InvalidInput
+from shoal.protocol.requests import Durability
+from shoal.protocol.session import Credential
 from shoal.sync import Portal
 
 T = TypeVar("T")
@@ -64,3 +69,44 @@ class Opening(Generic[T]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._blocking.__exit__(kind, error, trace)
+
+
+class OnStore:
+    """What an integration makes of a store and one of its spaces, with the store opened by itself if that is wanted."""
+
+    SPACE: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, store: Store, *, space: str | None = None) -> None: ...
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        space: str | None = None,
+        config: Config | None = None,
+        durability: Durability = "local",
+    ) -> Opening[Self]:
+        """On an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises."""
+        return Opening(
+            lambda: opening.open(directory, config=config, durability=durability), lambda store: cls(store, space=space)
+        )
+
+    @classmethod
+    def connect(
+        cls,
+        urls: str | Sequence[str],
+        *,
+        token: Credential | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        space: str | None = None,
+        config: Config | None = None,
+        durability: Durability = "local",
+        wait: float = 0.0,
+    ) -> Opening[Self]:
+        """On a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
+        return Opening(
+            lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
+            lambda store: cls(store, space=space),
+        )

@@ -13,14 +13,23 @@ import shoal
 from shoal.client.store import Store
 from tests.cli.conftest import PATIENCE_S, served
 
-_SDKS = {"claude": "claude_agent_sdk", "langgraph": "langgraph", "mcp": "mcp_types", "openai": "agents"}
-collect_ignore = [folder for folder, sdk in _SDKS.items() if find_spec(sdk) is None]
+_SDKS = {"adk": "google.adk", "claude": "claude_agent_sdk", "langgraph": "langgraph", "mcp": "mcp_types", "openai": "agents"}
+
+
+def _is_installed(sdk: str) -> bool:
+    try:
+        return find_spec(sdk) is not None
+    except ModuleNotFoundError:  # The package that it is in is not there.
+        return False
+
+
+collect_ignore = [folder for folder, sdk in _SDKS.items() if not _is_installed(sdk)]
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Of a node in a process of its own."""
-    with served(tmp_path_factory.mktemp("node") / "state") as (process, at):
+    with served(tmp_path_factory.mktemp("served") / "state") as (process, at):
         yield at
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_S)
@@ -32,3 +41,8 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     store = shoal.open(tmp_path / "state") if request.param == "embedded" else shoal.connect(request.getfixturevalue("url"))
     async with store as each:
         yield each
+
+
+@pytest.fixture
+def space(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name)[:200]

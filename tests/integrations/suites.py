@@ -105,6 +105,14 @@ SUITES = (
             DESELECTED,
         ),
     ),
+    Suite(
+        "Google ADK",
+        "adk",
+        "google-adk 2.13.0",
+        ("google-adk==2.13.0",),
+        "tests/integrations/adk",
+        unconstrained=("opentelemetry-api", "websockets", "tenacity"),
+    ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 

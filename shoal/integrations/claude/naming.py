@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.errors import InvalidName
-from shoal.integrations.escaping import escaped, name_of, unescaped, unsafe
+from shoal.integrations.escaping import escaped, name_of, tag, unescaped, unsafe
 from shoal.names import check_name
 
-_IN_TAG = unsafe("{}./")
 _IN_SESSION = unsafe("/")
 _IN_SUBPATH = unsafe()
 INDEX = "sessions"
@@ -64,11 +63,6 @@ def transcript_of(key: Mapping[str, Any]) -> Transcript:
 def session_thread(project: str, session: str) -> str:
     """The thread of a session's own transcript."""
     return f"{tag(project)}/{escaped(session, _IN_SESSION)}"
-
-
-def tag(project: str) -> str:
-    """The tag of a project's names, in braces."""
-    return f"{{{escaped(project, _IN_TAG)}}}"
 
 
 def item_key(session: str) -> str:

@@ -12,10 +12,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple, cast
 from weakref import WeakValueDictionary
 
@@ -28,21 +26,20 @@ from claude_agent_sdk import (
     fold_session_summary,
 )
 
-from shoal import opening, values
+from shoal import values
 from shoal.client.items.item import put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
-from shoal.config import Config
 from shoal.errors import InvalidName, ItemChanged, KeyReused, OutcomeUnknown
 from shoal.integrations import opaque
+from shoal.integrations.batches import pieces, remember
 from shoal.integrations.bridge import Bridge
-from shoal.integrations.claude.naming import INDEX, Transcript, item_key, tag, transcript_of
-from shoal.integrations.opening import Opening, checked_store
-from shoal.names import check_key
+from shoal.integrations.claude.naming import INDEX, Transcript, item_key, transcript_of
+from shoal.integrations.escaping import key_of, tag
+from shoal.integrations.opening import OnStore, checked_store
 from shoal.outcomes import partly
 from shoal.protocol import requests
-from shoal.protocol.requests import NO_ITEM, Durability
-from shoal.protocol.session import Credential
+from shoal.protocol.requests import NO_ITEM
 
 FORM = 1
 """The version of the form in which entries and summaries are stored."""
@@ -62,55 +59,25 @@ class _Sent(NamedTuple):
     key: str
 
 
-class ShoalSessionStore:
+class ShoalSessionStore(OnStore):
     """Keeps the transcripts of sessions and of their subagents in one space. Failures raise `ShoalError`s, which the SDK
     repeats, and then reports as `MirrorErrorMessage`.
     """
 
-    def __init__(self, store: Store, *, space: str = "claude") -> None:
+    SPACE = "claude"
+
+    def __init__(self, store: Store, *, space: str | None = None) -> None:
         """A session store on a store that is open on the running loop, and that the caller closes.
 
         Raises:
             InvalidInput: `store` is not an open store. With a path, use `ShoalSessionStore.open`.
         """
         self._connection = checked_store(store, "ShoalSessionStore").connection
-        self._space = store.space(space)
+        self._space = store.space(space or self.SPACE)
         self._bridge = Bridge()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._summaries: OrderedDict[tuple[str, str], _Summary] = OrderedDict()
         self._unsettled: OrderedDict[str, _Sent] = OrderedDict()
-
-    @classmethod
-    def open(
-        cls,
-        directory: str | os.PathLike[str],
-        *,
-        space: str = "claude",
-        config: Config | None = None,
-        durability: Durability = "local",
-    ) -> Opening[ShoalSessionStore]:
-        """A session store on an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises."""
-        return Opening(
-            lambda: opening.open(directory, config=config, durability=durability), lambda store: cls(store, space=space)
-        )
-
-    @classmethod
-    def connect(
-        cls,
-        urls: str | Sequence[str],
-        *,
-        token: Credential | None = None,
-        tls_ca: str | os.PathLike[str] | None = None,
-        space: str = "claude",
-        config: Config | None = None,
-        durability: Durability = "local",
-        wait: float = 0.0,
-    ) -> Opening[ShoalSessionStore]:
-        """A session store on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
-        return Opening(
-            lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
-            lambda store: cls(store, space=space),
-        )
 
     # ── transcripts ───────────────────────────────────────────────────────────
 
@@ -170,7 +137,7 @@ class ShoalSessionStore:
         turn = self._turns.setdefault(thread, asyncio.Lock())
         async with turn:
             written = 0
-            for piece in self._pieces(given):
+            for piece in pieces(given, lambda each: len(each[0].event), self._connection.config, beside=1):
                 with partly(written, f"the first {written} of {len(given)} entries are appended", "Append them all again."):
                     await self._append(transcript, key, piece)
                 written += len(piece)
@@ -229,22 +196,6 @@ class ShoalSessionStore:
             if key is not None:
                 known.add(key)
 
-    def _pieces(self, given: list[tuple[requests.Append, SessionStoreEntry]]) -> Iterator[list[Any]]:
-        """The entries in pieces that one batch can hold, with the summary beside them."""
-        config = self._connection.config
-        piece: list[Any] = []
-        size = 0
-        for each in given:
-            if piece and (
-                len(piece) >= config.batch_writes_max - 1 or size + len(each[0].event) > config.request_bytes_max // 2
-            ):
-                yield piece
-                piece, size = [], 0
-            piece.append(each)
-            size += len(each[0].event)
-        if piece:
-            yield piece
-
     async def _append(
         self, transcript: Transcript, key: SessionKey, piece: list[tuple[requests.Append, SessionStoreEntry]]
     ) -> None:
@@ -297,12 +248,12 @@ class ShoalSessionStore:
             reply = await self._connection.write(sent.request, key=sent.key or None, durability=None)
         except OutcomeUnknown as error:
             if isinstance(again := error.detail.get("key"), str):
-                _remember(self._unsettled, transcript.thread, sent._replace(key=again), UNSETTLED_MAX)
+                remember(self._unsettled, transcript.thread, sent._replace(key=again), UNSETTLED_MAX)
             raise
         if transcript.subpath is None:
             put, answer = cast("requests.PutItem", sent.request.writes[-1]), cast("requests.ItemPut", reply.replies[-1])
             data = opaque.shown(values.decode(put.value)["data"])
-            _remember(self._summaries, transcript[:2], _Summary(answer.version, data), SUMMARIES_MAX)
+            remember(self._summaries, transcript[:2], _Summary(answer.version, data), SUMMARIES_MAX)
 
     async def _summary(self, transcript: Transcript) -> _Summary:
         """The session's summary, as it is remembered or as the node has it."""
@@ -334,16 +285,4 @@ def _index(project: str) -> tuple[str, str]:
 def _event_key(entry: Any) -> str | None:
     """The key of an entry's event; None for an entry without a uuid."""
     uuid = entry.get("uuid") if isinstance(entry, dict) else None
-    if not isinstance(uuid, str) or not uuid:
-        return None
-    try:
-        return check_key("key", uuid)
-    except InvalidName:
-        return sha256(uuid.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _remember(known: OrderedDict[Any, Any], place: Any, what: Any, most: int) -> None:
-    known[place] = what
-    known.move_to_end(place)
-    if len(known) > most:
-        known.popitem(last=False)
+    return key_of(uuid) if isinstance(uuid, str) and uuid else None

@@ -19,11 +19,11 @@ from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import HeadMoved
-from shoal.integrations.bridge import Bridge
+from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.openai import conversation
 from shoal.integrations.openai.conversation import UserTurn
 from shoal.integrations.openai.history import MAIN, Branch, History, channels, now
-from shoal.integrations.openai.turn import Turn, limited, settled
+from shoal.integrations.openai.turn import Turn, limited
 from shoal.integrations.opening import Opening, checked_store
 from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.protocol.session import Credential

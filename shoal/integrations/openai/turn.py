@@ -10,8 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agents import RunState
@@ -20,7 +19,7 @@ from agents.memory import SessionSettings
 
 from shoal.errors import HeadMoved, InvalidInput
 from shoal.integrations import opaque
-from shoal.integrations.bridge import Bridge
+from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.openai.history import Branch, History, channels, now
 
 if TYPE_CHECKING:
@@ -181,22 +180,3 @@ def limited(items: Sequence[Any], limit: int | None, settings: SessionSettings |
     """The last items, oldest first; all if there is no limit, or it is negative."""
     most = limit if limit is not None else settings.limit if settings is not None else None
     return list(items if most is None or most < 0 else items[max(0, len(items) - most) :])
-
-
-async def settled(call: Awaitable[T]) -> T:
-    """Await a write to its end, even if the caller is cancelled, again and again; then the cancellation is raised.
-
-    So the caller of a cancelled write never finds out later that it was applied.
-    """
-    task = asyncio.ensure_future(call)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = cancelled or error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # It is known now, and less important.
-        raise cancelled
-    return task.result()

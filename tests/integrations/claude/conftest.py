@@ -7,5 +7,5 @@ from shoal.integrations.claude import ShoalSessionStore
 
 
 @pytest.fixture
-async def sessions(opened: Store, request: pytest.FixtureRequest) -> ShoalSessionStore:
-    return ShoalSessionStore(opened, space=request.node.name[:200])
+async def sessions(opened: Store, space: str) -> ShoalSessionStore:
+    return ShoalSessionStore(opened, space=space)

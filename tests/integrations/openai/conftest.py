@@ -10,10 +10,5 @@ set_tracing_disabled(True)
 
 
 @pytest.fixture
-def space(request: pytest.FixtureRequest) -> str:
-    return str(request.node.name)[:200]
-
-
-@pytest.fixture
 async def session(opened: Store, space: str) -> ShoalSession:
     return ShoalSession(opened, "s", space=space)

@@ -1,0 +1,135 @@
+"""What an event says of its session, and the records in which both are stored.
+
+Laws:
+- An event that only sets state does not belong to the conversation: it merges, key by key, with what others set.
+  Every other event continues the conversation, and only from the event that its writer has seen last.
+- The marker of a session names the last event of its conversation. If two nodes that could not reach each other
+  both continued it, the marker names both, so that neither writer goes on without having seen the other's event.
+
+Nothing here reads or writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from google.adk.events.event import Event
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.sessions.state import State
+
+from shoal import values
+from shoal.client.items.item import Item
+from shoal.errors import InvalidValue
+from shoal.integrations import opaque
+from shoal.integrations.adk.naming import FORM, NAME
+
+_BESIDE_STATE = {"id", "invocation_id", "author", "timestamp", "branch", "node_info", "actions"}
+
+
+class Head(NamedTuple):
+    """A session as its item shows it."""
+
+    marker: str
+    newest: frozenset[str]  # The ids of the last events, in the conversation or not.
+    updated: float  # The timestamp of the last event, in seconds since the epoch.
+    version: str  # Of the item.
+
+
+class Given(NamedTuple):
+    """An event as it is to be stored."""
+
+    id: str
+    packed: bytes
+    timestamp: float
+    continues: bool  # Whether it continues the conversation.
+
+
+def given(event: Event) -> Given:
+    """An event to store.
+
+    Raises:
+        InvalidValue: it is no JSON; nothing was written.
+    """
+    try:
+        plain = event.model_dump(mode="json", exclude_none=True)
+    except ValueError as error:  # As pydantic's serialization errors are.
+        raise InvalidValue(f"the event {event.id!r} is no JSON: {error}. Nothing was written.") from None
+    packed = values.encode({NAME: FORM, "event": opaque.stored(plain, "the event")}, where="the event")
+    return Given(event.id, packed, event.timestamp, not _only_sets_state(event))
+
+
+def event_of(stored: Any) -> Event | None:
+    """The event of a record; None for an event of the node itself, such as a pause.
+
+    Raises:
+        SchemaTooNew: a newer version of Shoal wrote it.
+    """
+    record = opaque.of_form(stored, NAME, FORM)
+    return None if record is None else Event.model_validate(opaque.shown(record["event"]))
+
+
+def marker_of(events: Iterable[Event]) -> str:
+    """The marker of a session that has these events."""
+    return next((event.id for event in reversed(list(events)) if not _only_sets_state(event)), "")
+
+
+def recent(events: Sequence[Event], config: GetSessionConfig | None) -> list[Event]:
+    """The events that a reader asks for."""
+    if config is None:
+        return list(events)
+    after, most = config.after_timestamp, config.num_recent_events
+    kept = [event for event in events if after is None or event.timestamp >= after]
+    return kept if most is None else kept[len(kept) - min(most, len(kept)) :]
+
+
+# ── records ───────────────────────────────────────────────────────────────────
+
+
+def head_record(user: str, session: str, *, last: str, newest: str, updated: float) -> dict[str, Any]:
+    """The item of a session. `last`: the last event of its conversation; `newest`: the last of all."""
+    return {NAME: FORM, "user": user, "session": session, "last": last, "newest": newest, "updated": updated}
+
+
+def head_of(item: Item) -> Head | None:
+    """The session that an item lists.
+
+    Raises:
+        SchemaTooNew: a newer version of Shoal wrote it.
+    """
+    records = [opaque.of_form(value, NAME, FORM) for value in (item.value, *item.siblings)]
+    found = [record for record in records if record is not None]
+    if not found:
+        return None
+    marker = "+".join(sorted({record["last"] for record in found}))
+    newest = frozenset(record["newest"] for record in found)
+    return Head(marker, newest, max(record["updated"] for record in found), item.version)
+
+
+def state_record(value: Any, where: str) -> dict[str, Any]:
+    """The item of a value of state."""
+    return {NAME: FORM, "value": opaque.stored(value, where)}
+
+
+def state_value(stored: Any) -> tuple[Any] | None:
+    """The value of `state_record`; None for anything else.
+
+    Raises:
+        SchemaTooNew: a newer version of Shoal wrote it.
+    """
+    record = opaque.of_form(stored, NAME, FORM)
+    return None if record is None else (opaque.shown(record["value"]),)
+
+
+def merged(app: Mapping[str, Any], user: Mapping[str, Any], session: Mapping[str, Any]) -> dict[str, Any]:
+    """The state that a session shows."""
+    return {
+        **session,
+        **{State.APP_PREFIX + key: value for key, value in app.items()},
+        **{State.USER_PREFIX + key: value for key, value in user.items()},
+    }
+
+
+def _only_sets_state(event: Event) -> bool:
+    said = event.model_dump(exclude_defaults=True, exclude_none=True)
+    return said.keys() <= _BESIDE_STATE and set(said.get("actions", {})) == {"state_delta"}

@@ -1,0 +1,328 @@
+"""`ShoalSessionService`: sessions of the Agent Development Kit on Shoal.
+
+Laws:
+- An append is one write: the event, the state that it sets, and the item that lists the session. All or nothing.
+- An event is there once: its id is its key, so an append that is repeated after a lost answer counts once.
+- An event that continues the conversation is rejected (`StaleSessionError`) if its session was loaded before somebody
+  else's. An event that only sets state is not: it merges with what others set, key by key, and makes no session stale.
+- What is deleted stays deleted: an append to it is rejected (`SessionNotFoundError`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from google.adk.errors import StaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
+from google.adk.events.event import Event
+from google.adk.platform import time as platform_time
+from google.adk.platform import uuid as platform_uuid
+from google.adk.sessions._session_util import extract_json_safe_state_delta
+from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
+from google.adk.sessions.session import Session
+
+from shoal.client.items.item import Namespace, delete_request, put_request
+from shoal.client.retrying import contended
+from shoal.client.store import Store
+from shoal.errors import ItemChanged, KeyReused
+from shoal.integrations.adk import events, naming
+from shoal.integrations.adk.events import Given, Head
+from shoal.integrations.adk.naming import Place, below
+from shoal.integrations.batches import pieces, remember
+from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.escaping import key_of
+from shoal.integrations.opening import checked_store
+from shoal.outcomes import partly
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_ITEM
+
+HEADS_MAX = 4096  # Sessions whose item is remembered; for others an append needs one read more.
+Deltas = Mapping[str, Mapping[str, Any]]  # Scope ("app", "user", "session") → key → value.
+
+
+class ShoalSessionService(BaseSessionService):
+    """Keeps sessions in one space. Its methods work on any event loop."""
+
+    def __init__(self, store: Store, *, space: str = "adk") -> None:
+        """A service on a store that is open on the running loop, and that the caller closes.
+
+        Raises:
+            InvalidInput: `store` is not an open store. With a path, use `ShoalServices.open`.
+        """
+        self._connection = checked_store(store, "ShoalServices").connection
+        self._space = store.space(space)
+        self._bridge = Bridge()
+        self._heads: OrderedDict[Place, Head] = OrderedDict()
+
+    # ── the ADK's service ─────────────────────────────────────────────────────
+
+    async def create_session(
+        self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
+    ) -> Session:
+        """Create a session, and set its first state.
+
+        Raises:
+            AlreadyExistsError: the user has a session with this id; nothing was written.
+            InvalidName: the ids are longer than a name; nothing was written.
+            TooLarge: the state has more keys, or is larger, than one batch; nothing was written.
+        """
+        place = Place(app_name, user_id, (session_id or "").strip() or platform_uuid.new_uuid())
+        deltas, now = extract_json_safe_state_delta(state or {}), platform_time.get_time()
+        shown = await settled(self._bridge.awaited(lambda: self._create(place, deltas, now)))
+        session = Session(app_name=app_name, user_id=user_id, id=place.session, state=shown, last_update_time=now)
+        session._storage_update_marker = ""
+        return session
+
+    async def get_session(
+        self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
+    ) -> Session | None:
+        """A session with its events and all state that it can see; None if there is none.
+
+        Raises:
+            SchemaTooNew: a newer version of Shoal wrote it.
+        """
+        place = Place(app_name, user_id, session_id.strip())
+        found = await self._bridge.awaited(lambda: self._read(place))
+        if found is None:
+            return None
+        head, shown, said = found
+        session = _shown(place, head, shown)
+        session.events = events.recent(said, config)
+        session._storage_update_marker = head.marker
+        return session
+
+    async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """The sessions of a user, or of all, without their events; those that were changed first come first."""
+        found = await self._bridge.awaited(lambda: self._list(app_name, user_id))
+        found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
+        return ListSessionsResponse(sessions=found)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session with its events and its own state, on every node; nothing if there is none.
+
+        Raises:
+            OutcomeUnknown: a part of it is deleted; delete it again.
+        """
+        place = Place(app_name, user_id, session_id.strip())
+        await settled(self._bridge.awaited(lambda: self._delete(place)))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The state of a user, in all sessions of an app, without the prefix `user:`."""
+        return await self._bridge.awaited(lambda: self._values(below(app_name, "users", user_id)))
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Append an event and set the state of its delta, on every node or not at all. Partial events are not stored.
+
+        Raises:
+            StaleSessionError: the conversation went on since the session was loaded; nothing was written.
+            SessionNotFoundError: the session does not exist, or was deleted; nothing was written.
+            AlreadyExistsError: another event of the session has this id; nothing was written.
+            InvalidValue: the event is no JSON; nothing was written.
+            OutcomeUnknown: it may be appended. Append the same event again: it counts once.
+        """
+        if event.partial:
+            return event
+        self._apply_temp_state(session, event)
+        event = self._trim_temp_delta_state(event)
+        place = Place(session.app_name, session.user_id, session.id)
+        deltas, stored = extract_json_safe_state_delta(event.actions.state_delta), events.given(event)
+        seen = session._storage_update_marker
+        if seen is None:  # A session that somebody made by hand, or that came through JSON.
+            seen = events.marker_of(session.events)
+        marker = await settled(self._bridge.awaited(lambda: self._append(place, stored, deltas, seen)))
+        session._storage_update_marker = marker
+        session.last_update_time = event.timestamp
+        if any(known.id == event.id for known in session.events):
+            return event  # It was repeated.
+        return self._commit_event_to_session(session, event)
+
+    # ── on the store's loop: writing ──────────────────────────────────────────
+
+    async def _create(self, place: Place, deltas: Deltas, now: float) -> dict[str, Any]:
+        assert place.thread
+        record = events.head_record(place.user, place.session, last="", newest="", updated=now)
+        writes: list[requests.BatchWrite] = [self._put_head(place, record, NO_ITEM), *self._sets(place, deltas)]
+        try:
+            reply = await self._connection.write(requests.Batch(writes), key=None, durability=None)
+        except ItemChanged:
+            raise AlreadyExistsError(f"Session with id {place.session} already exists. Nothing was written.") from None
+        self._remember(place, Head("", frozenset([""]), now, _version(reply)))
+        return events.merged(*await self._shared(place), deltas["session"])
+
+    async def _append(self, place: Place, stored: Given, deltas: Deltas, seen: str) -> str:
+        """Append an event; the marker of the session that has it."""
+        pauses = contended(self._connection)
+        while True:
+            head = await self._fresh(place, seen if stored.continues else None)
+            if stored.id in head.newest:
+                return head.marker if stored.continues else seen
+            if stored.continues and head.marker != seen:
+                raise StaleSessionError(
+                    f"The session {place.session} was modified in storage since it was loaded: its conversation went on. "
+                    "Nothing was written. Load it with get_session, and run the turn on it as it is now."
+                )
+            try:
+                written = await self._write(place, stored, deltas, head)
+            except ItemChanged:
+                self._heads.pop(place, None)
+                if (pause := next(pauses, None)) is None:
+                    raise
+                await asyncio.sleep(pause)
+            except KeyReused:
+                raise AlreadyExistsError(
+                    f"The session {place.session} has another event with the id {stored.id}. Nothing was written. "
+                    "Give each event an id of its own."
+                ) from None
+            else:
+                return written.marker if stored.continues else seen
+
+    async def _write(self, place: Place, stored: Given, deltas: Deltas, head: Head) -> Head:
+        last = stored.id if stored.continues else head.marker
+        record = events.head_record(place.user, place.session, last=last, newest=stored.id, updated=stored.timestamp)
+        writes: list[requests.BatchWrite] = [
+            self._put_head(place, record, head.version),
+            requests.Append(self._space.name, place.thread, stored.packed, key_of(stored.id) if stored.id else None),
+            *self._sets(place, deltas),
+        ]
+        self._heads.pop(place, None)  # If this fails, nobody knows.
+        reply = await self._connection.write(requests.Batch(writes), key=None, durability=None)
+        made = Head(last, frozenset([stored.id]), stored.timestamp, _version(reply))
+        self._remember(place, made)
+        return made
+
+    async def _delete(self, place: Place) -> None:
+        pauses = contended(self._connection)
+        while True:
+            self._heads.pop(place, None)
+            item = await self._item(place)
+            if item is None:
+                return
+            await self._space.thread(place.thread).delete()
+            with partly(True, "the session's events are deleted", "Delete it again."):
+                try:
+                    await self._delete_items(place, item.version)
+                    return
+                except ItemChanged:  # Somebody has appended meanwhile: that is deleted too.
+                    if (pause := next(pauses, None)) is None:
+                        raise
+                    await asyncio.sleep(pause)
+
+    async def _delete_items(self, place: Place, version: str) -> None:
+        """Delete the session's state and, with the last of it, the item that lists it."""
+        keys = [item.key async for item in self._space.items.scan(place.state)]
+        deletes = [delete_request(self._space.name, place.state, key) for key in keys]
+        namespace, key = _listed(place)
+        deletes.append(delete_request(self._space.name, namespace, key, expect=version))
+        for piece in pieces(deletes, lambda each: len(each.key), self._connection.config):
+            await self._connection.write(requests.Batch([*piece]), key=None, durability=None)
+
+    def _put_head(self, place: Place, record: Mapping[str, Any], expect: str) -> requests.PutItem:
+        namespace, key = _listed(place)
+        return put_request(self._space.name, namespace, key, record, expect=expect)
+
+    def _sets(self, place: Place, deltas: Deltas) -> Iterator[requests.PutItem]:
+        scopes = {
+            "app": below(place.app, "app"),
+            "user": below(place.app, "users", place.user),
+            "session": place.state,
+        }
+        for scope, namespace in scopes.items():
+            for key, value in deltas[scope].items():
+                record = events.state_record(value, f"the state {key!r}")
+                yield put_request(self._space.name, namespace, naming.key_in(key), record)
+
+    # ── on the store's loop: reading ──────────────────────────────────────────
+
+    async def _item(self, place: Place) -> Any:
+        return await self._space.items.get(*_listed(place))
+
+    async def _fresh(self, place: Place, wanted: str | None) -> Head:
+        """The session's item: as it is remembered if it then has the marker that is wanted, else as the node has it.
+
+        Raises:
+            SessionNotFoundError: there is none.
+        """
+        known = self._heads.get(place)
+        if known is not None and wanted in (None, known.marker):
+            return known
+        item = await self._item(place)
+        head = None if item is None else events.head_of(item)
+        if head is None:
+            raise SessionNotFoundError(f"Session {place.session} not found. Nothing was written.")
+        self._remember(place, head)
+        return head
+
+    async def _read(self, place: Place) -> tuple[Head, dict[str, Any], list[Event]] | None:
+        # The item first: what is read later may be newer. A marker that is older than the events makes the session
+        # stale at worst; one that is newer would let it go on without an event that it has not seen.
+        item = await self._item(place)
+        head = None if item is None else events.head_of(item)
+        if head is None:
+            return None
+        (app, user), own, said = await asyncio.gather(
+            self._shared(place), self._values(place.state), self._events(place.thread)
+        )
+        return head, events.merged(app, user, own), said
+
+    async def _events(self, thread: str) -> list[Event]:
+        read = [events.event_of(each.event) async for each in self._space.thread(thread).journal.read()]
+        return [event for event in read if event is not None]
+
+    async def _list(self, app: str, user: str | None) -> list[Session]:
+        of_user = () if user is None else (user,)
+        heads = {}
+        async for item in self._space.items.scan(below(app, "sessions", *of_user)):
+            head = events.head_of(item)
+            if head is not None:
+                (owner,) = naming.ids_of(item.namespace)
+                heads[Place(app, owner, naming.id_in(item.key))] = head
+        in_app, users, own = await asyncio.gather(
+            self._values(below(app, "app")),
+            self._by_place(below(app, "users", *of_user)),
+            self._by_place(below(app, "state", *of_user)),
+        )
+        return [
+            _shown(place, head, events.merged(in_app, users.get((place.user,), {}), own.get(place[1:], {})))
+            for place, head in heads.items()
+        ]
+
+    async def _shared(self, place: Place) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The state of the app, and of the user."""
+        app, user = await asyncio.gather(
+            self._values(below(place.app, "app")), self._values(below(place.app, "users", place.user))
+        )
+        return app, user
+
+    async def _values(self, namespace: Namespace) -> dict[str, Any]:
+        found = await self._by_place(namespace)
+        return found.get(tuple(naming.ids_of(namespace)), {})
+
+    async def _by_place(self, namespace: Namespace) -> dict[tuple[str, ...], dict[str, Any]]:
+        """The values of state below a namespace: the ids in its name → key → value."""
+        found: dict[tuple[str, ...], dict[str, Any]] = {}
+        async for item in self._space.items.scan(namespace):
+            value = events.state_value(item.value)
+            if value is not None:
+                found.setdefault(tuple(naming.ids_of(item.namespace)), {})[naming.id_in(item.key)] = value[0]
+        return found
+
+    def _remember(self, place: Place, head: Head) -> None:
+        remember(self._heads, place, head, HEADS_MAX)
+
+
+def _listed(place: Place) -> tuple[Namespace, str]:
+    """The item that lists a session."""
+    return below(place.app, "sessions", place.user), naming.key_in(place.session)
+
+
+def _version(reply: requests.BatchReply) -> str:
+    """The version of the item that a batch has put first."""
+    return cast("requests.ItemPut", reply.replies[0]).version
+
+
+def _shown(place: Place, head: Head, state: dict[str, Any]) -> Session:
+    return Session(app_name=place.app, user_id=place.user, id=place.session, state=state, last_update_time=head.updated)
