@@ -3,6 +3,7 @@
     .venv/integrations/openai/bin/python -m benchmarks.sessions
     .venv/integrations/claude/bin/python -m benchmarks.sessions
     .venv/integrations/adk/bin/python -m benchmarks.sessions
+    .venv/integrations/microsoft/bin/python -m benchmarks.sessions
 
 A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
 turns, so that a busy moment of the machine slows all of them.
@@ -136,7 +137,48 @@ async def adk(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     return turns
 
 
-KINDS = {"agents": openai, "claude_agent_sdk": claude, "google": adk}  # The package of an SDK → its stores.
+async def microsoft(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A run of an agent of the Microsoft Agent Framework on each history, and a workflow of two steps on each storage."""
+    import logging
+    import warnings
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from agent_framework import FileCheckpointStorage, FileHistoryProvider
+
+    from shoal.integrations.microsoft import ShoalState
+    from tests.integrations.microsoft import worker
+
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    shoal = await stack.enter_async_context(ShoalState.open(directory / "state"))
+    histories = {"FileHistoryProvider (no fsync)": FileHistoryProvider(directory / "history"), "ShoalState": shoal.history}
+    storages = {"FileCheckpointStorage (no fsync)": FileCheckpointStorage(directory / "flows"), "ShoalState": shoal.checkpoints}
+
+    async def flow(storage: Any) -> None:
+        with redirect_stdout(StringIO()):
+            await worker.workflow(storage, 1).run(0)
+
+    async def said(history: Any, turn: int) -> None:
+        clerk = worker.agent(history)
+        await clerk.run(f"turn {turn}", session=clerk.create_session(session_id="s"))
+
+    return {
+        **{f"a run of an agent, {name}": lambda turn, each=each: said(each, turn) for name, each in histories.items()},
+        **{f"a workflow (3 checkpoints), {name}": lambda _, each=each: flow(each) for name, each in storages.items()},
+        **{
+            f"`get_latest`, {name}": lambda _, each=each: each.get_latest(workflow_name=worker.WORKFLOW)
+            for name, each in storages.items()
+        },
+    }
+
+
+KINDS = {
+    "agents": openai,
+    "claude_agent_sdk": claude,
+    "google": adk,
+    "agent_framework": microsoft,
+}  # The package of an SDK → its stores.
 
 
 async def main() -> None:

@@ -13,7 +13,14 @@ import shoal
 from shoal.client.store import Store
 from tests.cli.conftest import PATIENCE_S, served
 
-_SDKS = {"adk": "google.adk", "claude": "claude_agent_sdk", "langgraph": "langgraph", "mcp": "mcp_types", "openai": "agents"}
+_SDKS = {
+    "adk": "google.adk",
+    "claude": "claude_agent_sdk",
+    "langgraph": "langgraph",
+    "mcp": "mcp_types",
+    "microsoft": "agent_framework",
+    "openai": "agents",
+}
 
 
 def _is_installed(sdk: str) -> bool:

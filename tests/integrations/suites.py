@@ -113,6 +113,13 @@ SUITES = (
         "tests/integrations/adk",
         unconstrained=("opentelemetry-api", "websockets", "tenacity"),
     ),
+    Suite(
+        "Microsoft Agent Framework",
+        "microsoft",
+        "agent-framework-core 1.23.0",
+        ("agent-framework-core==1.23.0",),
+        "tests/integrations/microsoft",
+    ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 

@@ -44,7 +44,12 @@ def test_results_replace_those_before() -> None:
 
 @pytest.mark.parametrize(
     ("package", "sdk", "extra"),
-    [("claude", "claude_agent_sdk", "claude"), ("openai", "agents", "openai"), ("adk", "google.adk.sessions", "adk")],
+    [
+        ("claude", "claude_agent_sdk", "claude"),
+        ("openai", "agents", "openai"),
+        ("adk", "google.adk.sessions", "adk"),
+        ("microsoft", "agent_framework", "microsoft"),
+    ],
 )
 def test_a_missing_sdk_says_what_to_install(package: str, sdk: str, extra: str) -> None:
     program = f"import sys; sys.modules[{sdk!r}] = None; import shoal.integrations.{package}"
