@@ -4,6 +4,7 @@
     .venv/integrations/claude/bin/python -m benchmarks.sessions
     .venv/integrations/adk/bin/python -m benchmarks.sessions
     .venv/integrations/microsoft/bin/python -m benchmarks.sessions
+    .venv/integrations/pydantic-ai/bin/python -m benchmarks.sessions
 
 A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
 turns, so that a busy moment of the machine slows all of them.
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -173,11 +175,65 @@ async def microsoft(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     }
 
 
+async def pydantic(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A run of Pydantic AI, plain and durable, and a save of a turn to each store."""
+    from pydantic_ai import Agent
+    from pydantic_ai.conversation import Conversation
+    from pydantic_ai.conversation_store import InMemoryConversationStore
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
+    from pydantic_ai.models.test import TestModel
+
+    import shoal
+    from shoal.integrations.pydantic import ShoalConversationStore, ShoalDurability, durable
+
+    agent = Agent(TestModel(), name="clerk", capabilities=[ShoalDurability()])
+
+    @agent.tool_plain
+    def note(text: str) -> str:
+        return f"noted {text}"
+
+    opened = await stack.enter_async_context(shoal.open(directory / "state"))
+
+    async def in_steps(turn: int) -> None:
+        with durable(opened.space("s").thread("t"), key=f"{turn}"):
+            await agent.run(f"turn {turn}")
+
+    async def on_disk(turn: int) -> None:
+        file = directory / "messages.jsonl"
+        with file.open("ab") as out:
+            out.write((await agent.run(f"turn {turn}")).new_messages_json())
+            out.flush()
+            await asyncio.to_thread(os.fsync, out.fileno())
+
+    def said(turn: int) -> list[ModelMessage]:
+        return [ModelRequest([UserPromptPart(f"turn {turn}, {'x' * 200}")]), ModelResponse([TextPart("done " * 40)])]
+
+    kept = {"InMemoryConversationStore": InMemoryConversationStore(), "ShoalConversationStore": ShoalConversationStore(opened)}
+    for store in kept.values():
+        filled = [message for turn in range(FILLED // 2) for message in said(turn)]
+        await store.save(Conversation(conversation_id="filled", messages=filled))
+        await store.save(Conversation(conversation_id="grows"))
+
+    async def save(store: Any, turn: int) -> None:
+        conversation = await store.load("grows", limit=2)
+        conversation.messages.extend(said(turn))
+        await store.save(conversation)
+
+    return {
+        "a run, not durable": lambda turn: agent.run(f"turn {turn}"),
+        "a run, its messages added to a file at the end, with an fsync": on_disk,
+        "a run, ShoalDurability (three steps)": in_steps,
+        **{f"`load(limit=2)` and `save` of a turn, {name}": partial(save, store) for name, store in kept.items()},
+        **{f"`load` of {FILLED} messages, {name}": lambda _, store=store: store.load("filled") for name, store in kept.items()},
+    }
+
+
 KINDS = {
     "agents": openai,
     "claude_agent_sdk": claude,
     "google": adk,
     "agent_framework": microsoft,
+    "pydantic_ai": pydantic,
 }  # The package of an SDK → its stores.
 
 

@@ -16,10 +16,12 @@ from tests.cli.conftest import PATIENCE_S, served
 _SDKS = {
     "adk": "google.adk",
     "claude": "claude_agent_sdk",
+    "harness": "pydantic_ai_harness",
     "langgraph": "langgraph",
     "mcp": "mcp_types",
     "microsoft": "agent_framework",
     "openai": "agents",
+    "pydantic": "pydantic_ai",
 }
 
 

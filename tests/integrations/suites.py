@@ -120,6 +120,13 @@ SUITES = (
         ("agent-framework-core==1.23.0",),
         "tests/integrations/microsoft",
     ),
+    Suite(
+        "Pydantic AI",
+        "pydantic-ai",
+        "pydantic-ai-slim 2.68.0",
+        ("pydantic-ai-slim==2.68.0",),
+        "tests/integrations/pydantic",
+    ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 

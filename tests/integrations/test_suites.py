@@ -48,6 +48,7 @@ def test_results_replace_those_before() -> None:
         ("claude", "claude_agent_sdk", "claude"),
         ("openai", "agents", "openai"),
         ("adk", "google.adk.sessions", "adk"),
+        ("pydantic", "pydantic_ai", "pydantic-ai"),
         ("microsoft", "agent_framework", "microsoft"),
     ],
 )
