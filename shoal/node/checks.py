@@ -9,7 +9,7 @@ from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save
-from shoal.schemas.pointers import POINTERS_MAX
+from shoal.schemas.pointers import POINTERS_MAX, parts_of
 
 
 def check_size(config: Config, size: int, what: str) -> None:
@@ -72,4 +72,4 @@ def check_schema(request: Save) -> None:
             f"a checkpoint has at most {POINTERS_MAX} secret fields; got {len(request.secret)}. Nothing was written."
         )
     for field in request.secret:
-        check_name("secret field", field)
+        parts_of(check_name("secret field", field))

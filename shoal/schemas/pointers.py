@@ -2,6 +2,7 @@
 
 A state is a dict of channels; the pointer's first part is the channel. A part `*`
 stands for every key and index. A pointer that leads nowhere has no effect.
+A pointer that leads into an object, a set or another value without keys hides the whole of it.
 Arguments are never changed: the parts on the way are copied.
 """
 
@@ -11,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from shoal.errors import InvalidInput
+from shoal.values.hiding import EVERY
 
 POINTERS_MAX = 256
 HIDDEN = "«secret»"
-EVERY = "*"
+
 
 _GONE = object()
+_LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
 
 def pointer(parts: Iterable[object]) -> str:
@@ -51,7 +54,7 @@ def redacted(state: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
     """The state with `HIDDEN` in the place of these fields."""
     shown = dict(state)
     for field in fields:
-        shown = _changed(shown, parts_of(field), lambda _: HIDDEN)
+        shown = _changed(shown, parts_of(field), _hide)
     return shown
 
 
@@ -63,7 +66,7 @@ def hidden(fields: Iterable[str], channel: str, path: str, value: Any) -> Any:
     for field in fields:
         parts = tuple(part.replace("~", "~0").replace("/", "~1") if n else part for n, part in enumerate(parts_of(field)))
         if all(EVERY in (mine, theirs) or mine == theirs for mine, theirs in zip(parts, at, strict=False)):
-            value = _changed(value, parts_of(field)[len(at) :], lambda _: HIDDEN)
+            value = _changed(value, parts_of(field)[len(at) :], _hide)
     return value
 
 
@@ -90,4 +93,8 @@ def _changed(tree: Any, parts: tuple[str, ...], change: Callable[[Any], Any]) ->
     if type(tree) in (list, tuple):
         items = [_changed(item, rest, change) if first in (EVERY, str(at)) else item for at, item in enumerate(tree)]
         return type(tree)(None if item is _GONE else item for item in items)
-    return tree
+    return HIDDEN if change is _hide and not isinstance(tree, _LEAVES) else tree
+
+
+def _hide(_: Any) -> str:
+    return HIDDEN

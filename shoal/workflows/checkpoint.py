@@ -141,7 +141,7 @@ def saved_checkpoint(saved: requests.Saved, request: requests.Save) -> Checkpoin
         request.setting,
         request.seen,
         request.readable_from,
-        tuple(request.secret),
+        tuple(saved.secret or request.secret),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidInput
-from shoal.schemas.pointers import HIDDEN, covers, parts_of, pointer, redacted, without
+from shoal.schemas.pointers import HIDDEN, covers, hidden, parts_of, pointer, redacted, without
 
 STATE: dict[str, Any] = {
     "credentials": {"token": "t", "user": "u"},
@@ -55,3 +55,14 @@ def test_a_pointer_is_read_as_it_is_written() -> None:
     for wrong in ("", "/"):
         with pytest.raises(InvalidInput):
             parts_of(wrong)
+
+
+class Plan:
+    """An object that no pointer can look into."""
+
+
+@pytest.mark.parametrize("value", [Plan(), {1, 2}, frozenset({1})])
+def test_a_pointer_into_what_has_no_keys_hides_the_whole_of_it(value: object) -> None:
+    assert redacted({"plan": value}, ["/plan/token"]) == {"plan": "«secret»"}
+    assert hidden(["/plan/token"], "plan", "", value) == "«secret»"
+    assert without({"plan": value}, ["/plan/token"]) == {"plan": value}

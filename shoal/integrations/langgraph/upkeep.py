@@ -140,6 +140,7 @@ async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, sourc
             schema=LANGGRAPH,
             fork=True,
             label=item.label,
+            secret=item.checkpoint.secret,
         )
         with partly(ids, f"{len(ids)} checkpoints are copied", _AGAIN):
             saved = await checkpoints.connection.write(request, key=None, durability=None)

@@ -5,6 +5,7 @@ Laws:
   request that names no parent builds on the branch's winner. If this replica knows
   that the branch has moved on, the save is rejected with the heads, unless it asks
   for a fork.
+- The marks of secret parts stay (`shoal.schemas.marks`).
 - `expect_head` passes if it is the branch's only head on this replica.
 """
 
@@ -31,6 +32,8 @@ from shoal.node.thread.schemas import stored_state
 from shoal.node.thread.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, Save, Saved
+from shoal.schemas import marks
+from shoal.schemas.marks import Marked
 
 
 class Saves:
@@ -64,7 +67,8 @@ class Saves:
         Raises:
             HeadMoved: `expect_head` is not the branch's only head, or the parent is not a head.
             NotFound: a parent is not a checkpoint of this thread.
-            InvalidInput: it appends to a channel that is not a list, or removes a channel that does not exist.
+            InvalidInput: it appends to a channel that is not a list, removes a channel that does not exist, or holds what
+                stands for a hidden value.
             TooLarge: the state would have too many channels or bytes, or the thread too many branches.
             OwnerSuperseded: another writer has claimed the thread.
             SchemaViolation: the new state breaks a schema of the space.
@@ -78,6 +82,7 @@ class Saves:
             check_room(rows, request.thread, branches_max=self._config.branches_max)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
+        secret = self._marks(rows, request, merged if parent is None else [parent, *merged])
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
         self._check_whole(drafted.shapes)
@@ -94,7 +99,7 @@ class Saves:
             setting=request.setting,
             seen=_elsewhere(request.seen, context.target.partition) if request.seen else b"",
             readable_from=request.readable_from,
-            secret=request.secret,
+            secret=secret,
         )
         id = dag.identify(record)
         packed_record = dag.encode_record(record)
@@ -105,7 +110,7 @@ class Saves:
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
-        context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, replacing=before))
+        context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, marked=bool(secret), replacing=before))
         reply = Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in parents],
@@ -113,6 +118,7 @@ class Saves:
             heads=hexed(heads),
             wall_ms=stamp.wall_ms,
             partition=context.target.partition,
+            secret=secret,
         )
         if had_label:
             _release(context, request.label, had_label, id)
@@ -158,6 +164,20 @@ class Saves:
         for id in merged:
             self._check_there(rows, request, id)
         return merged
+
+    def _marks(self, rows: Rows, request: Save, parents: list[bytes]) -> list[str]:
+        """The marks of the new checkpoint; see `shoal.schemas.marks`."""
+        built_on = []
+        for id in parents:
+            if not self._cache.is_open(Spot(request.space, request.thread, id)):
+                found = dag.checkpoint(rows, id)
+                if found is not None and found.record.secret:
+                    built_on.append(Marked(found.record.schema, found.record.schema_version, found.record.secret))
+        own = Marked(request.schema, request.schema_version, request.secret)
+        secret = marks.kept(own, built_on, is_whole=not request.delta)
+        if secret:
+            marks.check_shown(secret, request.channels, request.appended)
+        return secret
 
     def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
         if self._cache.get(Spot(request.space, request.thread, id)) is not None:

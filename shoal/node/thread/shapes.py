@@ -46,7 +46,7 @@ class ShapeCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._entries: OrderedDict[Spot, tuple[Shapes, int]] = OrderedDict()
+        self._entries: OrderedDict[Spot, tuple[Shapes, int, bool]] = OrderedDict()
 
     def get(self, spot: Spot) -> Shapes | None:
         """The shapes of a checkpoint, if they are cached."""
@@ -56,13 +56,21 @@ class ShapeCache:
         self._entries.move_to_end(spot)
         return found[0]
 
-    def put(self, spot: Spot, shapes: Shapes, *, replacing: Spot | None = None) -> None:
-        """Cache the shapes of a checkpoint, and drop those of `replacing`, its parent. Others may be dropped for room."""
+    def is_open(self, spot: Spot) -> bool:
+        """Whether a checkpoint is cached, and is known to have no secret parts."""
+        found = self._entries.get(spot)
+        return found is not None and not found[2]
+
+    def put(self, spot: Spot, shapes: Shapes, *, marked: bool, replacing: Spot | None = None) -> None:
+        """Cache the shapes of a checkpoint, and drop those of `replacing`, its parent. Others may be dropped for room.
+
+        `marked`: whether it has secret parts.
+        """
         for stale in (spot, replacing):
             if stale is not None:
                 self._drop(stale)
         cost = _ENTRY_BYTES + sum([shape.cost_bytes for shape in shapes.values()])
-        self._entries[spot] = shapes, cost
+        self._entries[spot] = shapes, cost, marked
         self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
             self._bytes -= self._entries.popitem(last=False)[1][1]

@@ -67,7 +67,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     setting: bytes = b""  # A packed map: the hash of the author's configuration, the versions of its dependencies.
     seen: bytes = b""  # A packed bookmark: what the author had read of other partitions since the parent.
     readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
-    secret: list[str] = field(default_factory=list)  # JSON pointers to values that must not be shown.
+    secret: list[str] = field(default_factory=list)  # JSON pointers to secret values, in addition to those of its parents.
     owner: str = ""  # The token of `Claimed`. The save is rejected once another owner has claimed the thread. Empty: unchecked.
 
 
@@ -130,6 +130,7 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     heads: list[str]  # The branch's heads, winner first; more than one is a fork.
     wall_ms: int
     partition: int = -1  # The thread's partition.
+    secret: list[str] = field(default_factory=list)  # Its JSON pointers to secret values: its own, and those that it keeps.
 
 
 @operation(batch=True, drives=True)
