@@ -319,7 +319,8 @@ def _needed(kind: type[Request[Any]]) -> str:
     if kind is requests.ListSpaces:
         return "any token"
     family = family_of(kind)
-    return f"`{family}:{action_of(kind)}`" if family else "of its parts"
+    reveals = ",reveal" * declaration_of(kind).reveals
+    return f"`{family}:{action_of(kind)}{reveals}`" if family else "of its parts"
 
 
 def _over_http(kind: type[Request[Any]]) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shoal.access.needs import ACTIONS, FAMILIES
+from shoal.access.grants import RIGHTS
+from shoal.access.needs import FAMILIES
 from shoal.api.routes import ROUTES
 from shoal.cli.main import app
 from shoal.config import Config
@@ -57,7 +58,7 @@ def node(directory: Path) -> Iterator[str]:
 def test_the_commands_and_the_snippet_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     first = [line for line in LINES if line.startswith("shoal token") and "rotate" not in line]
-    assert len(first) == 6
+    assert len(first) == 7
     for line in first:
         run(line)
     [snippet] = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
@@ -78,7 +79,7 @@ def test_the_commands_and_the_snippet_run_in_their_order(tmp_path: Path, monkeyp
 
 def test_the_actions_families_routes_and_settings_are_those_of_the_code() -> None:
     table = re.findall(r"^\| `(\w+)` \|", TEXT.partition("**Authors.**")[0], re.MULTILINE)
-    assert table == [*ACTIONS, "impersonate"]
+    assert table == list(RIGHTS)
     [listed] = re.findall(r"^- \*Families\*.*$", TEXT, re.MULTILINE)
     assert set(FAMILIES) <= set(re.findall(r"`(\w+)`", listed))
     [open_] = re.findall(r"^These need no token: .*$", TEXT, re.MULTILINE)

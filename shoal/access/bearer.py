@@ -70,6 +70,10 @@ class Bearer:
         """Whether anything is granted in a space."""
         return self._rights.see(space)
 
+    def reveals(self, space: str, family: str) -> bool:
+        """Whether secret parts of what it may read are shown to it."""
+        return self._rights.allow(space, family, "reveal")
+
     def end(self, reason: str) -> None:
         """Let the token count no more: it is "revoked", or its key is "withdrawn"."""
         self._over = reason

@@ -2,7 +2,8 @@
 
 Laws:
 - All that is not granted is forbidden.
-- `write` includes `append`; `admin` includes `write`, `append` and `read`. `impersonate` is the right to name another author.
+- `write` includes `append`; `admin` includes `write`, `append` and `read`. `impersonate` is the right to name another author,
+  and `reveal` that to see secret parts of what one may read; nothing else includes these two.
 - A pattern matches whole names of spaces, as in a shell: `*`, `?`, `[…]`. What is about no space is granted by `*` alone.
 - The space `RESERVED` holds what nodes decide by: it takes `admin` for everything.
 """
@@ -24,7 +25,7 @@ from shoal.protocol.requests import Batch, Fenced, Request
 
 REVOKED = "revoked"
 """The map of the space `RESERVED` with the revocations: for each id of a token, when it expires, in seconds since 1970."""
-RIGHTS = (*ACTIONS, "impersonate")
+RIGHTS = (*ACTIONS, "impersonate", "reveal")
 _INCLUDES = {"write": ("append",), "admin": ("read", "append", "write")}
 _DECISIONS_MAX = 4096  # Remembered for one token; each takes some hundred bytes.
 _SHOWN = 80
@@ -34,7 +35,10 @@ class Grant(Struct, frozen=True, forbid_unknown_fields=True):
     """Actions on families of objects in the spaces that a pattern matches."""
 
     space: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
-    actions: Annotated[list[Literal["read", "append", "write", "admin", "impersonate"]], Meta(min_length=1, max_length=8)]
+    actions: Annotated[
+        list[Literal["read", "append", "write", "admin", "impersonate", "reveal"]],
+        Meta(min_length=1, max_length=8),
+    ]
     families: Annotated[list[str], Meta(min_length=1, max_length=16)] = field(default_factory=lambda: ["*"])
 
 

@@ -4,6 +4,7 @@ Laws:
 - A request that is not granted never reaches the session inside, and says that nothing was written.
 - A push is delivered only while the token counts.
 - What is read in a space whose reads are logged is noted before.
+- Secret parts of a state are hidden from a bearer that may not reveal them (`shoal.access.revealing`).
 - A list of spaces shows those in which anything is granted.
 """
 
@@ -17,6 +18,7 @@ from msgspec import structs
 
 from shoal.access.bearer import Bearer
 from shoal.access.reading import ReadLog
+from shoal.access.revealing import shown
 from shoal.protocol.requests import AnyRequest, Durability, ListSpaces, Names, Push, R, Request, Subscription
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
 
@@ -47,7 +49,7 @@ class Guarded(Wrapper):
         if self._reads is not None:
             await self._reads.note(self._bearer, granted)
         reply: R = await self._session.call(granted, key=key, durability=durability, stale=stale)
-        return reply
+        return cast("R", shown(granted, reply, self._bearer.reveals))
 
     def begin(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from shoal.protocol.requests import (
     Action,
@@ -41,7 +41,7 @@ class Need(NamedTuple):
 
     space: str
     family: str
-    action: Action
+    action: Action | Literal["reveal"]
 
 
 class Rule(NamedTuple):
@@ -66,7 +66,9 @@ def rule_of(kind: Any) -> Rule:
     named = bool(authors or hearsay) or kind in (Batch, Fenced)
     family = family_of(kind)
     of_one = family if kind not in _SPECIAL and family != "cluster" else ""
-    return Rule(_SPECIAL.get(kind) or _needs_one(family, action), of_one, action, authors, hearsay, named)
+    return Rule(
+        _SPECIAL.get(kind) or _needs_one(family, action, reveals=declared.reveals), of_one, action, authors, hearsay, named
+    )
 
 
 def action_of(kind: type[Request[Any]]) -> Action:
@@ -105,9 +107,10 @@ def parts(request: Request[Any]) -> Iterator[Request[Any]]:
             yield request
 
 
-def _needs_one(family: str, action: Action) -> Callable[[Any], Iterator[Need]]:
+def _needs_one(family: str, action: Action, *, reveals: bool) -> Callable[[Any], Iterator[Need]]:
     if family == "cluster":
-        return lambda _: iter((Need("", family, action),))
+        needed = (Need("", family, action), Need("", family, "reveal")) if reveals else (Need("", family, action),)
+        return lambda _: iter(needed)
     return lambda request: iter((Need(request.space, family, action),))
 
 

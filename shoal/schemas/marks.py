@@ -48,6 +48,12 @@ def hidden_channel(marks: Collection[str], channel: str, packed: bytes) -> bytes
     return hiding.hidden(packed, places, HIDDEN) if places else packed
 
 
+def hidden_elements(marks: Collection[str], channel: str, at: int, packed: bytes) -> bytes:
+    """Packed elements of a list, of which the first has index `at` in its channel, likewise."""
+    places = [_from(place, at) for place in _places(marks, channel)]
+    return hiding.hidden(packed, [place for place in places if place is not None], HIDDEN) if places else packed
+
+
 def is_marked(marks: Collection[str], channel: str) -> bool:
     """Whether a channel, or a part of it, is secret."""
     return bool(_places(marks, channel))
@@ -75,6 +81,15 @@ def _places(marks: Collection[str], channel: str) -> list[tuple[str, ...]]:
     """Of the marks that lead into a channel, the places within it."""
     found = (_parts(mark) for mark in marks)
     return [parts[1:] for parts in found if parts[0] in (hiding.EVERY, channel)]
+
+
+def _from(place: tuple[str, ...], at: int) -> tuple[str, ...] | None:
+    """A place of a list as one of its elements from index `at` on; None if it is before these."""
+    if not place or place[0] == hiding.EVERY:
+        return (hiding.EVERY, *place[1:])
+    if not place[0].isdecimal():
+        return None
+    return None if int(place[0]) < at else (str(int(place[0]) - at), *place[1:])
 
 
 def _parts(mark: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ async def mutations(
     given = 0
     found: requests.Checkpoint | None = None
     for id in ids:
-        found, changes, secret = await changes_of(checkpoints, id, parent=found)
+        found, changes, secret, _ = await changes_of(checkpoints, id, parent=found)
         for nth, (channel, change) in enumerate(changes):
             if id == stop and nth <= int(skipped):
                 continue
@@ -81,6 +81,7 @@ class CheckpointChanges(NamedTuple):
     checkpoint: requests.Checkpoint
     changes: list[tuple[str, Change]]  # With the channel of each.
     secret: set[str]  # The secret paths of both.
+    channels: list[str]  # All channels that differ, also those whose changes are hidden from this reader.
 
 
 async def changes_of(
@@ -94,7 +95,9 @@ async def changes_of(
     elif parent is None or parent.id != found.parents[0]:
         parent = await checkpoints.read(found.parents[0], [])
     before = {} if parent is None else parent.hashes
-    names = [name for name in {**before, **found.hashes} if before.get(name) != found.hashes.get(name)]
+    # Of a channel that is not shown in full the hash always differs: the delta says whether the channel does.
+    changed = found.channels.keys() | delta.appended.keys()
+    names = [name for name in {**before, **found.hashes} if name not in found.hashes or name in changed]
     old: dict[str, Any] = {}
     if parent is not None:
         whole = [name for name in names if name in before and name not in delta.appended]
@@ -106,7 +109,7 @@ async def changes_of(
         elements = values.decode_channel(more.elements, found.schema)
         differing[name] = [Change("add", f"/{more.at + nth}", after=element) for nth, element in enumerate(elements)]
     changes = [(name, change) for name in names for change in differing.get(name, ())]
-    return CheckpointChanges(found, changes, {*found.secret, *(() if parent is None else parent.secret)})
+    return CheckpointChanges(found, changes, {*found.secret, *(() if parent is None else parent.secret)}, names)
 
 
 async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, through: str | None) -> list[str]:

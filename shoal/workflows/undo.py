@@ -148,11 +148,11 @@ async def _reverted(
     loaded: set[str] = set()
     present = await checkpoints.read(head, [])
     for id in ids:
-        changes = (await changes_of(checkpoints, id)).changes
-        names = {channel for channel, _ in changes} - loaded
+        made = await changes_of(checkpoints, id)
+        names = set(made.channels) - loaded
         state.update(await checkpoints.states(head, [name for name in names if name in present.hashes]))
         loaded |= names
-        for channel, change in reversed(changes):
+        for channel, change in reversed(made.changes):
             _revert(state, channel, change, checkpoint=id)
     request = requests.Save(
         checkpoints.space,

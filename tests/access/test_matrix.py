@@ -21,6 +21,7 @@ from shoal.config import Config
 from shoal.errors import Forbidden, ShoalError, Unauthenticated
 from shoal.protocol import requests
 from shoal.protocol.requests import Request
+from shoal.protocol.requests.declared import declaration_of
 from shoal.transport.link import Link
 from tests.access.conftest import Made, Mint, Serve, Served
 from tests.access.requests_of_each_kind import kinds, made, names, need_of
@@ -75,8 +76,8 @@ class Credentials:
         assert found is not None
         return found
 
-    def right(self, family: str, action: str) -> Made:
-        grant = f"*:{family}:{action},impersonate"
+    def right(self, family: str, action: str, *, reveals: bool = False) -> Made:
+        grant = f"*:{family}:{action},impersonate" + ",reveal" * reveals
         found = self._kept((grant,), lambda: self._mint.make(grant))
         assert found is not None
         return found
@@ -151,7 +152,12 @@ async def test_every_request_is_forbidden_without_its_right_and_reaches_the_node
             error = await answered(await links(credentials.forbidden(credential, family, action)), made(kind, "crew"))
             if not isinstance(error, Forbidden) or error.written != "no" or not error.detail.get("action"):
                 wrong.append(f"{tag} with {credential}: {error!r}")
-        error = await answered(await links(credentials.right(family, action)), made(kind, "crew"))
+        reveals = declaration_of(kind).reveals
+        if reveals:
+            error = await answered(await links(credentials.right(family, action)), made(kind, "crew"))
+            if not isinstance(error, Forbidden) or error.detail.get("action") != "reveal":
+                wrong.append(f"{tag} without the right to reveal: {error!r}")
+        error = await answered(await links(credentials.right(family, action, reveals=reveals)), made(kind, "crew"))
         if isinstance(error, Forbidden | Unauthenticated) or (error is not None and type(error) is ShoalError):
             wrong.append(f"{tag} with the right: {error!r}")
     assert wrong == []

@@ -75,8 +75,9 @@ def create(
 ) -> None:
     """Make a token. It is shown once, and kept nowhere.
 
-    Actions are read, append, write (which includes append), admin (which includes these), and impersonate: to name other
-    authors. Families are kinds of objects, such as thread, document or items; leave them out for all. docs/ACCESS.md.
+    Actions are read, append, write (which includes append), admin (which includes these); impersonate: to name other
+    authors; and reveal: to see secret fields of what it may read. Families are kinds of objects, such as thread, document
+    or items; leave them out for all. docs/ACCESS.md.
 
     Example: shoal token create ./tokens planner --allow 'crew-*:read,write' --out planner.token
 
