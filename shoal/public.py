@@ -41,6 +41,7 @@ from shoal.client.reading import (
 )
 from shoal.client.schemas import Schemas, SchemaVersion
 from shoal.client.store import Space, Store
+from shoal.client.subjects import Subjects
 from shoal.client.thread.autosave import Autosave
 from shoal.client.thread.branches import Branch
 from shoal.client.thread.consumers import Consumer, ConsumerInfo
@@ -96,6 +97,8 @@ from shoal.workflows.merges import Sides
 from shoal.workflows.mutations import Mutation
 from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.steps import Attempt, StepRecord
+from shoal.workflows.subjects.erasure import SubjectErased, SubjectReport
+from shoal.workflows.subjects.tags import SubjectTag
 
 __all__ = [
     "NO_HEAD",
@@ -197,6 +200,10 @@ __all__ = [
     "Step",
     "StepRecord",
     "Store",
+    "SubjectErased",
+    "SubjectReport",
+    "SubjectTag",
+    "Subjects",
     "Thread",
     "ThreadReading",
     "TrimReport",

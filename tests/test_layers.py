@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"errors", "names", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "tls": {"errors", "config"},
-    "access": {"errors", "names", "config", "values", "protocol"},
+    "access": {"errors", "names", "config", "values", "protocol", "schemas"},
     "audit": BASE | {"crdt", "cluster", "protocol"},
     "transport": BASE | {"cluster", "protocol", "tls"},
     "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, health, reading
+from shoal.api import batches, health, reading, subjects
 from shoal.api.derived import EXAMPLES
 from shoal.api.document import documents
 from shoal.api.items import items
@@ -35,11 +35,13 @@ PARTS: dict[str, str] = {
     "item": "page-1",
     "lease": "nightly",
     "id": "0" * 64,
+    "subject": "ana",
 }
 """Examples of the parts of paths, by the name of the part."""
 
 BODIES: dict[Any, Any] = {
     **EXAMPLES,
+    subjects.TagsBody: {"tags": [{"kind": "thread", "name": "planner"}, {"kind": "items", "name": "memory.user-1"}]},
     health.MembersBody: {"change": "add", "joins": "n4:7400"},
     steps.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
     steps.EndBody: {"result": {"receipt": "r-17"}, "attempt": ""},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import access, batches, health, pages, presence, reading, spaces, watching
+from shoal.api import access, batches, health, pages, presence, reading, spaces, subjects, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
@@ -43,6 +43,7 @@ SESSION_PATH = "/v1/session"
 OPENAPI_PATH = "/v1/openapi.json"
 
 ENTRY = SPACE + "/maps/{map}/{key}"
+SUBJECT = SPACE + "/subjects/{subject}"
 BUDGET = SPACE + "/budgets/{budget}"
 ITEM = SPACE + "/items/{namespace}/{key}"
 
@@ -95,6 +96,33 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
     Route("DELETE", SPACE, spaces.delete_space, "Delete everything in a space", spaces.SpaceDeletedView, query=WriteQuery),
+    Route("GET", SUBJECT, subjects.find, "What is tagged with a data subject", subjects.TagsView, query=subjects.TagsQuery),
+    Route(
+        "DELETE",
+        SUBJECT,
+        subjects.erase,
+        "Delete all that is tagged with a data subject",
+        subjects.SubjectReportView,
+        query=subjects.EraseQuery,
+    ),
+    Route(
+        "PUT",
+        SUBJECT,
+        subjects.tag,
+        "Tag objects with a data subject",
+        subjects.TaggedView,
+        body=subjects.TagsBody,
+        query=WriteQuery,
+    ),
+    Route(
+        "POST",
+        f"{SUBJECT}/untag",
+        subjects.untag,
+        "Remove tags of a data subject; the objects stay",
+        subjects.TaggedView,
+        body=subjects.TagsBody,
+        query=WriteQuery,
+    ),
     Route(
         "GET",
         f"{SPACE}/threads",

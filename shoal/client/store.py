@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.client.presence import Presence
     from shoal.client.reading import Reading
     from shoal.client.schemas import Schemas
+    from shoal.client.subjects import Subjects
     from shoal.client.thread.thread import Thread
     from shoal.client.thread.worklist import Worklist
     from shoal.client.values.budgets import Budget
@@ -277,6 +278,13 @@ class Space:
         from shoal.client.schemas import Schemas
 
         return Schemas(self._connection, self.name)
+
+    @property
+    def subjects(self) -> Subjects:
+        """The data subjects of this space: which objects carry data about whom."""
+        from shoal.client.subjects import Subjects
+
+        return Subjects(self._connection, self.name)
 
     @property
     def presence(self) -> Presence:

@@ -24,7 +24,7 @@ from shoal.workflows.connection import Connection
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
 
-_DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | ObjectWrite[requests.Deleted]]] = {
+DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | ObjectWrite[requests.Deleted]]] = {
     "thread": requests.DeleteThread,
     "document": requests.DeleteDocument,
     "counter": requests.DeleteCounter,
@@ -35,6 +35,7 @@ _DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] |
     "items": lambda space, label: requests.DeleteItems(space, label, []),
     "schema": requests.DeleteSchema,  # Last: until then it binds the threads that are written meanwhile.
 }
+"""The request that deletes an object of a kind, in the order in which a space is deleted."""
 
 
 class SpaceDeleted(Struct, frozen=True):
@@ -97,7 +98,7 @@ async def delete_space(
     check_name("space", space)
     deleted: dict[str, int] = {}
     looked_at = 0
-    for kind in _DELETIONS:
+    for kind in DELETIONS:
         after: str | None = None
         more = True
         while more:
@@ -129,7 +130,7 @@ async def _delete(
     """Delete these objects, and count them. If some cannot be deleted, the first error is raised once all have ended."""
 
     async def delete(name: str) -> int:
-        reply: Any = await connection.write(_DELETIONS[kind](space, name), key=None, durability=durability)
+        reply: Any = await connection.write(DELETIONS[kind](space, name), key=None, durability=durability)
         return int(reply.deleted if isinstance(reply, requests.ItemsDeleted) else reply.existed)
 
     outcomes = await asyncio.gather(*map(delete, names), return_exceptions=True)

@@ -118,7 +118,8 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Space", "Schemas", "Presence", "Counter", "Register", "Budget", "SharedSet", "SharedMap", "Items", "Document",
+    "Store", "Space", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet", "SharedMap", "Items",
+    "Document",
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchMap", "BatchBudget",
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "MapReading", "ItemsReading",
@@ -210,7 +211,7 @@ class Bench:
             return reading if name == "Reading" else _part(reading, name.removesuffix("Reading"))
         if name == "Document":
             return await stack.enter_async_context(await space.document("n", undo=5))
-        if name in ("Schemas", "Items", "Presence"):
+        if name in ("Schemas", "Subjects", "Items", "Presence"):
             return getattr(space, name.lower())
         if name in ("Counter", "Register", "Budget"):
             return getattr(space, name.lower())("n")

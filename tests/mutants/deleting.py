@@ -40,7 +40,7 @@ def items_outlive_their_label(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_space_keeps_its_maps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(spaces, "_DELETIONS", {kind: made for kind, made in spaces._DELETIONS.items() if kind != "map"})
+    patch.setattr(spaces, "DELETIONS", {kind: made for kind, made in spaces.DELETIONS.items() if kind != "map"})
 
 
 def a_namespace_takes_its_neighbours(patch: pytest.MonkeyPatch) -> None:

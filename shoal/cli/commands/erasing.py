@@ -1,10 +1,10 @@
-"""`shoal prune`, `shoal delete`, `shoal space delete` and `shoal space erase`: deletions, which cannot be undone."""
+"""`shoal prune`, `shoal delete`, `shoal space` and `shoal subject`: deletions, which cannot be undone, and what they find."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
 import typer
@@ -21,6 +21,8 @@ from shoal.errors import Unsupported
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
+    from shoal.workflows.subjects.erasure import SubjectErased
+    from shoal.workflows.subjects.tags import SubjectKind, SubjectTag
 
 _ALONE_S = 60.0
 _POLL_S = 0.1
@@ -34,6 +36,12 @@ def register(app: typer.Typer) -> None:
     group.command("delete")(delete_space)
     group.command("erase")(erase_space)
     app.add_typer(group, name="space", rich_help_panel=PANEL)
+    subjects = typer.Typer(no_args_is_help=True, help="Find and erase all data of one person: docs/SUBJECTS.md.")
+    for command in (tag, untag):
+        subjects.command()(command)
+    subjects.command("find")(find_subject)
+    subjects.command("erase")(erase_subject)
+    app.add_typer(subjects, name="subject", rich_help_panel=PANEL)
 
 
 @in_store
@@ -163,3 +171,98 @@ async def _erase_space(target: Target, space: str, *, within_s: float | None, js
         line(f"erased space {space}: this node has no keys of it any more")
     if is_left or found.left:
         raise typer.Exit(FAILED)
+
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="The data subject's id.", show_default=False)]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="thread, document, items, map, set, …", show_default=False)]
+Named = Annotated[str, typer.Argument(metavar="NAME", help="The object; of items their namespace.", show_default=False)]
+Part = Annotated[str, typer.Argument(metavar="PART", help="A key, a member or an event's id. \\[default: the whole object]")]
+Spaces = Annotated[list[str] | None, typer.Option("--space", metavar="NAME", help="Only this space; may be repeated.")]
+
+
+@in_store
+def tag(run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "") -> Work:
+    """Tag an object that carries data about a person, so that `find` and `erase` find it. It need not exist yet.
+
+    Example: shoal subject tag ana thread intake-7 --data ./state --space clinic
+    """
+
+    async def work(store: Store) -> None:
+        changed = await store.space(run.space).subjects.tag(subject, cast("SubjectKind", kind), name, part)
+        run.show({"tagged": changed}, "tagged" if changed else "it was tagged already")
+
+    return work
+
+
+@in_store
+def untag(run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "") -> Work:
+    """Remove a tag. The object stays.
+
+    Example: shoal subject untag ana thread intake-7 --data ./state --space clinic
+    """
+
+    async def work(store: Store) -> None:
+        changed = await store.space(run.space).subjects.untag(subject, cast("SubjectKind", kind), name, part)
+        run.show({"removed": changed}, "removed" if changed else "there was no such tag")
+
+    return work
+
+
+def find_subject(subject: Subject, space: Spaces = None, data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Show all that is tagged with a person, in all spaces.
+
+    Example: shoal subject find ana --data ./state
+    """
+    execute(_find_subject(chosen(data, url, environment=os.environ), subject, space, json=json))
+
+
+async def _find_subject(target: Target, subject: str, spaces: list[str] | None, *, json: bool) -> None:
+    async with opened(target) as store:
+        for space in spaces or [name async for name in store.spaces()]:
+            for found in await store.space(space).subjects.find(subject):
+                if json:
+                    emit({"space": space, **msgspec.structs.asdict(found)})
+                else:
+                    line(f"{space}  {_shown(found)}")
+
+
+def erase_subject(
+    subject: Subject,
+    yes: Yes = False,
+    space: Spaces = None,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Delete all that is tagged with a person, in all spaces, on every node. This cannot be undone: docs/SUBJECTS.md.
+
+    The exit code is 1 if something could not be erased, or was tagged meanwhile: run it again.
+
+    Example: shoal subject erase ana --yes --data ./state
+    """
+    if not yes:
+        typer.confirm(f"Delete all that is tagged with {subject} on every node, for good?", abort=True, err=True)
+    execute(_erase_subject(chosen(data, url, environment=os.environ), subject, space, json=json))
+
+
+async def _erase_subject(target: Target, subject: str, spaces: list[str] | None, *, json: bool) -> None:
+    is_complete = True
+    async with opened(target) as store:
+        for space in spaces or [name async for name in store.spaces()]:
+            report = await store.space(space).subjects.erase(subject)
+            is_complete &= report.is_complete
+            if not report.objects and not report.left:
+                continue
+            if json:
+                emit(msgspec.structs.asdict(report) | {"objects": [msgspec.structs.asdict(each) for each in report.objects]})
+                continue
+            for each in report.objects:
+                line(f"{space}  {_shown(each)}  {each.outcome}" + f": {each.reason}" * bool(each.reason))
+            if report.waits_for:
+                line(f"{space}  the bytes stay until these nodes hold the deletions: {', '.join(report.waits_for)}")
+    if not is_complete:
+        raise typer.Exit(FAILED)
+
+
+def _shown(found: SubjectTag | SubjectErased) -> str:
+    return f"{found.kind} {found.name}" + f" {found.part}" * bool(found.part)

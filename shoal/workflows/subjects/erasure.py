@@ -1,0 +1,145 @@
+"""Find and erase what carries data about a data subject.
+
+Laws:
+- An object is deleted by its own request, so that its erasure converges, survives a restart, and reaches nodes that were away
+  and restored copies as every deletion does. Its tag is removed after that: an erasure that fails half-way is repeated.
+- What cannot be erased is reported with the reason, and keeps its tag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from shoal.errors import Forbidden, ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.connection import Connection
+from shoal.workflows.spaces import DELETIONS
+from shoal.workflows.subjects import tags
+from shoal.workflows.subjects.tags import SubjectTag
+
+_AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
+_AN_EVENT = (
+    "an event cannot be deleted alone: delete its thread, or trim the journal up to it (`shoal trim`), and remove the tag"
+)
+
+
+class SubjectErased(Struct, frozen=True):
+    """What became of one object, or of a part of one."""
+
+    kind: str
+    name: str
+    part: str
+    outcome: Literal["erased", "absent", "kept", "failed"]  # `absent`: there was nothing. `kept`: it cannot be erased alone.
+    reason: str = ""  # Why it was kept, or the error.
+
+
+class SubjectReport(Struct, frozen=True):
+    """The erasure of a subject's data in one space."""
+
+    space: str
+    subject: str
+    objects: list[SubjectErased]
+    left: int  # Tags that are there now: of what was kept or failed, or was tagged meanwhile. At most a page is counted.
+    waits_for: list[str] | None  # Nodes that are not known to hold all deletions yet; None if the token may not know.
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing of the subject is left, as far as the node knows."""
+        return not self.left
+
+
+async def find(connection: Connection, space: str, subject: str) -> list[SubjectTag]:
+    """What is tagged with a subject.
+
+    Raises:
+        InvalidName: the subject is no name.
+    """
+    return [tag async for tag in tags.pages(connection, space, subject)]
+
+
+async def erase(
+    connection: Connection,
+    space: str,
+    subject: str,
+    *,
+    after: bytes = b"",
+    objects_max: int | None = None,
+    durability: Durability | None = None,
+) -> tuple[SubjectReport, bytes]:
+    """Delete what is tagged with a subject, and then the tags; at most about `objects_max` objects, if it is given.
+
+    Returns the report, and the place after which to continue; empty if all tags were looked at.
+
+    Raises:
+        InvalidName: the subject is no name.
+        Forbidden: the token may not remove tags. Nothing was deleted.
+        ShoalError: the tags cannot be read or removed. Repeat it: what was erased is not tagged any more.
+    """
+    await tags.write(connection, space, subject, (), remove=True)
+    objects: list[SubjectErased] = []
+    while objects_max is None or len(objects) < objects_max:
+        found = await tags.page(connection, space, subject, after)
+        for start in range(0, len(found.tags), _AT_ONCE):
+            some = found.tags[start : start + _AT_ONCE]
+            objects += await _erase(connection, space, subject, some, durability)
+        if not (after := found.after):
+            break
+    left = len((await tags.page(connection, space, subject)).tags)
+    return SubjectReport(space, subject, objects, left, await _waits_for(connection)), after
+
+
+async def _erase(
+    connection: Connection, space: str, subject: str, some: Sequence[SubjectTag], durability: Durability | None
+) -> list[SubjectErased]:
+    outcomes = await asyncio.gather(*(_deleted(connection, space, tag, durability) for tag in some))
+    gone = [tag for tag, outcome in zip(some, outcomes, strict=True) if outcome.outcome in ("erased", "absent")]
+    if gone:
+        await tags.write(connection, space, subject, gone, remove=True, durability=durability)
+    return outcomes
+
+
+async def _deleted(connection: Connection, space: str, tag: SubjectTag, durability: Durability | None) -> SubjectErased:
+    request = _deletion(space, tag)
+    if request is None:
+        return SubjectErased(tag.kind, tag.name, tag.part, "kept", _AN_EVENT)
+    try:
+        reply: Any = await connection.write(request, key=None, durability=durability)
+    except ShoalError as error:
+        return SubjectErased(tag.kind, tag.name, tag.part, "failed", error.message)
+    return SubjectErased(tag.kind, tag.name, tag.part, "erased" if _existed(reply) else "absent")
+
+
+def _deletion(space: str, tag: SubjectTag) -> requests.Request[Any] | None:
+    """The request that deletes what a tag names; None if none does."""
+    if tag.kind == "event":
+        return None
+    if tag.kind == "items":
+        first, *rest = tag.name.split(".")
+        return requests.DeleteItem(space, first, rest, tag.part) if tag.part else requests.DeleteItems(space, first, rest)
+    if tag.kind == "map" and tag.part:
+        return requests.RemoveEntry(space, tag.name, tag.part)
+    if tag.kind == "set" and tag.part:
+        return requests.AlterSet(space, tag.name, remove=[tags.member_of(tag)])
+    return DELETIONS[tag.kind](space, tag.name)
+
+
+def _existed(reply: Any) -> bool:
+    match reply:
+        case requests.Deleted(existed):
+            return existed
+        case requests.EntryRemoved(removed) | requests.SetAltered(_, removed):
+            return bool(removed)
+        case _:
+            return bool(reply.deleted)  # Of items.
+
+
+async def _waits_for(connection: Connection) -> list[str] | None:
+    try:
+        return (await connection.read(requests.Status())).garbage_waits_for
+    except Forbidden:
+        return None

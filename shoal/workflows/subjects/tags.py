@@ -1,0 +1,153 @@
+"""Tags: which objects of a space carry data about which data subject.
+
+Laws:
+- The tags of a space are members of ordinary sets, in one of them by a hash of the subject, so that they are replicated,
+  kept, encrypted and deleted like everything else. A tag is [subject, kind, name, part].
+- A tag of a node that did not know of an erasure stays, because a removal only affects the tags that the erasing node shows.
+- All tags of a subject are beside each other in the order of their bytes, and are read without those of others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple, get_args
+
+from msgspec import Struct
+
+from shoal import values
+from shoal.errors import InvalidInput, ShoalError
+from shoal.names import check_label, check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows.connection import Connection
+
+SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]
+"""The kinds of what can be tagged. Of `items`, `map`, `set` and `event` a part can be."""
+KINDS: tuple[SubjectKind, ...] = get_args(SubjectKind)
+_WITH_PARTS = ("items", "map", "set", "event")
+_SETS = 256
+_PAGE = 500
+
+
+class SubjectTag(Struct, frozen=True, forbid_unknown_fields=True):
+    """An object, or a part of one, that carries data about a subject."""
+
+    kind: SubjectKind
+    name: str  # Of the object. Of items, the labels of their namespace, joined by periods; of an event, its thread.
+    part: str = ""  # The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it.
+
+
+class TagPage(NamedTuple):
+    """A page of a subject's tags."""
+
+    tags: list[SubjectTag]
+    after: bytes  # Ask again with this; empty: there are no more.
+
+
+def check_tag(tag: SubjectTag) -> SubjectTag:
+    """Return a tag if it is legal.
+
+    Raises:
+        InvalidInput: there is no such kind, or its kind has no parts.
+        InvalidName: a name is not legal.
+    """
+    if tag.kind not in KINDS:
+        raise InvalidInput(f"a kind is one of {', '.join(KINDS)}; got {tag.kind!r:.80}. Nothing was written.")
+    if tag.part and tag.kind not in _WITH_PARTS:
+        raise InvalidInput(f"a {tag.kind} is tagged as a whole, and has no part {tag.part!r:.80}. Nothing was written.")
+    if tag.kind == "event" and not tag.part:
+        raise InvalidInput("an event is tagged by its id; for all events of a thread tag the thread. Nothing was written.")
+    check_name(tag.kind, tag.name)
+    if tag.kind == "items":
+        for label in tag.name.split("."):
+            check_label(label)
+    if tag.kind == "set" and tag.part:
+        member_of(tag)
+    if tag.part:
+        check_name("part", tag.part)
+    return tag
+
+
+def member_of(tag: SubjectTag) -> bytes:
+    """The member of a set that a tag names, packed.
+
+    Raises:
+        InvalidInput: it is not JSON.
+    """
+    try:
+        return values.encode(values.from_json(json.loads(tag.part)), where="part")
+    except (ValueError, ShoalError):
+        raise InvalidInput(
+            f"a member of a set is given as JSON, a text in quotation marks; got {tag.part!r:.80}. Nothing was written."
+        ) from None
+
+
+async def write(
+    connection: Connection,
+    space: str,
+    subject: str,
+    tags: Sequence[SubjectTag],
+    *,
+    remove: bool = False,
+    durability: Durability | None = None,
+) -> int:
+    """Add tags of a subject, or remove them, and return how many changed.
+
+    Raises:
+        InvalidInput, InvalidName: one of them is not legal.
+    """
+    check_name("subject", subject)
+    packed = [_packed(subject, check_tag(tag)) for tag in tags]
+    changed = 0
+    for start in range(0, max(1, len(packed)), _PAGE):  # Also of none, so that it says whether it may be done.
+        some = packed[start : start + _PAGE]
+        change = requests.AlterSet(space, set_of(subject), **{"remove" if remove else "add": some})
+        reply = await connection.write(change, key=None, durability=durability)
+        changed += reply.removed if remove else reply.added
+    return changed
+
+
+async def page(connection: Connection, space: str, subject: str, after: bytes = b"", limit: int = _PAGE) -> TagPage:
+    """A page of the tags of a subject, in the order of their bytes.
+
+    Raises:
+        InvalidName: the subject is no name.
+        SessionBehind, BookmarkLost: the node lacks operations that this session has written or seen.
+    """
+    check_name("subject", subject)
+    start = after or values.encode([subject, "", "", ""])
+    reply = await connection.read(requests.ReadSet(space, set_of(subject), start, min(limit, _PAGE)))
+    found = [values.decode(member) for member in reply.members]
+    own = [_tag(member) for member in found if _is_of(member, subject)]
+    is_last = not reply.more or not found or not _is_of(found[-1], subject)
+    return TagPage(own, b"" if is_last else reply.members[-1])
+
+
+async def pages(connection: Connection, space: str, subject: str) -> AsyncIterator[SubjectTag]:
+    """All tags of a subject, in the order of their bytes."""
+    after = b""
+    while True:
+        found = await page(connection, space, subject, after)
+        for tag in found.tags:
+            yield tag
+        if not (after := found.after):
+            return
+
+
+def set_of(subject: str) -> str:
+    """The set that holds a subject's tags. Its name tells eight bits of a hash of the subject."""
+    return f"shoal.subjects/{int.from_bytes(sha256(subject.encode()).digest()[:2], 'big') % _SETS:02x}"
+
+
+def _packed(subject: str, tag: SubjectTag) -> bytes:
+    return values.encode([subject, tag.kind, tag.name, tag.part])
+
+
+def _is_of(member: Any, subject: str) -> bool:
+    return isinstance(member, list) and len(member) == 4 and member[0] == subject and member[1] in KINDS
+
+
+def _tag(member: Any) -> SubjectTag:
+    return SubjectTag(member[1], str(member[2]), str(member[3]))

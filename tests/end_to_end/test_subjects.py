@@ -1,0 +1,56 @@
+"""A data subject is tagged at one door, and found and erased at every other."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from shoal.client.store import Space, Store
+from tests.end_to_end.conftest import Cli, Rest
+
+
+@pytest.fixture
+def space(store: Store, request: pytest.FixtureRequest) -> Space:
+    return store.space(request.node.name)
+
+
+@pytest.fixture
+def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
+    return Rest(http, request.node.name)
+
+
+@pytest.fixture
+def cli(url: str, request: pytest.FixtureRequest) -> Cli:
+    return Cli(url, request.node.name)
+
+
+async def test_tags_of_each_door_are_erased_at_any(space: Space, rest: Rest, cli: Cli) -> None:
+    await space.subjects.tag("ana", "thread", "intake")
+    body = {"tags": [{"kind": "counter", "name": "n"}, {"kind": "map", "name": "rooms", "part": "ana"}]}
+    assert await rest("PUT", "/subjects/ana", body) == {"changed": 2}
+    assert await rest("PUT", "/subjects/ana", body) == {"changed": 0}
+    await cli("subject", "tag", "ana", "event", "shared", "0190")
+    await space.thread("intake").save({"name": "Ana"})
+    await space.counter("n").add(1)
+    found = await rest("GET", "/subjects/ana")
+    assert sorted(tag["kind"] for tag in found["tags"]) == ["counter", "event", "map", "thread"]
+    assert found["after"] == ""
+    report = await rest("DELETE", "/subjects/ana")
+    assert {each["kind"]: each["outcome"] for each in report["objects"]} == {
+        "thread": "erased",
+        "counter": "erased",
+        "map": "absent",
+        "event": "kept",
+    }
+    assert (report["subject"], report["left"], report["waits_for"], report["after"]) == ("ana", 1, [], "")
+    assert await space.counter("n").value() == 0
+    body = {"tags": [{"kind": "event", "name": "shared", "part": "0190"}]}
+    assert await rest("POST", "/subjects/ana/untag", body) == {"changed": 1}
+    assert (await space.subjects.erase("ana")).is_complete
+
+
+async def test_what_is_wrong_is_refused(rest: Rest) -> None:
+    for body in ({"tags": []}, {"tags": [{"kind": "schema", "name": "s"}]}, {"tags": [{"kind": "event", "name": "t"}]}, {}):
+        refused = await rest("PUT", "/subjects/ana", body, status=400)
+        assert refused["written"] == "no"
+    await rest("GET", "/subjects/ana?after=%21", status=400)
