@@ -37,6 +37,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_ca: str = ""  # The CA of the nodes: of the peers, and of the nodes that a client calls. Empty: the system's, no peers.
     tls_look_s: float = 10.0  # Between two looks at whether the files have changed.
     tls_handshake_s: float = 10.0  # A connection that has not finished the handshake after this is closed.
+    hsts_s: float = 365 * 24 * 3600.0  # For how long browsers shall use TLS alone with this host; 0: they are not told.
 
     # Access: who may do what.
     token_keys: str = ""  # A file with the public keys of tokens, as a JSON Web Key Set. Empty: no token is asked for.
@@ -53,6 +54,7 @@ class Config(Struct, frozen=True, kw_only=True):
     oidc_pause_s: float = 10.0  # At least this long between two fetches, if tokens name keys that are not known.
     oidc_timeout_s: float = 10.0  # For one issuer's answer.
     revocations_max: int = 65_536  # Tokens that are revoked and have not expired.
+    revocations_age_s_max: float = 0.0  # Cut off from a quorum for longer, a node accepts no token. 0: it goes on.
 
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
@@ -284,6 +286,9 @@ class Config(Struct, frozen=True, kw_only=True):
     stop_timeout_s: float = 10.0
 
 
+_MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max")
+
+
 def checked(config: Config) -> Config:
     """Return `config` if every field is in range.
 
@@ -292,7 +297,7 @@ def checked(config: Config) -> Config:
     """
     for name in config.__struct_fields__:
         value = getattr(config, name)
-        if name not in ("listen_port", "cluster_size", "audit_interval_s") and not isinstance(value, str) and value <= 0:
+        if name not in _MAY_BE_0 and not isinstance(value, str) and value <= 0:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")

@@ -3,7 +3,9 @@
 Laws:
 - The keys are looked at every `token_look_s`. Broken files change nothing: the former keys stay in use, and the log says why.
 - Revocations are known before the first request is answered. They are read again after each change, and every `token_look_s`.
-- No clock is read: `now_s` is an argument, in seconds since 1970.
+- While a node reaches too few others for a quorum it may miss revocations. If that lasts longer than `revocations_age_s_max`
+  (0: never), no token counts until it reaches them again. A node that is alone misses none.
+- No clock is read: `now_s` is an argument, in seconds since 1970; how long a node is cut off, the event loop's time says.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -21,7 +24,10 @@ from shoal.access.reading import ReadLog
 from shoal.access.revocations import Revocations
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.protocol.requests import Cluster, ClusterView
 from shoal.protocol.session import Session
+
+_LINKS_LOOK_S = 5.0  # How often links are looked at.
 
 
 class Access:
@@ -31,12 +37,12 @@ class Access:
         InvalidConfig: the keys or the issuers cannot be used.
     """
 
-    def __init__(self, config: Config, *, now_s: Callable[[], float]) -> None:
+    def __init__(self, config: Config, *, now_s: Callable[[], float], entropy: Callable[[int], bytes]) -> None:
         self._config = config
         self._now_s = now_s
         self._stamp = _stamp(config.token_keys)
         mine = [keys.load(config.token_keys, cluster=config.cluster)] if config.token_keys else []
-        self.gate = Gate({each.issuer: each for each in mine}, config=config, now_s=now_s)
+        self.gate = Gate({each.issuer: each for each in mine}, config=config, now_s=now_s, entropy=entropy)
         self.issuers = Issuers(self.gate, config)
         self._revocations: Revocations | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -51,7 +57,10 @@ class Access:
         await revocations.load()
         if self._config.audit_reads:
             self.gate.reads = ReadLog(session, config=self._config)
-        self._tasks = [asyncio.create_task(work) for work in (revocations.follow(), self._look(), self.issuers.follow())]
+        works = [revocations.follow(), self._look(), self.issuers.follow()]
+        if self._config.revocations_age_s_max:
+            works.append(self._watch_links(session))
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
         """Keep nothing current any more. Calling it twice is allowed."""
@@ -82,6 +91,25 @@ class Access:
             except ShoalError as error:
                 told = error.message.replace("Nothing was started.", "The former keys stay in use.")
                 structlog.get_logger("shoal").warning("access", reason=told)
+
+    async def _watch_links(self, session: Session) -> None:
+        age_s_max = self._config.revocations_age_s_max
+        now_s = asyncio.get_running_loop().time
+        heard_s = now_s()
+        while True:
+            with suppress(ShoalError):  # A node that is stopping, or that cannot tell: then it has not heard.
+                if reaches_quorum(await session.call(Cluster())):
+                    heard_s = now_s()
+            is_cut_off = now_s() - heard_s > age_s_max
+            if is_cut_off != self.gate.is_cut_off:
+                self.gate.is_cut_off = is_cut_off
+                structlog.get_logger("shoal").warning("revocations", cut_off=is_cut_off, bound="revocations_age_s_max")
+            await asyncio.sleep(min(_LINKS_LOOK_S, age_s_max / 4))
+
+
+def reaches_quorum(view: ClusterView) -> bool:
+    """Whether a node reaches enough members for a quorum, itself counted."""
+    return sum(member.state != "unreachable" and member.part == "member" for member in view.members) >= view.quorum
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:

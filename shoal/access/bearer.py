@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shoal.access.grants import Rights
+from shoal.access.holding import Holding
 from shoal.access.token import Token
 from shoal.errors import Forbidden, Unauthenticated
 from shoal.protocol.requests import Request
@@ -23,10 +24,22 @@ _HOW = "Nothing was written. Use a new token."
 
 
 class Bearer:
-    """One verified token. `now_s` is the node's clock, in seconds since 1970."""
+    """One verified token. `now_s` is the node's clock, in seconds since 1970; `entropy` draws random bytes.
 
-    def __init__(self, token: Token, *, now_s: Callable[[], float]) -> None:
+    `is_cut_off` says whether the node may have missed revocations for too long to accept any token.
+    """
+
+    def __init__(
+        self,
+        token: Token,
+        *,
+        now_s: Callable[[], float],
+        entropy: Callable[[int], bytes],
+        is_cut_off: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.token = token
+        self._holding = Holding(token.author, entropy=entropy)
+        self._is_cut_off = is_cut_off
         self._ends_s = token.ends_s
         self._now_s = now_s
         self._rights = Rights(token.author, token.grants)
@@ -38,10 +51,14 @@ class Bearer:
 
         Raises:
             Unauthenticated: the token has expired, or is revoked. Nothing was written.
-            Forbidden: it does not grant a right that the request needs. Nothing was written.
+            Forbidden: it does not grant a right that the request needs, or the request uses the lease of another author.
+                Nothing was written.
         """
         self.check_valid()
-        return self._rights.check(request)
+        return self._holding.bound(self._rights.check(request), self._administers)
+
+    def _administers(self, space: str, family: str) -> bool:
+        return self._rights.allow(space, family, "admin")
 
     def allows(self, request: Request[Any]) -> bool:
         """Whether it may make a request."""
@@ -55,8 +72,10 @@ class Bearer:
         """Check that the token counts still.
 
         Raises:
-            Unauthenticated: it has expired, or is revoked.
+            Unauthenticated: it has expired, or is revoked; or the node is cut off for too long to know.
         """
+        if self._is_cut_off():
+            raise cut_off()
         if self._over or self._now_s() >= self._ends_s:
             reason = self._over or "expired"
             raise Unauthenticated(f"the token {_TOLD[reason]}. {_HOW}", reason=reason)
@@ -102,6 +121,15 @@ class Bearer:
             del self._watching[mark]
             if timer is not None:
                 timer.cancel()
+
+
+def cut_off() -> Unauthenticated:
+    """The error of a node that is cut off for too long."""
+    return Unauthenticated(
+        "this node has been cut off from the others for longer than `revocations_age_s_max`, and cannot know which tokens are "
+        "revoked. Nothing was written. Ask another node, or try again once it is linked.",
+        reason="cut-off",
+    )
 
 
 _TOLD = {"expired": "has expired", "revoked": "is revoked", "withdrawn": "is signed with a key that was withdrawn"}

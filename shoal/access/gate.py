@@ -3,6 +3,7 @@
 Laws:
 - A signature is verified once for each token, as long as it is among the `tokens_known_max` that were used last.
 - An address whose tokens were refused too often has no other one verified; tokens that are known go on.
+- While the node is cut off for too long, no token counts; afterwards they do again.
 - A token that is revoked, or whose key is withdrawn, counts no more from then on, in sessions that it has opened too.
 """
 
@@ -15,7 +16,7 @@ from hashlib import blake2b
 from weakref import WeakSet
 
 from shoal.access import tokens
-from shoal.access.bearer import Bearer
+from shoal.access.bearer import Bearer, cut_off
 from shoal.access.failures import Failures
 from shoal.access.reading import ReadLog
 from shoal.access.tokens import Keys
@@ -31,15 +32,25 @@ _MISSING = (
 class Gate:
     """The tokens that a node accepts. `issuers` are the keys that it trusts, by issuer."""
 
-    def __init__(self, issuers: Mapping[str, Keys], *, config: Config, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        issuers: Mapping[str, Keys],
+        *,
+        config: Config,
+        now_s: Callable[[], float],
+        entropy: Callable[[int], bytes],
+    ) -> None:
         self._issuers = dict(issuers)
         self._config = config
         self._now_s = now_s
+        self._entropy = entropy
         self._failures = Failures(config)
         self._known: OrderedDict[bytes, Bearer] = OrderedDict()  # By the token's digest.
         self._live: WeakSet[Bearer] = WeakSet()
         self._revoked: frozenset[str] = frozenset()
         self._closed = False
+        self.is_cut_off = False
+        """Whether this node may have missed revocations for so long that it accepts no token for now."""
         self.reads: ReadLog | None = None
         """Who logs what the bearers read; None: nobody does."""
         self.unknown = asyncio.Event()
@@ -56,6 +67,8 @@ class Gate:
             raise Unauthenticated(_MISSING, reason="missing")
         if self._closed:
             raise tokens.refused("closed", "this node accepts no token, because more are revoked than it can hold")
+        if self.is_cut_off:
+            raise cut_off()
         now_s = self._now_s()
         # One that is too long is not hashed, and is refused below.
         is_bounded = len(token) <= self._config.token_bytes_max
@@ -85,7 +98,7 @@ class Gate:
         )
         if token.id in self._revoked:
             raise tokens.refused("revoked", "the token is revoked")
-        bearer = Bearer(token, now_s=self._now_s)
+        bearer = Bearer(token, now_s=self._now_s, entropy=self._entropy, is_cut_off=lambda: self.is_cut_off)
         self._live.add(bearer)
         return bearer
 

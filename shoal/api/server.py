@@ -187,8 +187,9 @@ def create_app(
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, admit=admit, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
-    app = web.Application(middlewares=[_problems(origins, Hosts(config))])
-    app.on_response_prepare.append(origins.tell)
+    hosts = Hosts(config)
+    app = web.Application(middlewares=[_problems(origins, hosts)])
+    app.on_response_prepare.extend([origins.tell, hosts.tell])
     if gate is not None:
         app.on_response_prepare.append(credentials.hide)
     app[METRICS] = metrics

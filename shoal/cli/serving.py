@@ -99,7 +99,7 @@ def access_of(config: Config) -> Access | None:
     # Imported here, because a node without tokens needs none of the libraries for them.
     from shoal.access.access import Access
 
-    return Access(config, now_s=time.time)
+    return Access(config, now_s=time.time, entropy=os.urandom)
 
 
 async def _refreshed(tls: CurrentTls | None, keys: KeyKeeper | None, config: Config) -> None:

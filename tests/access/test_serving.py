@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 import shoal
-from shoal.access.access import Access
+from shoal.access.access import Access, reaches_quorum
 from shoal.config import Config
-from shoal.errors import Forbidden, InvalidConfig, Overloaded, ShoalError, Unauthenticated
+from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
 from shoal.protocol.session import Credential
@@ -458,7 +458,7 @@ class Silent:
 async def test_a_revocation_that_came_without_a_change_is_found_in_time(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
     config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
-    access = Access(config, now_s=time.time)
+    access = Access(config, now_s=time.time, entropy=os.urandom)
     await access.start(Silent(served.node.session()))  # type: ignore[arg-type]
     made = mint.make("crew:read")
     bearer = access.gate.bearer(made.text, address="127.0.0.1")
@@ -483,3 +483,58 @@ async def test_a_stream_of_changes_ends_with_the_token(mint: Mint, serve: Serve,
         async with asyncio.timeout(30):
             said = await answer.text()
     assert '"code":"unauthenticated"' in said
+
+
+class CutOff:
+    """The node's session, which says that it is one of three nodes and reaches so many, itself counted."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.reached = 3
+        self.fails = False
+
+    async def call(self, request: Any, /, **manner: Any) -> Any:
+        found = await self._session.call(request, **manner)
+        if not isinstance(request, requests.Cluster):
+            return found
+        if self.fails:
+            raise ReadOnly("The node is stopping.")
+        states = ["self", *["linked"] * (self.reached - 1), *["unreachable"] * (3 - self.reached)]
+        members = [msgspec.structs.replace(found.members[0], state=state) for state in states]
+        return msgspec.structs.replace(found, members=members, size=3, quorum=2)
+
+    def subscribe(self, subscription: Any, /) -> Any:
+        return self._session.subscribe(subscription)
+
+
+async def test_a_node_that_is_cut_off_for_too_long_accepts_no_token_until_it_is_linked(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys, revocations_age_s_max=0.05)
+    access = Access(config, now_s=time.time, entropy=os.urandom)
+    session = CutOff(served.node.session())
+    await access.start(session)  # type: ignore[arg-type]
+    made = mint.make("crew:read")
+    bearer = access.gate.bearer(made.text, address="127.0.0.1")
+    for reached, fails in ((1, False), (3, True)):
+        session.reached, session.fails = reached, fails
+        await until(lambda: access.gate.is_cut_off)
+        with pytest.raises(Unauthenticated, match="cut off") as caught:
+            bearer.check(requests.ReadCounter("crew", "n"))
+        assert (caught.value.detail["reason"], caught.value.written) == ("cut-off", "no")
+        with pytest.raises(Unauthenticated, match="cut off"):
+            access.gate.bearer(made.text, address="127.0.0.1")
+        with pytest.raises(Unauthenticated, match="cut off"):
+            access.gate.bearer(mint.make("crew:read").text, address="127.0.0.1")
+        session.reached, session.fails = 2, False
+        await until(lambda: not access.gate.is_cut_off)
+        bearer.check(requests.ReadCounter("crew", "n"))
+    await access.stop()
+
+
+async def test_a_node_that_is_alone_is_never_cut_off(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys, revocations_age_s_max=0.02)
+    view = await served.node.session().call(requests.Cluster())
+    assert reaches_quorum(view)
+    member = view.members[0]
+    joining = [member, *[msgspec.structs.replace(member, state="linked", part="joining")] * 2]
+    assert not reaches_quorum(msgspec.structs.replace(view, members=joining, quorum=2))

@@ -183,3 +183,22 @@ async def test_a_connection_that_never_shakes_hands_is_closed(certificates: Cert
     async with asyncio.timeout(30):
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_browsers_are_told_to_come_back_with_tls_if_others_reach_the_node(
+    certificates: Certificates, serve: Serve
+) -> None:
+    context = ssl.create_default_context(cafile=certificates.ca)
+    for settings, told_ in (
+        ({"listen_host": "0.0.0.0", "hsts_s": 60.0}, "max-age=60"),
+        ({"listen_host": "0.0.0.0", "hsts_s": 0.0}, None),
+        ({}, None),
+    ):
+        url = (await serve(**certificates.settings("n1"), **settings)).url
+        async with aiohttp.ClientSession() as http:
+            for path in ("/healthz", "/v1/spaces", "/nothing"):
+                async with http.get(f"{url.replace('0.0.0.0', '127.0.0.1')}{path}", ssl=context) as answer:
+                    assert answer.headers.get("Strict-Transport-Security") == told_
+    url = (await serve(listen_host="0.0.0.0")).url.replace("0.0.0.0", "127.0.0.1")
+    async with aiohttp.ClientSession() as http, http.get(f"{url}/healthz") as answer:
+        assert "Strict-Transport-Security" not in answer.headers

@@ -1,4 +1,4 @@
-"""The host names under which this node answers: the defence against DNS rebinding.
+"""The host names under which this node answers: the defence against DNS rebinding, and against a way back to plain HTTP.
 
 The owner of another site can let its name resolve to 127.0.0.1. The browser then takes this node
 for the site's own server and sends no Origin of another site. But it sends the Host header with
@@ -10,6 +10,8 @@ Laws:
   `localhost`, for its own names in the configuration, and for `allowed_hosts`.
 - A node that other machines can reach answers for any name, unless `allowed_hosts` is set,
   because it does not know the names that its network gives it.
+- Over TLS such a node tells browsers to use its name with TLS alone for `hsts_s` (RFC 6797). A node that listens only on this
+  machine does not: its name is that of all other programs here.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Hosts:
     def __init__(self, config: Config) -> None:
         listed = {part.strip().lower() for part in config.allowed_hosts.split(",") if part.strip()}
         self._checked = "*" not in listed and (bool(listed) or is_local(config.listen_host))
+        self._hsts = "" if is_local(config.listen_host) or not config.hsts_s else f"max-age={int(config.hsts_s)}"
         self._names = {*listed, config.listen_host.lower(), _name(config.advertise), "localhost"}
 
     def check(self, request: web.Request) -> None:
@@ -49,6 +52,11 @@ class Hosts:
             f"this node is not {name[:_HOST_CHARS_SHOWN]!r}. Nothing was written. Use its address instead. If a proxy or a "
             "name of your own leads here, add the name to the node's setting allowed_hosts."
         )
+
+    async def tell(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add to an answer over TLS that browsers shall come back with TLS."""
+        if self._hsts and request.transport is not None and request.transport.get_extra_info("sslcontext") is not None:
+            response.headers["Strict-Transport-Security"] = self._hsts
 
 
 def _name(host: str) -> str:

@@ -93,6 +93,7 @@ class ClaimExtended(Reply, array_like=True, frozen=True, tag="claim-extended"):
 
 @operation(
     batch=True,
+    hearsay=("by",),  # The holder of the claim, a text for people.
     http=Http(
         "POST",
         f"{_LIST}/claims/{{id}}/complete",
@@ -122,6 +123,7 @@ class ItemCompleted(Reply, array_like=True, frozen=True, tag="item-completed"):
 
 @operation(
     batch=True,
+    hearsay=("by",),  # The holder of the claim, a text for people.
     http=Http(
         "POST",
         f"{_LIST}/claims/{{id}}/fail",
