@@ -1,4 +1,4 @@
-"""`python -m chaos run`, `python -m chaos judge DIR`, `python -m chaos crew` and `python -m chaos upgrade --revision REV`.
+"""`python -m chaos run`, `judge DIR`, `crew`, `fuzz --frames N` and `upgrade --revision REV`.
 
 Ends with 0 if every promise was kept, with 1 if one was broken or the trial
 could not be run, with 2 if it was not understood.
@@ -26,6 +26,8 @@ from chaos.cluster import NodeFailed, last_words
 from chaos.composed import FAULTS, GROUPS
 from chaos.evidence import Evidence, Options
 from chaos.faults import Kill
+from chaos.fuzz import run as fuzzing
+from chaos.fuzz.run import FuzzOptions
 from chaos.judge import judge as judged
 from chaos.report import print_verdict, to_html
 from chaos.run import run as run_trial
@@ -165,6 +167,40 @@ def crew(
         else:
             typer.echo(f"kept: {directory}")
     if not kept:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def fuzz(
+    frames: Annotated[int, typer.Option(min=4, help="How many probes before a token is shown, and as many after.")] = 10_000,
+    seed: Annotated[int | None, typer.Option(help="Of all probes; drawn and told if it is not given.")] = None,
+    slow: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="An answer that takes longer, also alone, counts.")
+    ] = 1.0,
+    memory: Annotated[int, typer.Option(min=64, metavar="MB", help="The node may hold so much.")] = 1024,
+) -> None:
+    """Send a node anything: bytes, requests and frames that are nearly right. It answers, in time, and within its memory.
+
+    Example: python -m chaos fuzz --frames 1000000
+    """
+    options = FuzzOptions(
+        frames=frames, seed=SystemRandom().getrandbits(32) if seed is None else seed, slow_s=slow, memory_mb=memory
+    )
+    typer.echo(f"seed {options.seed}")
+    directory = Path(tempfile.mkdtemp(prefix="shoal-fuzz-"))
+    is_sound = False
+    try:
+        found = execute(interruptible(fuzzing.run(options, directory, say=typer.echo)))
+        typer.echo(fuzzing.told(found))
+        is_sound = not found.findings
+    except NodeFailed as failure:
+        typer.echo(f"chaos: {failure}", err=True)
+    finally:
+        if is_sound:
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            typer.echo(f"kept: {directory}")
+    if not is_sound:
         raise typer.Exit(FAILED)
 
 

@@ -91,7 +91,7 @@ def _held(request: Request[Any]) -> Iterator[_Held]:
         for term in request.terms:
             yield _Held(term.space, "thread" if term.item else "lease", term.token)
     for part in parts(request):
-        family = _OF_ONE.get(type(part))  # type: ignore[call-overload]
+        family = _OF_ONE.get(type(part))
         if family:
             one: Any = part
             yield _Held(one.space, family, one.token)

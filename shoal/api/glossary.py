@@ -27,6 +27,7 @@ NAMES: dict[str, str] = {
     "map": "A map's name.",
     "budget": "A budget's name.",
     "namespace": "The labels of an item's namespace.",
+    "subject": "The id of a person whom data is about.",
     "key": "The key of a map's entry or an item; of a write, the caller's key, which counts once.",
     "worklist": "A worklist's name.",
     "consumer": "A consumer's name.",

@@ -17,7 +17,7 @@ from shoal.workflows.subjects.tags import SubjectTag
 class TagsBody(Struct, forbid_unknown_fields=True):
     """What carries data about a subject."""
 
-    tags: Annotated[list[SubjectTag], Meta(min_length=1, max_length=1000)]
+    tags: Annotated[list[SubjectTag], Meta(min_length=1, max_length=1000)]  # Objects, or parts of them.
 
 
 class TaggedView(Struct):
@@ -35,7 +35,7 @@ class TagsQuery(ReadQuery, forbid_unknown_fields=True):
 class TagsView(Struct):
     """A page of what is tagged with a subject."""
 
-    tags: list[SubjectTag]
+    tags: list[SubjectTag]  # In the order of their bytes.
     after: str  # Ask again with it; empty: there are no more.
 
 

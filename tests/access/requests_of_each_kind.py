@@ -19,7 +19,7 @@ SPECIAL: dict[type[Any], Any] = {
     requests.Batch: lambda space: requests.Batch([requests.Add(space, "n", 1)]),
     requests.MultiRead: lambda space: requests.MultiRead([requests.ReadCounter(space, "n")]),
     requests.Fenced: lambda space: requests.Fenced([], requests.Add(space, "n", 1)),
-    requests.RenewLeases: lambda space: requests.RenewLeases([requests.Term(space, "l", False, 1, "0" * 32)]),
+    requests.RenewLeases: lambda space: requests.RenewLeases([requests.Term(space, "l", False, 1, "none")]),
     requests.Watch: lambda space: requests.Watch(space),
 }
 NEEDS: dict[type[Any], tuple[str, str]] = {

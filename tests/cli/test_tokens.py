@@ -192,6 +192,10 @@ FULL: dict[str, list[str]] = {
     "edit": ["n", '{"a": 1}'],
     "steps": ["n"],
     "space delete": ["crew"],
+    "subject tag": ["ana", "thread", "n"],
+    "subject untag": ["ana", "thread", "n"],
+    "subject find": ["ana", "--in", "crew"],
+    "subject erase": ["ana", "--in", "crew"],
 }
 """Arguments of commands that need more than those that are required."""
 

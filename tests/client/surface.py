@@ -82,7 +82,7 @@ LEGAL: dict[str, Any] = {
     "keys": ["k"], "label": "a", "matches": [], "reducer": lambda state, event: state, "status": "running", "error": "oh",
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
-    "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
+    "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
     "add": [1], "remove": [2], "changes": {"n": 3}, "namespaces": [], "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {

@@ -177,7 +177,7 @@ Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="The data subjec
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="thread, document, items, map, set, …", show_default=False)]
 Named = Annotated[str, typer.Argument(metavar="NAME", help="The object; of items their namespace.", show_default=False)]
 Part = Annotated[str, typer.Argument(metavar="PART", help="A key, a member or an event's id. \\[default: the whole object]")]
-Spaces = Annotated[list[str] | None, typer.Option("--space", metavar="NAME", help="Only this space; may be repeated.")]
+Spaces = Annotated[list[str] | None, typer.Option("--in", metavar="SPACE", help="Only in this space; may be repeated.")]
 
 
 @in_store
@@ -208,12 +208,12 @@ def untag(run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "") 
     return work
 
 
-def find_subject(subject: Subject, space: Spaces = None, data: Data = None, url: Url = None, json: Json = False) -> None:
+def find_subject(subject: Subject, within: Spaces = None, data: Data = None, url: Url = None, json: Json = False) -> None:
     """Show all that is tagged with a person, in all spaces.
 
     Example: shoal subject find ana --data ./state
     """
-    execute(_find_subject(chosen(data, url, environment=os.environ), subject, space, json=json))
+    execute(_find_subject(chosen(data, url, environment=os.environ), subject, within, json=json))
 
 
 async def _find_subject(target: Target, subject: str, spaces: list[str] | None, *, json: bool) -> None:
@@ -229,7 +229,7 @@ async def _find_subject(target: Target, subject: str, spaces: list[str] | None, 
 def erase_subject(
     subject: Subject,
     yes: Yes = False,
-    space: Spaces = None,
+    within: Spaces = None,
     data: Data = None,
     url: Url = None,
     json: Json = False,
@@ -242,7 +242,7 @@ def erase_subject(
     """
     if not yes:
         typer.confirm(f"Delete all that is tagged with {subject} on every node, for good?", abort=True, err=True)
-    execute(_erase_subject(chosen(data, url, environment=os.environ), subject, space, json=json))
+    execute(_erase_subject(chosen(data, url, environment=os.environ), subject, within, json=json))
 
 
 async def _erase_subject(target: Target, subject: str, spaces: list[str] | None, *, json: bool) -> None:

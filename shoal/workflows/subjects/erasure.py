@@ -33,7 +33,7 @@ class SubjectErased(Struct, frozen=True):
 
     kind: str
     name: str
-    part: str
+    part: str  # Empty: all of it.
     outcome: Literal["erased", "absent", "kept", "failed"]  # `absent`: there was nothing. `kept`: it cannot be erased alone.
     reason: str = ""  # Why it was kept, or the error.
 

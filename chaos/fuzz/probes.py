@@ -1,0 +1,199 @@
+"""What is sent: requests and frames that are nearly right, and bytes that are not.
+
+Law: of one seed the probes are the same, in the same order. They are made from the declarations of requests and routes, so that
+a new one is probed without being named here.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Raw, Struct
+
+from shoal.api.examples import BODIES, PARTS
+from shoal.api.routes import ROUTES
+from shoal.protocol.frames import encode_call, encode_cancel
+from shoal.protocol.requests import AnyRequest
+from shoal.protocol.requests.families import operations
+
+SPACE = "crew"
+_JUNK: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1 << 62,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    "«secret»",
+    "a" * 3000,
+    "\u202e\x00",
+    b"",
+    b"\xc1",
+    b"\x93\x01",
+    b"\xdd\xff\xff\xff\xff",
+    [],
+    [[]],
+    {},
+    {"": None},
+    [[[[[[[[]]]]]]]],
+)
+_NAMES = (*PARTS.values(), "{crew}%2Ft", "%C3%A9", "..", "%00", "a" * 2000, "%zz", "%ff", ".shoal", "*")
+_QUERIES = ("", "?", "?limit=0", "?limit=5", "?stale=true", "?durability=no", "?after=%00", "?reveal=true", "?prefix=a", "?a=b")
+_HEADERS = (
+    "",
+    "Idempotency-Key: k\r\n",
+    f"Idempotency-Key: {'x' * 300}\r\n",
+    'If-Match: "a"\r\n',
+    "Shoal-Bookmark: junk\r\n",
+    "Shoal-Lease: junk\r\n",
+    "Content-Encoding: gzip\r\n",
+    "Origin: http://evil.example\r\n",
+    "Expect: tea\r\n",
+    "X: \xff\r\n",
+)
+_OPENINGS = (
+    b"GET /v1/spaces HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /v1/session HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n\x82\x85\x00\x00\x00\x00hello",
+    b"POST /v1/spaces/crew/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x00" * 64,
+)
+_STREAMS = {route.path for route in ROUTES if route.content_type == "text/event-stream"}
+
+
+class Asked(NamedTuple):
+    """An HTTP request as bytes."""
+
+    what: str  # Its method and path, for people.
+    raw: bytes
+
+
+class Probes:
+    """An endless supply of probes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._kinds = [(kind, get_type_hints(kind, include_extras=True)) for kind in operations()]
+        self._id = 0
+
+    def wrong_bytes(self) -> bytes:
+        """Bytes of a connection that say nothing, or nearly something."""
+        draw = self._random
+        if draw.random() < 0.3:
+            return draw.randbytes(draw.randrange(300))
+        return self._flipped(draw.choice(_OPENINGS))
+
+    def request(self, token: str | None) -> Asked:
+        """A request for any route, with this token, or with none or one that does not count."""
+        draw = self._random
+        route = draw.choice(ROUTES)
+        while route.path in _STREAMS:  # They do not end.
+            route = draw.choice(ROUTES)
+        path = re.sub(r"{(\w+)}", self._part, route.path)
+        body = b"" if route.body is None else self._body(route.body)
+        credential = f"Authorization: Bearer {token}\r\n" if token is not None else self._wrong_credential()
+        query, more = (draw.choice(each) if draw.random() < 0.4 else "" for each in (_QUERIES, _HEADERS))
+        head = (
+            f"{route.method} {path}{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}"
+            f"Content-Type: {route.body_type}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+        )
+        return Asked(f"{route.method} {path[:100]}", head.encode("latin-1") + body)
+
+    def frame(self) -> bytes:
+        """A message of a session: a call that is nearly right; rarely, bytes that are no frame."""
+        draw = self._random
+        kind, hints = draw.choice(self._kinds)
+        fields = [self._value(name, hints[name], field) for name, field in self._fields_of(kind)]
+        if draw.random() < 0.5 and fields:
+            fields[draw.randrange(len(fields))] = draw.choice(_JUNK)
+        del fields[len(fields) - int(draw.random() * 2) :]
+        self._id += 1
+        try:
+            packed = msgspec.msgpack.encode([kind.__struct_config__.tag, *fields])
+        except (TypeError, ValueError, OverflowError):
+            packed = b"\x90"
+        if draw.random() < 0.05:
+            return self._flipped(msgspec.msgpack.encode([Raw(encode_cancel(self._id))]))
+        call = encode_call(self._id, Raw(packed), key=draw.choice((None, None, "k", "")))  # type: ignore[arg-type]
+        message = b"\x91" + call
+        return self._flipped(message) if draw.random() < 0.02 else message
+
+    def _fields_of(self, kind: type[AnyRequest]) -> list[tuple[str, Any]]:
+        return [(field.name, field) for field in msgspec.structs.fields(kind)]
+
+    def _value(self, name: str, kind: Any, field: Any) -> Any:
+        if name == "space":
+            return SPACE
+        has_default = field.default is not NODEFAULT or field.default_factory is not NODEFAULT
+        if has_default and self._random.random() < 0.7:
+            return field.default if field.default is not NODEFAULT else field.default_factory()
+        return self._of(kind)
+
+    def _of(self, kind: Any) -> Any:
+        draw, origin, inner = self._random, get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self._of(inner[0])
+        if origin is Literal:
+            return draw.choice(inner)
+        if origin in (Union, UnionType):
+            return None if NoneType in inner and draw.random() < 0.5 else self._of(draw.choice(inner))
+        if origin in (list, tuple):
+            return [self._of(inner[0]) for _ in range(draw.randrange(3))]
+        if origin is dict:
+            return {self._of(inner[0]): self._of(inner[1]) for _ in range(draw.randrange(2))}
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            hints = get_type_hints(kind, include_extras=True)
+            return [self._of(hints[field.name]) for field in msgspec.structs.fields(kind)]
+        return _PLAIN[kind](draw) if kind in _PLAIN else None
+
+    def _part(self, match: re.Match[str]) -> str:
+        if match[1] == "space":
+            return SPACE
+        return PARTS.get(match[1], "n") if self._random.random() < 0.7 else self._random.choice(_NAMES)
+
+    def _body(self, kind: Any) -> bytes:
+        draw, body = self._random, msgspec.to_builtins(BODIES[kind])
+        if isinstance(body, dict) and body and draw.random() < 0.7:
+            junk = draw.choice([each for each in _JUNK if not isinstance(each, bytes)])
+            body = {**body, draw.choice(list(body)): junk}
+        raw = msgspec.json.encode(body)
+        return self._flipped(raw) if draw.random() < 0.1 else raw
+
+    def _wrong_credential(self) -> str:
+        draw = self._random
+        junk = "".join(chr(draw.randrange(33, 127)) for _ in range(draw.randrange(80)))
+        return draw.choice(
+            ("", f"Authorization: Bearer {junk}\r\n", f"Authorization: {junk}\r\n", f"Cookie: __Host-shoal={junk}\r\n")
+        )
+
+    def _flipped(self, octets: bytes) -> bytes:
+        draw, changed = self._random, bytearray(octets)
+        for _ in range(draw.randrange(1, 4)):
+            at = draw.randrange(len(changed) + 1)
+            match draw.randrange(3):
+                case 0:
+                    changed[at:at] = draw.randbytes(draw.randrange(1, 5))
+                case 1:
+                    del changed[at : at + draw.randrange(1, 5)]
+                case _:
+                    changed[at : at + 1] = draw.randbytes(1)
+        return bytes(changed)
+
+
+_PLAIN: dict[Any, Callable[[random.Random], Any]] = {
+    str: lambda draw: draw.choice(("n", "main", "planner", "", "0" * 64, "é", "x" * 200)),
+    int: lambda draw: draw.choice((0, 1, 7, -1, 1 << 31, 1 << 53)),
+    float: lambda draw: draw.choice((0.0, 0.01, -1.0)),
+    bool: lambda draw: draw.random() < 0.5,
+    bytes: lambda draw: draw.choice((b"\x01", b"\x80", b"\xa1n", b"", draw.randbytes(8))),
+}

@@ -1,0 +1,159 @@
+"""The fuzzer sends the same for one seed, finds what is planted, and nothing in a node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from chaos.__main__ import app
+from chaos.fuzz import run as fuzzing
+from chaos.fuzz.probes import Probes
+from chaos.fuzz.run import FuzzOptions, Run
+from shoal.protocol.requests.families import operations
+
+OPTIONS = FuzzOptions(frames=8, seed=1)
+
+
+def said(seed: int) -> list[object]:
+    probes = Probes(seed)
+    return [
+        each for _ in range(200) for each in (probes.wrong_bytes(), probes.request(None), probes.request("t"), probes.frame())
+    ]
+
+
+def test_the_seed_says_what_is_sent() -> None:
+    assert said(1) == said(1)
+    assert said(1) != said(2)
+
+
+def test_frames_name_all_kinds_of_requests() -> None:
+    probes = Probes(3)
+    sent = b"".join(probes.frame() for _ in range(20_000))
+    assert [kind for kind in operations() if str(kind.__struct_config__.tag).encode() not in sent] == []
+
+
+def test_a_node_stands_it(tmp_path: Path) -> None:
+    found = asyncio.run(fuzzing.run(FuzzOptions(frames=120, seed=5, slow_s=20.0), tmp_path, say=print))
+    assert found.findings == []
+    assert all(count >= 60 for count in found.sent.values())
+    assert len(found.sent) == 4
+    assert found.answers.keys() >= {"401", "200", "reply", "invalid-input"}
+    assert found.memory_mb > 10
+
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(answers: Answer) -> AsyncIterator[int]:
+    """A server that is no node, and answers as it was planted."""
+    tasks = set()
+    writers = []
+
+    async def kept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        writers.append(writer)
+        await answers(reader, writer)
+
+    server = await asyncio.start_server(kept, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.transport.abort()
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+
+
+async def told(port: int, options: FuzzOptions = OPTIONS) -> list[str]:
+    run = Run(options, port, "token", os.getpid(), lambda _: None)
+    await run._each("requests before a token", 4, lambda: run._request(None))
+    return run.found.findings
+
+
+def saying(status: str) -> Answer:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    return answers
+
+
+async def test_a_bug_that_a_node_tells_is_found() -> None:
+    async with serving(saying("500 Internal Server Error")) as port:
+        assert "was answered with 500" in (await told(port))[0]
+
+
+async def test_what_is_let_in_without_a_token_is_found() -> None:
+    async with serving(saying("200 OK")) as port:
+        assert any("was answered with 200" in each for each in await told(port))
+
+
+async def test_a_refusal_is_no_finding() -> None:
+    async with serving(saying("401 Unauthorized")) as port:
+        assert await told(port) == []
+
+
+async def test_what_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzing, "_ANSWER_S_MAX", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 20)
+        await asyncio.sleep(60)
+
+    async with serving(silent) as port:
+        assert "was answered with none" in (await told(port))[0]
+
+
+async def test_a_node_that_ended_is_found() -> None:
+    async with serving(saying("401 Unauthorized")) as port:
+        pass
+    assert "cannot be reached" in (await told(port))[0]
+
+
+async def test_memory_beyond_its_bound_is_found() -> None:
+    async with serving(saying("401 Unauthorized")) as port:
+        assert "MB" in (await told(port, msgspec.structs.replace(OPTIONS, memory_mb=1)))[0]
+
+
+async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
+    answered = 0
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        answered += 1
+        await asyncio.sleep(0.2 if answered == 1 else 0.0)
+        await saying("401 Unauthorized")(reader, writer)
+
+    options = msgspec.structs.replace(OPTIONS, slow_s=0.1, frames=4)
+    async with serving(slow) as port:
+        run = Run(options, port, "token", os.getpid(), lambda _: None)
+        asked = run._probes.request(None)
+        await run._alone(asked)
+        assert (run.found.findings, run.found.stalls) == ([], 1)
+
+    async def always(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.2)
+        await saying("401 Unauthorized")(reader, writer)
+
+    async with serving(always) as port:
+        run = Run(options, port, "token", os.getpid(), lambda _: None)
+        await run._alone(asked)
+        assert "slow each time" in run.found.findings[0]
+
+
+def test_the_command_says_what_it_found_and_removes_what_is_sound() -> None:
+    said = CliRunner().invoke(app, ["fuzz", "--frames", "8", "--seed", "7", "--slow", "20"])
+    assert said.exit_code == 0, said.output
+    assert said.stdout.splitlines()[0] == "seed 7"
+    assert '"findings": []' in said.stdout
+    assert "kept" not in said.stdout
