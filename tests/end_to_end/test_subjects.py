@@ -50,7 +50,12 @@ async def test_tags_of_each_door_are_erased_at_any(space: Space, rest: Rest, cli
 
 
 async def test_what_is_wrong_is_refused(rest: Rest) -> None:
-    for body in ({"tags": []}, {"tags": [{"kind": "schema", "name": "s"}]}, {"tags": [{"kind": "event", "name": "t"}]}, {}):
+    wrong: list[dict[str, object]] = [
+        {},
+        {"tags": []},
+        *({"tags": [{"kind": kind, "name": "n"}]} for kind in ("schema", "event")),
+    ]
+    for body in wrong:
         refused = await rest("PUT", "/subjects/ana", body, status=400)
         assert refused["written"] == "no"
     await rest("GET", "/subjects/ana?after=%21", status=400)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from datetime import UTC, datetime
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,7 +150,9 @@ async def test_a_change_under_a_newer_version_keeps_what_it_did_not_send(space: 
         {"changes": {"plan": {"key": "«secret»", "n": 2}}},
     ],
 )
-async def test_what_stands_for_a_hidden_value_is_not_saved_in_its_place(space: Space, marked: str, change: dict) -> None:
+async def test_what_stands_for_a_hidden_value_is_not_saved_in_its_place(
+    space: Space, marked: str, change: dict[str, Any]
+) -> None:
     thread = space.thread("t")
     with pytest.raises(InvalidInput, match="stands for a value that was hidden") as caught:
         await thread.update(**change)
