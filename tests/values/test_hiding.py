@@ -15,7 +15,6 @@ from shoal import values
 from shoal.values.hiding import hidden, holds
 
 MARK = "«secret»"
-PLACES = [("a",), ("*", "key"), ("list", "1", "x")]
 
 
 def shown(value: Any, *places: tuple[str, ...]) -> Any:
