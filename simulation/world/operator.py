@@ -2,6 +2,7 @@
 
 Laws:
 - What is refused, or not known to be done, is asked for again; until all is healed, and then as often as it takes.
+- A node that is to be added and holds data gets another empty disk, as the change asks for.
 - A member that was removed comes back with an empty disk. So after the faults all nodes are members again.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from simulation.world.host import SimulatedNode
 
 _LOOK_S = 0.3
+_NOT_EMPTY = "holds data from before"
 _PATIENCE_S = 60.0
 """After the faults, a change is done by then."""
 
@@ -107,6 +109,8 @@ class Operator:
             view = await self._asked(self._store.members)
             if view is not None and is_so(view):
                 return
+            if view is not None:
+                await self._heed(view)
             if also is not None and (view is None or not view.change):
                 await self._asked(also)
             if self._cluster.is_healed and ends_at is None:
@@ -116,6 +120,17 @@ class Operator:
                 self._cluster.problems.append(told)
                 return
             await asyncio.sleep(_LOOK_S)
+
+    async def _heed(self, view: MembersView) -> None:
+        """Do what a change waits for: a node may have got data, from a member that did not know yet that it was removed."""
+        stuck = {seat.name for seat in view.members if _NOT_EMPTY in seat.progress}
+        for host in self._cluster.hosts.values():
+            if host.address in stuck and host.up and not host.stopping:
+                host.kill()
+                await host.gone()
+                host.disk.wipe()
+                if not host.up:
+                    host.start()
 
     async def _begun(self, ask: Callable[[], Awaitable[MembersView]]) -> bool:
         """Whether a change may have begun."""

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.node.partitions import Partitions
-from simulation.plan import Disown, Leave, Plan, Replace, Wipe, from_json, to_json
+from simulation.plan import Cut, Disown, Leave, Plan, Replace, Wipe, from_json, to_json
 from tests.simulation.scene import ADD, Scene, on
 
 OPERATED = Plan(
@@ -110,3 +110,22 @@ def test_a_plan_with_operators_is_data() -> None:
         faults=[Leave(at=1, node="n1", how="forget", away_s=0.3), Disown(at=2, node="n2"), Replace(at=3, node="n1", by="n2")],
     )
     assert from_json(to_json(plan)) == plan
+
+
+def test_a_node_that_got_data_from_a_member_that_was_away_gets_another_empty_disk_and_is_added() -> None:
+    async def story(scene: Scene) -> None:
+        hosts = scene.cluster.hosts
+        await scene.client("n3").call(ADD, durability="quorum")
+        await asyncio.sleep(2.0)
+        others = ["n1", "n4", "n5"]
+        away = scene.begin(Cut(at=0, sources=["n2", "n3"], targets=["client", *others], for_s=8.0))
+        await asyncio.sleep(1.5)
+        leaving = scene.begin(Leave(at=0, node="n3", how="forget", away_s=0.5))
+        await asyncio.sleep(6.0)
+        assert hosts["n3"].up
+        assert hosts["n3"].held()  # What only n2 can have given it, which does not know that it was removed.
+        await asyncio.gather(away, leaving)
+        await scene.cluster.converged()
+        assert len(hosts["n1"].peer.quorum.members.roster.record.members) == 5
+
+    on(story, replace(OPERATED, nodes=5))
