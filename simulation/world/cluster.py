@@ -129,6 +129,7 @@ class SimulatedCluster:
         self._closed = False
         self._under_way = 0  # Faults.
         self._operator = asyncio.Lock()
+        self.epoch_seen = 0  # By operators.
         self._idle = asyncio.Event()
 
     async def __aenter__(self) -> SimulatedCluster:

@@ -2,6 +2,7 @@
 
 Laws:
 - What is refused, or not known to be done, is asked for again; until all is healed, and then as often as it takes.
+- A node that shows an older epoch than operators have seen has not learnt of the newer one yet: what it shows is left out.
 - A node that is to be added and holds data gets another empty disk, as the change asks for.
 - A member that was removed comes back with an empty disk. So after the faults all nodes are members again.
 """
@@ -49,7 +50,7 @@ class Operator:
     async def disown(self) -> None:
         """Have the directories forgotten that the node lost; give up once all is healed."""
         while not self._cluster.is_healed:
-            view = await self._asked(self._store.members)
+            view = await self._look()
             lost = [] if view is None else [each.node for each in view.lost if each.name == self._host.address]
             if view is not None and not lost:
                 return
@@ -75,7 +76,7 @@ class Operator:
             return not view.change and all(seat.name != address for seat in view.members)
 
         while not is_asked:
-            view = await self._asked(self._store.members)
+            view = await self._look()
             if view is not None and not view.change:
                 if self._cluster.is_healed:
                     return False
@@ -106,7 +107,7 @@ class Operator:
         loop = asyncio.get_running_loop()
         ends_at: float | None = None
         while True:
-            view = await self._asked(self._store.members)
+            view = await self._look()
             if view is not None and is_so(view):
                 return
             if view is not None:
@@ -120,6 +121,14 @@ class Operator:
                 self._cluster.problems.append(told)
                 return
             await asyncio.sleep(_LOOK_S)
+
+    async def _look(self) -> MembersView | None:
+        """The members; None if that is not known now."""
+        view = await self._asked(self._store.members)
+        if view is None or view.epoch < self._cluster.epoch_seen:
+            return None
+        self._cluster.epoch_seen = view.epoch
+        return view
 
     async def _heed(self, view: MembersView) -> None:
         """Do what a change waits for: a node may have got data, from a member that did not know yet that it was removed."""
