@@ -130,6 +130,7 @@ class SimulatedCluster:
         self._under_way = 0  # Faults.
         self._operator = asyncio.Lock()
         self.epoch_seen = 0  # By operators.
+        self.unsure: set[str] = set()  # Nodes that came back with an empty disk before all others knew that they were removed.
         self._idle = asyncio.Event()
 
     async def __aenter__(self) -> SimulatedCluster:
@@ -281,7 +282,10 @@ class SimulatedCluster:
         with self.network.cut([CLIENT], [host.name], both=True):
             await self._pass(away_s)
             await self._bring_up(host)
+            if any(other is not host and other.epoch_held() < self.epoch_seen for other in self.hosts.values()):
+                self.unsure.add(host.address)
             await add()
+            self.unsure.discard(host.address)
 
     @property
     def is_healed(self) -> bool:

@@ -22,6 +22,7 @@ from aiohttp import ClientConnectionError, web
 
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
+from shoal.cluster.membership import epochs
 from shoal.config import Config
 from shoal.crdt.dot import Origin
 from shoal.errors import Overloaded, ShoalError, StorageFull, Unavailable
@@ -31,6 +32,7 @@ from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
+from shoal.storage import keys
 from simulation.judging.ledger import vectors_of
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
@@ -142,6 +144,11 @@ class SimulatedNode:
     def held(self) -> dict[tuple[int, Origin], int]:
         """How many operations its disk holds durably, by partition and origin."""
         return vectors_of(self.disk.copy())
+
+    def epoch_held(self) -> int:
+        """The epoch of the members that its disk holds durably; 0: that of the configuration."""
+        stored = self.disk.copy().get(keys.meta("members"))
+        return 0 if stored is None else epochs.decode(stored).epoch
 
     # ── its lives ─────────────────────────────────────────────────────────────
 

@@ -3,7 +3,8 @@
 Laws:
 - What is refused, or not known to be done, is asked for again; until all is healed, and then as often as it takes.
 - A node that shows an older epoch than operators have seen has not learnt of the newer one yet: what it shows is left out.
-- A node that is to be added and holds data gets another empty disk, as the change asks for.
+- A node that is to be added and holds data gets another empty disk, as the change asks for; but only if another node may have
+  been behind. From members that know of the removal it gets nothing.
 - A member that was removed comes back with an empty disk. So after the faults all nodes are members again.
 """
 
@@ -132,7 +133,7 @@ class Operator:
 
     async def _heed(self, view: MembersView) -> None:
         """Do what a change waits for: a node may have got data, from a member that did not know yet that it was removed."""
-        stuck = {seat.name for seat in view.members if _NOT_EMPTY in seat.progress}
+        stuck = {seat.name for seat in view.members if _NOT_EMPTY in seat.progress} & self._cluster.unsure
         for host in self._cluster.hosts.values():
             if host.address in stuck and host.up and not host.stopping:
                 host.kill()

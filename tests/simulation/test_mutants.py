@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.composing import COMPOSITES
+from simulation.composing import COMPOSITES, OF_MEMBERS
 from simulation.drawing import composites_of
 from simulation.plan import Plan, from_json
 from tests.mutants import __main__ as command
@@ -71,5 +71,5 @@ def test_plans_that_have_a_composite_of_the_mutant_are_run_first_and_then_all_ot
 
 
 def test_the_composites_that_mutants_name_are_drawn() -> None:
-    drawn = {"truncated", "refilled"} | {composite.__name__ for composite in COMPOSITES}
+    drawn = {"truncated", "refilled"} | {composite.__name__ for composite in (*COMPOSITES, *OF_MEMBERS)}
     assert {name for mutant in ALL.values() for name in mutant.composites} <= drawn

@@ -1,0 +1,115 @@
+"""Bugs in changes of the members, and in what follows when a directory is removed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Record
+from shoal.cluster.stability import Holding
+from shoal.node.collection import orphans
+from shoal.node.collection.orphans import Orphans
+from shoal.node.membership.roster import Roster
+from shoal.node.partitions import Partition
+from shoal.node.peers.admission import Admission
+from shoal.node.peers.quorum import Quorum
+from shoal.node.replicas import Estate, Replicas
+from tests.mutants.mutant import Mutant
+
+REMOVED = frozenset({"left", "replaced"})
+FORGOTTEN = frozenset({"left", "replaced", "disowned"})
+
+
+def an_empty_directory_takes_what_it_hears(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "takes", lambda self, epoch: True)
+
+
+def a_drained_node_hands_nothing_over(patch: pytest.MonkeyPatch) -> None:
+    sound = epochs.begin
+
+    def begin(*given: Any, **named: Any) -> Record:
+        return sound(*given, **(named | {"hands_over": False}))
+
+    patch.setattr(epochs, "begin", begin)
+
+
+def a_leaving_node_goes_on_writing(patch: pytest.MonkeyPatch) -> None:
+    sound = Roster._barred
+
+    def barred(self: Roster, record: Record) -> str:
+        return "" if self._state(record) == "leaving" else sound(self, record)
+
+    patch.setattr(Roster, "_barred", barred)
+
+
+def a_change_is_done_before_the_others_hold_everything(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Admission, "is_caught_up", property(lambda self: self._protocol.learning is None))
+
+
+def members_that_are_away_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """When origins of removed directories are retired."""
+    sound = Quorum.estate.fget  # type: ignore[attr-defined]
+
+    def estate(self: Quorum) -> Estate:
+        found: Estate = sound(self)
+        return found._replace(is_open=bool(found.directories))
+
+    patch.setattr(Quorum, "estate", property(estate))
+    look = Orphans._look
+
+    class Linked(NamedTuple):
+        replicas: Replicas
+
+        def holdings(self, number: int) -> dict[str, Holding]:
+            return {address: holding for address, holding in self.replicas.holdings(number).items() if holding.is_linked}
+
+    def look_at(self: Orphans, partition: Partition, replicas: Replicas, estate: Estate) -> bool:
+        return look(self, partition, cast(Replicas, Linked(replicas)), estate)
+
+    patch.setattr(Orphans, "_look", look_at)
+
+
+def an_heir_takes_all_origins_for_those_of_the_removed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(orphans, "belongs", lambda origin, directory: True)
+
+
+MUTANTS = (
+    Mutant(
+        an_empty_directory_takes_what_it_hears,
+        "a directory gets operations before it is added, and can then never be",
+        ("4", "9"),
+        "members",
+        REMOVED,
+    ),
+    Mutant(a_drained_node_hands_nothing_over, "what only a drained node had is lost", ("3", "5", "14"), "members", REMOVED),
+    Mutant(
+        a_leaving_node_goes_on_writing,
+        "a drained node acknowledges what it hands over to nobody",
+        ("3", "5", "14"),
+        "members",
+        REMOVED,
+    ),
+    Mutant(
+        a_change_is_done_before_the_others_hold_everything,
+        "a member leaves before the others hold what it acknowledged",
+        ("3", "5", "14"),
+        "members",
+        REMOVED,
+    ),
+    Mutant(
+        members_that_are_away_are_not_waited_for,
+        "what a member has that is away is retired without it",
+        ("4", "22"),
+        "members",
+        FORGOTTEN,
+    ),
+    Mutant(
+        an_heir_takes_all_origins_for_those_of_the_removed,
+        "the origins under which members write are retired",
+        ("4", "9", "22"),
+        "members",
+        FORGOTTEN,
+    ),
+)
