@@ -178,13 +178,18 @@ def fuzz(
         float, typer.Option(min=0.1, metavar="SECONDS", help="An answer that takes longer, also alone, counts.")
     ] = 1.0,
     memory: Annotated[int, typer.Option(min=64, metavar="MB", help="The node may hold so much.")] = 1024,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="End after this time, with what was sent by then.")] = None,
 ) -> None:
     """Send a node anything: bytes, requests and frames that are nearly right. It answers, in time, and within its memory.
 
     Example: python -m chaos fuzz --frames 1000000
     """
     options = FuzzOptions(
-        frames=frames, seed=SystemRandom().getrandbits(32) if seed is None else seed, slow_s=slow, memory_mb=memory
+        frames=frames,
+        seed=SystemRandom().getrandbits(32) if seed is None else seed,
+        slow_s=slow,
+        memory_mb=memory,
+        minutes=minutes,
     )
     typer.echo(f"seed {options.seed}")
     directory = Path(tempfile.mkdtemp(prefix="shoal-fuzz-"))

@@ -122,11 +122,11 @@ class Probes:
             packed = msgspec.msgpack.encode([kind.__struct_config__.tag, *fields])
         except (TypeError, ValueError, OverflowError):
             packed = b"\x90"
-        if draw.random() < 0.05:
+        if draw.random() < 0.004:
             return self._flipped(msgspec.msgpack.encode([Raw(encode_cancel(self._id))]))
         call = encode_call(self._id, Raw(packed), key=draw.choice((None, None, "k", "")))  # type: ignore[arg-type]
         message = b"\x91" + call
-        return self._flipped(message) if draw.random() < 0.02 else message
+        return self._flipped(message) if draw.random() < 0.004 else message
 
     def _fields_of(self, kind: type[AnyRequest]) -> list[tuple[str, Any]]:
         return [(field.name, field) for field in msgspec.structs.fields(kind)]

@@ -38,6 +38,7 @@ _AT_ONCE = 4
 _ANSWER_S_MAX = 30.0  # Then a connection counts as hung.
 _SLOW_MAX = 100  # That are sent again.
 _SAID_EVERY_S = 30.0
+_KINDS = 4  # Of probes.
 _BUG = "error"
 """The code of an error that is no error of the caller's."""
 
@@ -49,6 +50,7 @@ class FuzzOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     slow_s: float = 1.0
     memory_mb: int = 1024
+    minutes: float | None = None  # Of all four kinds of probes together; then it ends, with what was sent by then.
 
 
 class Found(msgspec.Struct):
@@ -91,10 +93,13 @@ class Run:
         return self.found
 
     async def _each(self, kind: str, count: int, send: Callable[[], Awaitable[int]]) -> None:
-        """Have `send` send until there are so many; it returns how many it sent."""
+        """Have `send` send until there are so many, or the time is over; it returns how many it sent."""
+
+        minutes = self._options.minutes
+        ends_s = time.monotonic() + (1e9 if minutes is None else 60 * minutes / _KINDS)
 
         async def work() -> None:
-            while self._sent[kind] < count and len(self.found.findings) < _SLOW_MAX:
+            while self._sent[kind] < count and len(self.found.findings) < _SLOW_MAX and time.monotonic() < ends_s:
                 try:
                     sent = await send()
                 except OSError as error:

@@ -125,6 +125,13 @@ async def test_memory_beyond_its_bound_is_found() -> None:
         assert "MB" in (await told(port, msgspec.structs.replace(OPTIONS, memory_mb=1)))[0]
 
 
+async def test_the_time_bounds_a_run_of_any_size() -> None:
+    async with serving(saying("401 Unauthorized")) as port:
+        run = Run(FuzzOptions(frames=10**12, seed=1, minutes=0.001), port, "token", os.getpid(), lambda _: None)
+        await run._each("requests before a token", 10**12, lambda: run._request(None))
+        assert run.found.findings == []
+
+
 async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
     answered = 0
 
