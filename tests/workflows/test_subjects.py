@@ -205,6 +205,21 @@ async def test_an_erasure_reaches_a_node_that_was_away_and_leaves_what_it_tagged
         assert await objects(fleet["a"].store().space("crew")) == STAYS
 
 
+async def test_a_copy_from_before_an_erasure_holds_nothing_of_it_once_it_has_caught_up() -> None:
+    async with Fleet("abc", seed=4) as fleet:
+        await tagged(fleet["a"].store().space("crew"))
+        await fleet.converged()
+        copy = fleet["c"].storage.left_by_crash(None)
+        assert (await fleet["a"].store().space("crew").subjects.erase("ana")).is_complete
+        await fleet.converged()
+        await fleet.crash("c")
+        fleet.start("c", copy)
+        await fleet.converged()
+        restored = fleet["c"].store().space("crew")
+        assert await objects(restored) == STAYS
+        assert await restored.subjects.find("ana") == []
+
+
 async def test_tags_of_an_encrypted_directory_are_found_and_their_subjects_are_not_in_its_files(tmp_path: Path) -> None:
     subject = "ana-c3f19b77@example.com"
     key = tmp_path / "master.key"

@@ -19,7 +19,10 @@ from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, Unavailable
 from shoal.integrations.langgraph import ShoalSaver
+from shoal.integrations.langgraph.naming import Place
+from shoal.protocol.requests import Save
 from shoal.storage.memory import MemoryStorage
+from shoal.workflows.checkpoint import shown_checkpoint
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 
@@ -340,6 +343,37 @@ async def test_a_copy_stands_by_itself(saver: ShoalSaver) -> None:
     assert await saver.aget_delta_channel_history(
         config=config("copy", id="0009"), channels=["d"]
     ) == memory.get_delta_channel_history(config=config(id="0009"), channels=["d"])
+
+
+async def test_what_is_marked_as_secret_stays_so_in_later_puts_and_in_a_copy(saver: ShoalSaver) -> None:
+    await put(saver, 1, {"key": "hunter2", "n": 1}, {"key": "1", "n": "1"})
+    held = saver._checkpoints
+    [item] = (await held.read("t", channels=True)).items
+    found = item.checkpoint
+    marked = Save(
+        held.space,
+        "t",
+        {},
+        found.metadata,
+        found.branch,
+        found.id,
+        schema=found.schema,
+        delta=True,
+        secret=["key"],
+        label=item.label,
+    )
+    await held.connection.write(marked, key=None, durability=None)
+    held.bases.forget(Place("t", ""), "0001")
+    await put(saver, 2, {"key": "hunter2", "n": 2}, {"key": "1", "n": "2"}, new={"n": "2"}, parent=1)
+    await saver.acopy_thread("t", "copy")
+    for thread in ("t", "copy"):
+        assert [each.checkpoint.secret for each in (await held.read(thread)).items] == [["key"], ["key"]]
+        shown = await shown_checkpoints(held, thread)
+        assert [each.redacted["key"] for each in shown] == ["«secret»", "«secret»"]
+
+
+async def shown_checkpoints(held: Any, thread: str) -> list[Any]:
+    return [shown_checkpoint(each.checkpoint, channels=True) for each in (await held.read(thread, channels=True)).items]
 
 
 async def test_a_thread_that_another_process_deleted_begins_anew(url: str) -> None:
