@@ -56,6 +56,12 @@ class Config(Struct, frozen=True, kw_only=True):
     revocations_max: int = 65_536  # Tokens that are revoked and have not expired.
     revocations_age_s_max: float = 0.0  # Cut off from a quorum for longer, a node accepts no token. 0: it goes on.
 
+    # `shoal mcp`.
+    mcp_clients_max: int = 256  # Tokens whose connections a server over HTTP keeps.
+    mcp_message_bytes_max: int = 64 * MiB  # On standard input; a longer message is none. Over HTTP: `request_bytes_max`.
+    mcp_requests_max: int = 4096  # On standard input: requests whose keys are remembered, for those that are sent again.
+    mcp_subscriptions_max: int = 1024  # Resources that are watched for one client.
+
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
     cluster_key: str = ""  # A secret that peers prove to each other; empty: no proof is required.

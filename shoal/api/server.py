@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from aiohttp import WSCloseCode, web
+from aiohttp import WSCloseCode, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from shoal.access.guard import Guarded
@@ -323,7 +323,8 @@ def _problems(origins: Origins, hosts: Hosts) -> Middleware:
     @web.middleware
     async def problems_as_documents(request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            hosts.check(request)
+            # Not `request.host`: if the header is missing, it asks the resolver, which may block.
+            hosts.check(request.headers.get(hdrs.HOST))
             origins.check(request)
             preflight = origins.preflight(request)
             if preflight is not None:

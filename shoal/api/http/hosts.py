@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from shoal.api.http.problems import WrongHost
 from shoal.config import Config
@@ -35,14 +35,12 @@ class Hosts:
         self._hsts = "" if is_local(config.listen_host) or not config.hsts_s else f"max-age={int(config.hsts_s)}"
         self._names = {*listed, config.listen_host.lower(), _name(config.advertise), "localhost"}
 
-    def check(self, request: web.Request) -> None:
-        """Check the Host header of a request.
+    def check(self, host: str | None) -> None:
+        """Check the Host header of a request; None if it has none. All browsers send it.
 
         Raises:
             WrongHost: it is a name that is not this node's.
         """
-        # Not `request.host`: if the header is missing, it asks the resolver, which may block. All browsers send it.
-        host = request.headers.get(hdrs.HOST)
         if not self._checked or host is None:
             return
         name = _name(host)

@@ -41,6 +41,23 @@ def check_closed(config: Config, *, insecure: bool) -> None:
     )
 
 
+def check_closed_to_mcp(config: Config, *, asks: bool, insecure: bool) -> None:
+    """The same for a server of MCP over HTTP, before nodes that ask for tokens or do not.
+
+    Raises:
+        InvalidConfig: other machines could reach it without TLS or tokens.
+    """
+    if insecure or is_local(config.listen_host) or (config.tls_cert and asks):
+        return
+    missing = " and ".join(what for what, given in (("TLS", config.tls_cert), ("tokens", asks)) if not given)
+    raise InvalidConfig(
+        f"on {config.listen_host} other machines could reach this server without {missing}, and read and change everything. "
+        "Nothing was started. Give --tls DIR (`shoal tls init` makes one) and --url of nodes that ask for tokens "
+        "(docs/ACCESS.md), or listen on 127.0.0.1. On a private network for tests, --insecure starts it without.",
+        field="listen_host",
+    )
+
+
 def _asks(config: Config) -> bool:
     """Whether the node asks for tokens."""
     return bool(config.token_keys or config.oidc_issuers)

@@ -1,4 +1,4 @@
-"""`shoal serve`, and `shoal tls` and `shoal token` beside it; `shoal mcp`, which serves one MCP client."""
+"""`shoal serve`, and `shoal tls` and `shoal token` beside it; `shoal mcp`, which serves MCP clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,30 @@ from shoal.cli.access import certificates, tokens
 from shoal.cli.execution import execute, failure, interruptible
 from shoal.cli.options import By
 from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
-from shoal.config import LOG_LEVELS
+from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig
 from shoal.names import check_name
 
 PANEL = "Run"
+
+
+Tls = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls", metavar="DIR", help="Speak TLS with the cert.pem, key.pem and ca.pem in DIR, as `shoal tls init` makes them."
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        envvar="SHOAL_INSECURE",
+        help="Let other machines reach it without TLS or tokens: for a private network, in tests.",
+    ),
+]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting by name; may be repeated.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,14 +72,7 @@ def serve(
             help="The number of members, if --join has names that lead to several nodes, as those of services do.",
         ),
     ] = None,
-    tls: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls",
-            metavar="DIR",
-            help="Speak TLS with the cert.pem, key.pem and ca.pem in DIR, as `shoal tls init` makes them.",
-        ),
-    ] = None,
+    tls: Tls = None,
     tls_cert: Annotated[
         Path | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS with this certificate, in PEM form.")
     ] = None,
@@ -82,14 +94,7 @@ def serve(
             "--token-keys", metavar="FILE", help="Ask for tokens of these public keys, as `shoal token init` makes them."
         ),
     ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure",
-            envvar="SHOAL_INSECURE",
-            help="Let other machines reach the node without TLS or tokens: for a private network, in tests.",
-        ),
-    ] = False,
+    insecure: Insecure = False,
     log_level: Annotated[
         str | None,
         typer.Option(
@@ -99,9 +104,7 @@ def serve(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings. \\[env: SHOAL_CONFIG]")
     ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any setting by name; may be repeated.")
-    ] = None,
+    assignments: Assignments = None,
 ) -> None:
     """Run a node on a directory, and serve clients, agents and peers over HTTP and WebSocket.
 
@@ -154,26 +157,59 @@ def mcp(
     ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that writes.")] = False,
     by: By = "",
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Where to listen. \\[default: standard input and output]"),
+    ] = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
+    assignments: Assignments = None,
 ) -> None:
-    """Serve a space to an MCP client, such as Claude Desktop: tools and resources over standard input and output.
+    """Serve a space to MCP clients: tools and resources over standard input and output, or with --listen over HTTP.
 
-    The client starts this command, and ends it by closing its input. A directory is created if it does not exist, and only
-    one process can open it: for several clients run `shoal serve`, and give --url. docs/integrations/mcp.md.
+    A client such as Claude Desktop starts this command, and ends it by closing its input. A directory is created if it does
+    not exist, and only one process can open it: for several clients run `shoal serve`, and give --url:
+    docs/integrations/mcp.md.
+
+    Over HTTP each client shows its own token to the nodes of --url, if they ask for one.
 
     Example: shoal mcp --data ./state --space crew
 
     Example: shoal mcp --url http://127.0.0.1:7400 --memory
+
+    Example: shoal mcp --url http://127.0.0.1:7400 --listen 127.0.0.1:7500
     """
     target = chosen(data, url, environment=os.environ)
     check_name("space", space)
+    if listen is None and (tls or assignments):
+        raise typer.BadParameter("--tls and --set belong to --listen. Nothing was started.")
     try:
         # Imported here, because no other command needs it, and it belongs to an extra.
         from shoal.integrations.mcp import serve
     except ModuleNotFoundError as missing:
         raise failure(str(missing)) from None
+    if listen is not None:
+        # Imported here, for the same reason.
+        from shoal.cli.serving_mcp import serving_mcp
+
+        config = _listening(listen, tls, assignments or [])
+        logs.configure(config.log_level)
+        work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
+        execute(interruptible(work))
+        return
 
     async def served() -> None:
         async with opened(target) if read_only else ensured(target) as store:
             await serve(store, space, author=by, memory_only=memory, read_only=read_only)
 
     execute(interruptible(served()))
+
+
+def _listening(listen: str, tls: Path | None, assignments: list[str]) -> Config:
+    try:
+        flags = [settings.given_setting(assignment) for assignment in assignments]
+        flags += settings.given_listen(listen)
+        flags += settings.given_tls(tls, cert=None, key=None, ca=None)
+        return settings.load(flags=flags, environment=os.environ, file=None)
+    except InvalidConfig as error:
+        raise failure(error.message) from None

@@ -2,6 +2,7 @@
 
 shoal mcp --data ./state --space crew             # threads, journals, documents, items and shared values
 shoal mcp --url http://127.0.0.1:7400 --memory    # the nine tools of the reference memory server
+shoal mcp --url http://127.0.0.1:7400 --listen 127.0.0.1:7500    # over HTTP, each client with its own token
 """
 
 try:

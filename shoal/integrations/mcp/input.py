@@ -13,16 +13,13 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from threading import Thread
 
-LINE_BYTES_MAX = 64 * 1024 * 1024
-"""The longest message. What a message stores has closer bounds, in the node's configuration."""
-
 _LINES_MAX = 16  # Read ahead of the server.
 
 
 class Lines:
     """The lines of a file descriptor, of which a copy is read. It must be made on a running loop."""
 
-    def __init__(self, fd: int, *, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, fd: int, *, line_bytes_max: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._lines: asyncio.Queue[str | None] = asyncio.Queue(_LINES_MAX)
         self._max = line_bytes_max

@@ -1,9 +1,9 @@
-"""The MCP server: tools, resources and subscriptions of one space, over standard input and output.
+"""The MCP server: tools, resources and subscriptions of one space.
 
 Laws:
 - A `ShoalError` is the answer of a tool, in its own words: what happened, whether anything was written, and what to do.
-- A write has the key that the caller gives; without one, a key that belongs to the request's id, so that a request that
-  is sent twice counts once.
+- A write has the key that the caller gives; without one, over standard input, a key that belongs to the request's id, so
+  that a request that is sent twice counts once.
 - A server that only reads has no tool that writes.
 """
 
@@ -13,13 +13,11 @@ import json
 import logging
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INTERNAL_ERROR,
@@ -44,16 +42,12 @@ from shoal.client.store import Store
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.integrations.mcp import documents, items, memory, resources, shared, threads
 from shoal.integrations.mcp.input import Lines
-from shoal.integrations.mcp.subscriptions import Subscriptions
 from shoal.integrations.mcp.tool import Arguments, Call, Tool, Writing
+from shoal.integrations.mcp.views import OneView, View, Views
 from shoal.names import check_key, check_name
-from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.version import __version__
 
 logger = logging.getLogger(__name__)
-
-REQUESTS_MAX = 4096
-"""Requests whose keys are remembered, for those that are sent again."""
 
 STATE_TOOLS: tuple[Tool, ...] = (*threads.TOOLS, *documents.TOOLS, *items.TOOLS, *shared.TOOLS)
 
@@ -71,18 +65,15 @@ class ShoalServer:
     """The handlers of one server."""
 
     def __init__(
-        self, store: Store, space: str, *, author: str = "", memory_only: bool = False, read_only: bool = False
+        self, views: Views, space: str, *, author: str = "", memory_only: bool = False, read_only: bool = False
     ) -> None:
-        self._connection = store.connection
-        self._space = store.space(check_name("space", space))
+        self._views = views
+        self._space = check_name("space", space)
         self._author = check_name("author", author) if author else ""
         chosen = memory.TOOLS if memory_only else STATE_TOOLS
         self._tools = {tool.name: tool for tool in chosen if not (read_only and tool.writes)}
         self._refused = {tool.name for tool in chosen} - self._tools.keys()
         self._memory_only = memory_only
-        self._keys: OrderedDict[int | str, str] = OrderedDict()
-        self.subscriptions = Subscriptions(self._connection, self._space)
-        self._listening = ListenHandler(self.subscriptions)
         self._legacy: dict[str, Any] = {}  # URI → how to end the subscription of a client of before 2026.
 
     def server(self) -> Server[Any]:
@@ -106,8 +97,8 @@ class ShoalServer:
             on_list_resources=self.list_resources,
             on_list_resource_templates=self.list_templates,
             on_read_resource=self.read_resource,
-            on_subscribe_resource=self.subscribe,
-            on_unsubscribe_resource=self.unsubscribe,
+            on_subscribe_resource=self.subscribe if self._views.keeps_subscriptions else None,
+            on_unsubscribe_resource=self.unsubscribe if self._views.keeps_subscriptions else None,
             on_subscriptions_listen=self.listen,
         )
 
@@ -126,7 +117,9 @@ class ShoalServer:
             raise MCPError(INVALID_PARAMS, self._no_tool(params.name))
         try:
             given = tool.checked(params.arguments or {})
-            answer = await tool.run(Call(self._connection, self._space, self._author, self._key(context, tool, given)), given)
+            async with self._views.of(context) as view:
+                key = self._key(context, view, tool, given)
+                answer = await tool.run(Call(view.connection, view.space, self._author, key), given)
         except ShoalError as error:
             return _refused(error)
         except Exception:
@@ -139,30 +132,32 @@ class ShoalServer:
             return _refused(bug)
         return CallToolResult(content=[_text(answer)], structured_content=dict(answer))
 
-    async def list_resources(self, _: ServerRequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
+    async def list_resources(self, context: ServerRequestContext, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """A page of the threads and documents.
 
         Raises:
             MCPError: the cursor is none, or no node answers.
         """
         try:
-            found, cursor = await resources.page(self._connection, self._space.name, None if params is None else params.cursor)
+            async with self._views.of(context) as view:
+                found, cursor = await resources.page(view.connection, self._space, None if params is None else params.cursor)
         except ShoalError as error:
             raise _protocol_error(error) from None
         return ListResourcesResult(resources=found, next_cursor=cursor)
 
     async def list_templates(self, _: ServerRequestContext, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
         """The forms of URIs."""
-        return ListResourceTemplatesResult(resource_templates=resources.templates(self._space.name))
+        return ListResourceTemplatesResult(resource_templates=resources.templates(self._space))
 
-    async def read_resource(self, _: ServerRequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
+    async def read_resource(self, context: ServerRequestContext, params: ReadResourceRequestParams) -> ReadResourceResult:
         """A thread's newest state, or a document's content.
 
         Raises:
             MCPError: the URI names nothing, or no node answers.
         """
         try:
-            found = await resources.contents(self._connection, self._space, str(params.uri))
+            async with self._views.of(context) as view:
+                found = await resources.contents(view.connection, view.space, str(params.uri))
         except ShoalError as error:
             raise _protocol_error(error) from None
         return ReadResourceResult(contents=[found])
@@ -176,8 +171,9 @@ class ShoalServer:
             MCPError: a URI names nothing, or no node serves the watch.
         """
         try:
-            async with self.subscriptions.wanting(params.notifications.resource_subscriptions or ()):
-                return await self._listening(context, params)
+            wanted = params.notifications.resource_subscriptions or ()
+            async with self._views.of(context) as view, view.subscriptions.wanting(wanted):
+                return await view.listening(context, params)
         except ShoalError as error:
             raise _protocol_error(error) from None
 
@@ -190,18 +186,20 @@ class ShoalServer:
         uri = str(params.uri)
         if uri not in self._legacy:
             try:
-                await self.subscriptions.want([uri])
+                async with self._views.of(context) as view:
+                    await view.subscriptions.want([uri])
             except ShoalError as error:
                 raise _protocol_error(error) from None
-            self._legacy[uri] = self.subscriptions.tell(uri, context.session.send_resource_updated)
+            self._legacy[uri] = view.subscriptions.tell(uri, context.session.send_resource_updated)
         return EmptyResult()
 
-    async def unsubscribe(self, _: ServerRequestContext, params: UnsubscribeRequestParams) -> EmptyResult:
+    async def unsubscribe(self, context: ServerRequestContext, params: UnsubscribeRequestParams) -> EmptyResult:
         """End a subscription; it is no error if there is none."""
         uri = str(params.uri)
         if (end := self._legacy.pop(uri, None)) is not None:
             end()
-            self.subscriptions.unwant([uri])
+            async with self._views.of(context) as view:
+                view.subscriptions.unwant([uri])
         return EmptyResult()
 
     def _no_tool(self, name: str) -> str:
@@ -209,20 +207,14 @@ class ShoalServer:
             return f"{name} writes, and this server only reads (--read-only). Nothing was written."
         return f"there is no tool {name[:80]!r}. Nothing was written. The tools are: {', '.join(self._tools)}."
 
-    def _key(self, context: ServerRequestContext, tool: Tool, given: Arguments) -> str | None:
+    def _key(self, context: ServerRequestContext, view: View, tool: Tool, given: Arguments) -> str | None:
         if not tool.writes:
             return None
         if isinstance(given, Writing) and given.idempotency_key:
             return check_key("idempotency key", given.idempotency_key)
         if context.request_id is None:
             raise InvalidInput("a tool was called without a request id. Nothing was written.")
-        key = self._keys.get(context.request_id)
-        if key is None:
-            key = make_key(time.time_ns() // 1_000_000, self._connection.entropy(RANDOM_BYTES))
-            self._keys[context.request_id] = key
-            if len(self._keys) > REQUESTS_MAX:
-                self._keys.popitem(last=False)
-        return key
+        return self._views.key_of(context.request_id, view, now_ms=time.time_ns() // 1_000_000)
 
 
 async def serve(store: Store, space: str, *, author: str = "", memory_only: bool = False, read_only: bool = False) -> None:
@@ -233,14 +225,15 @@ async def serve(store: Store, space: str, *, author: str = "", memory_only: bool
     Raises:
         InvalidName: the space or the author is no legal name.
     """
-    handlers = ShoalServer(store, space, author=author, memory_only=memory_only, read_only=read_only)
-    server = handlers.server()
+    views = OneView(store, space)
+    server = ShoalServer(views, space, author=author, memory_only=memory_only, read_only=read_only).server()
     try:
-        lines: Any = Lines(sys.stdin.fileno())  # All that the SDK does with it is to iterate.
+        # All that the SDK does with it is to iterate.
+        lines: Any = Lines(sys.stdin.fileno(), line_bytes_max=store.connection.config.mcp_message_bytes_max)
         async with stdio_server(stdin=lines) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
     finally:
-        await handlers.subscriptions.close()
+        await views.view.close()
 
 
 def _text(answer: Mapping[str, Any]) -> TextContent:

@@ -27,9 +27,6 @@ from shoal.protocol.position import Position
 
 logger = logging.getLogger(__name__)
 
-SUBSCRIBED_MAX = 1024
-"""URIs that one server watches for its clients."""
-
 _SEEN_MAX = 4096  # Names of which clients need not be told again that the list may be another.
 _PAUSE_S = 1.0  # Between attempts of a watch that no node serves.
 
@@ -76,9 +73,11 @@ class Subscriptions:
         added = list(uris)
         for uri in added:
             place_of(uri, self._space.name)
-        if self._wanted.total() + len(added) > SUBSCRIBED_MAX:
+        subscriptions_max = self._connection.config.mcp_subscriptions_max
+        if self._wanted.total() + len(added) > subscriptions_max:
             raise TooLarge(
-                f"a server watches at most {SUBSCRIBED_MAX} resources. Nothing was subscribed. End other subscriptions first."
+                f"at most {subscriptions_max} resources are watched for a client. Nothing was subscribed. End other "
+                "subscriptions first."
             )
         async with self._starting:
             if self._watch is None:

@@ -10,11 +10,12 @@ from mcp.types import CallToolRequestParams
 
 import shoal
 from shoal.integrations.mcp.server import ShoalServer
+from shoal.integrations.mcp.views import OneView
 
 
 async def test_a_request_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
-        one, other = ShoalServer(store, "default"), ShoalServer(store, "default")
+        one, other = (ShoalServer(OneView(store, "default"), "default") for _ in range(2))
         for server, request, wanted in ((one, 7, 1), (one, 7, 1), (one, "7", 2), (other, 7, 3)):
             assert await added(server, request) == wanted
 

@@ -1,0 +1,186 @@
+"""What the requests of a client reach: a connection to the store, a space, and the subscriptions there.
+
+Laws:
+- Over standard input there is one client, whose requests have ids that do not repeat. Over HTTP ids say nothing.
+- Over HTTP each client reaches the nodes with the token that it gave, and with no other: what it may do is decided by the
+  nodes, as for any other client. This server has no right of its own.
+- A token that a node refuses is forgotten at once, and at most `clients_max` are known; the one that was not used for the
+  longest time makes place for another, unless it is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from hashlib import sha256
+from typing import Any, Protocol
+
+from mcp.server import ServerRequestContext
+from mcp.server.subscriptions import ListenHandler
+
+from shoal.client.store import Store
+from shoal.errors import Overloaded, ShoalError, Unauthenticated
+from shoal.integrations.mcp.subscriptions import Subscriptions
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.keys import RANDOM_BYTES, make_key
+
+_BEARER = "bearer "
+
+
+class View:
+    """One client's."""
+
+    def __init__(self, store: Store, space: str) -> None:
+        self.connection = store.connection
+        self.space = store.space(check_name("space", space))
+        self.subscriptions = Subscriptions(self.connection, self.space)
+        self.listening = ListenHandler(self.subscriptions)
+        self.users = 0  # Requests under way.
+        self.held = AsyncExitStack()  # What ends with it.
+
+    async def close(self) -> None:
+        """End its subscriptions, and what it holds."""
+        await self.subscriptions.close()
+        await self.held.aclose()
+
+
+class Views(Protocol):
+    """The views of a server's clients."""
+
+    keeps_subscriptions: bool
+    """Whether a client stays connected, so that it can subscribe by one request and be told later."""
+
+    def of(self, context: ServerRequestContext, /) -> AbstractAsyncContextManager[View]:
+        """The view of a request's client, for as long as the request takes."""
+        ...
+
+    def key_of(self, request_id: int | str, view: View, /, *, now_ms: int) -> str:
+        """The idempotency key of a write that was given none."""
+        ...
+
+
+class OneView:
+    """That of the one client at standard input."""
+
+    keeps_subscriptions = True
+
+    def __init__(self, store: Store, space: str) -> None:
+        self.view = View(store, space)
+        self._keys: OrderedDict[int | str, str] = OrderedDict()
+
+    @asynccontextmanager
+    async def of(self, _: ServerRequestContext, /) -> AsyncIterator[View]:
+        """See `Views`."""
+        yield self.view
+
+    def key_of(self, request_id: int | str, view: View, /, *, now_ms: int) -> str:
+        """A key that belongs to the request's id: a request that is sent twice counts once."""
+        key = self._keys.get(request_id)
+        if key is None:
+            key = self._keys[request_id] = make_key(now_ms, view.connection.entropy(RANDOM_BYTES))
+            if len(self._keys) > view.connection.config.mcp_requests_max:
+                self._keys.popitem(last=False)
+        return key
+
+
+class ViewsByToken:
+    """Those of clients over HTTP. `connect` opens a store with a token, or with none if the nodes ask for none."""
+
+    keeps_subscriptions = False
+
+    def __init__(
+        self, connect: Callable[[str | None], AbstractAsyncContextManager[Store]], space: str, *, asks: bool, clients_max: int
+    ) -> None:
+        self.asks = asks
+        self._connect = connect
+        self._space = check_name("space", space)
+        self._clients_max = clients_max
+        self._views: OrderedDict[bytes, View] = OrderedDict()  # By the token's hash, those used last at the end.
+        self._opening = asyncio.Lock()
+
+    @asynccontextmanager
+    async def of(self, context: ServerRequestContext, /) -> AsyncIterator[View]:
+        """See `Views`.
+
+        Raises:
+            Unauthenticated: the nodes ask for a token, and the request has none.
+            Overloaded: too many tokens are in use.
+        """
+        async with self.by(_token(context.request) if self.asks else "") as view:
+            yield view
+
+    def key_of(self, _: int | str, view: View, /, *, now_ms: int) -> str:
+        """A new key: clients number their requests as they like."""
+        return make_key(now_ms, view.connection.entropy(RANDOM_BYTES))
+
+    async def admits(self, token: str) -> bool:
+        """Whether the nodes take a token. If none answers, they are asked again by the request itself."""
+        if _name(token) in self._views:
+            return True
+        try:
+            async with self.by(token) as view:
+                await view.connection.read(requests.ListObjects(self._space, "thread", "", None, 1))
+        except Unauthenticated:
+            return False
+        except ShoalError:
+            return True
+        return True
+
+    @asynccontextmanager
+    async def by(self, token: str) -> AsyncIterator[View]:
+        """The view of a token, while it is used. Raises as `of`."""
+        name = _name(token)
+        async with self._opening:
+            view = self._views.get(name) or await self._opened(name, token)
+            self._views.move_to_end(name)
+            view.users += 1
+        try:
+            yield view
+        except Unauthenticated:
+            self._views.pop(name, None)
+            raise
+        finally:
+            view.users -= 1
+            if not view.users and self._views.get(name) is not view:
+                await view.close()
+
+    async def close(self) -> None:
+        """Close all that is not in use; the rest closes when its requests end."""
+        views = list(self._views.values())
+        self._views.clear()
+        for view in views:
+            if not view.users:
+                await view.close()
+
+    async def _opened(self, name: bytes, token: str) -> View:
+        if len(self._views) >= self._clients_max:
+            await self._make_place()
+        async with AsyncExitStack() as stack:
+            view = View(await stack.enter_async_context(self._connect(token or None)), self._space)
+            view.held = stack.pop_all()
+        self._views[name] = view
+        return view
+
+    async def _make_place(self) -> None:
+        idle = next((name for name, view in self._views.items() if not view.users), None)
+        if idle is None:
+            raise Overloaded(
+                f"requests with {len(self._views)} tokens are under way, and this server takes no more at once. Nothing was "
+                "written. Try again later.",
+                retry_after_s=1.0,
+            )
+        await self._views.pop(idle).close()
+
+
+def _name(token: str) -> bytes:
+    return sha256(token.encode()).digest()
+
+
+def _token(request: Any) -> str:
+    header = request.headers.get("authorization", "") if request is not None else ""
+    if not header.lower().startswith(_BEARER):
+        raise Unauthenticated("it asks for a token, and none was given. Nothing was written. Send it as a bearer token.")
+    return str(header[len(_BEARER) :].strip())
