@@ -161,7 +161,8 @@ async def test_pycrdts_own_provider_joins(url: str) -> None:
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         for doc in docs:
-            socket = await http.ws_connect(f"{url}/v1/yjs/{SPACE}/provided".replace("http:", "ws:"))
+            joining = http.ws_connect(f"{url}/v1/yjs/{SPACE}/provided".replace("http:", "ws:"))
+            socket = await stack.enter_async_context(joining)
             provider = await stack.enter_async_context(pycrdt.Provider(doc, SocketChannel(socket, "provided")))
             await asyncio.wait_for(provider.synced.wait(), PATIENCE_S)
         texts = [doc.get("text", type=pycrdt.Text) for doc in docs]
