@@ -4,7 +4,7 @@ Laws:
 - Every reply that carries a state, or a hash of one, is in the table here; a test finds those that are not.
 - A secret part is `HIDDEN`, whatever it is. The hash of a channel with secret parts is replaced by one that says nothing of its
   content, and that differs from checkpoint to checkpoint, so that readers who compare hashes read the channel.
-- The path of a mark, and what no mark covers, stay as they are.
+- The pointers to secret fields, and what they do not cover, stay as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.protocol.requests import (
     Reply,
     Request,
 )
-from shoal.schemas import marks
+from shoal.schemas import secret_fields
 
 Reveals = Callable[[str, str], bool]
 """(space, family) → whether the bearer may see secret parts."""
@@ -50,9 +50,9 @@ def _checkpoint(found: Checkpoint) -> Checkpoint:
         return found
     return replace(
         found,
-        channels={name: marks.hidden_channel(found.secret, name, packed) for name, packed in found.channels.items()},
+        channels={name: secret_fields.hidden_channel(found.secret, name, packed) for name, packed in found.channels.items()},
         hashes={
-            name: _blank(found.id, name) if marks.is_marked(found.secret, name) else digest
+            name: _blank(found.id, name) if secret_fields.is_secret(found.secret, name) else digest
             for name, digest in found.hashes.items()
         },
     )
@@ -70,7 +70,7 @@ def _labels(found: Labels) -> Labels:
 def _delta(found: Delta) -> Delta:
     secret = found.checkpoint.secret
     appended = {
-        name: Growth(more.at, marks.hidden_elements(secret, name, more.at, more.elements))
+        name: Growth(more.at, secret_fields.hidden_elements(secret, name, more.at, more.elements))
         for name, more in found.appended.items()
     }
     return Delta(_checkpoint(found.checkpoint), appended)

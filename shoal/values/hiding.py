@@ -21,18 +21,18 @@ Place = Sequence[str]
 _OPAQUE = object()
 
 
-def hidden(packed: bytes, places: Iterable[Place], mark: str) -> bytes:
-    """A packed value with `mark` at these places."""
+def hidden(packed: bytes, places: Iterable[Place], text: str) -> bytes:
+    """A packed value with `text` at these places."""
     tree = _tree(packed)
     for place in places:
-        tree = _marked(tree, place, mark)
-    return encode(mark) if tree is _OPAQUE else bytes(msgpack.packb(tree))
+        tree = _hidden(tree, place, text)
+    return encode(text) if tree is _OPAQUE else bytes(msgpack.packb(tree))
 
 
-def holds(packed: bytes, places: Iterable[Place], mark: str) -> bool:
-    """Whether the value at one of these places is `mark`."""
+def holds(packed: bytes, places: Iterable[Place], text: str) -> bool:
+    """Whether the value at one of these places is `text`."""
     tree = _tree(packed)
-    return any(_is_at(tree, place, mark) for place in places)
+    return any(_is_at(tree, place, text) for place in places)
 
 
 def _tree(packed: bytes) -> Any:
@@ -43,22 +43,22 @@ def _tree(packed: bytes) -> Any:
         return _OPAQUE
 
 
-def _marked(tree: Any, place: Place, mark: str) -> Any:
+def _hidden(tree: Any, place: Place, text: str) -> Any:
     if not place or tree is _OPAQUE or isinstance(tree, msgpack.ExtType):
-        return mark
+        return text
     first, rest = place[0], place[1:]
     if isinstance(tree, dict):
-        return {key: _marked(item, rest, mark) if _leads(first, key) else item for key, item in tree.items()}
+        return {key: _hidden(item, rest, text) if _leads(first, key) else item for key, item in tree.items()}
     if isinstance(tree, list):
-        return [_marked(item, rest, mark) if _leads(first, at) else item for at, item in enumerate(tree)]
+        return [_hidden(item, rest, text) if _leads(first, at) else item for at, item in enumerate(tree)]
     return tree
 
 
-def _is_at(tree: Any, place: Place, mark: str) -> bool:
+def _is_at(tree: Any, place: Place, text: str) -> bool:
     if not place:
-        return bool(tree == mark)
+        return bool(tree == text)
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
-    return any(_is_at(item, place[1:], mark) for key, item in items if _leads(place[0], key))
+    return any(_is_at(item, place[1:], text) for key, item in items if _leads(place[0], key))
 
 
 def _leads(part: str, key: object) -> bool:

@@ -201,7 +201,7 @@ def test_every_reply_that_may_hold_a_state_is_hidden() -> None:
     assert all(issubclass(kind, requests.Read) for reply, kind in replies.items() if reply in found)
 
 
-def test_what_has_no_marks_is_passed_on_as_it_is() -> None:
+def test_what_has_no_secret_fields_is_passed_on_as_it_is() -> None:
     found = Checkpoint("0" * 64, [], "main", [], 1, "", 0, b"\x80", {"n": b"\x01"}, {"n": "01"})
     request = requests.Load("crew", "n")
     assert shown(request, found, lambda *_: False) is not None

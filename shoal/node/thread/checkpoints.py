@@ -133,7 +133,7 @@ class Checkpoints:
         cached = self._cache.get(spot)
         shapes = completed(rows, found, cached, names)
         if shapes is not cached:
-            self._cache.put(spot, shapes, marked=bool(found.record.secret))
+            self._cache.put(spot, shapes, has_secrets=bool(found.record.secret))
         return {name: value_of(shapes[name]) for name in names}
 
 

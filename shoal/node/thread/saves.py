@@ -5,7 +5,7 @@ Laws:
   request that names no parent builds on the branch's winner. If this replica knows
   that the branch has moved on, the save is rejected with the heads, unless it asks
   for a fork.
-- The marks of secret parts stay (`shoal.schemas.marks`).
+- Fields that are secret stay so (`shoal.schemas.secret_fields`).
 - `expect_head` passes if it is the branch's only head on this replica.
 """
 
@@ -32,8 +32,8 @@ from shoal.node.thread.schemas import stored_state
 from shoal.node.thread.shapes import ShapeCache, Shapes, Spot
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, Save, Saved
-from shoal.schemas import marks
-from shoal.schemas.marks import Marked
+from shoal.schemas import secret_fields
+from shoal.schemas.secret_fields import Stated
 
 
 class Saves:
@@ -82,7 +82,7 @@ class Saves:
             check_room(rows, request.thread, branches_max=self._config.branches_max)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
-        secret = self._marks(rows, request, merged if parent is None else [parent, *merged])
+        secret = self._secret(rows, request, merged if parent is None else [parent, *merged])
         before = None if parent is None else Spot(request.space, request.thread, parent)
         drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
         self._check_whole(drafted.shapes)
@@ -110,7 +110,9 @@ class Saves:
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
-        context.transaction.when_written(lambda: self._cache.put(saved, drafted.shapes, marked=bool(secret), replacing=before))
+        context.transaction.when_written(
+            lambda: self._cache.put(saved, drafted.shapes, has_secrets=bool(secret), replacing=before)
+        )
         reply = Saved(
             id=id.hex(),
             parents=[parent.hex() for parent in parents],
@@ -165,18 +167,18 @@ class Saves:
             self._check_there(rows, request, id)
         return merged
 
-    def _marks(self, rows: Rows, request: Save, parents: list[bytes]) -> list[str]:
-        """The marks of the new checkpoint; see `shoal.schemas.marks`."""
+    def _secret(self, rows: Rows, request: Save, parents: list[bytes]) -> list[str]:
+        """The secret fields of the new checkpoint; see `shoal.schemas.secret_fields`."""
         built_on = []
         for id in parents:
             if not self._cache.is_open(Spot(request.space, request.thread, id)):
                 found = dag.checkpoint(rows, id)
                 if found is not None and found.record.secret:
-                    built_on.append(Marked(found.record.schema, found.record.schema_version, found.record.secret))
-        own = Marked(request.schema, request.schema_version, request.secret)
-        secret = marks.kept(own, built_on, is_whole=not request.delta)
+                    built_on.append(Stated(found.record.schema, found.record.schema_version, found.record.secret))
+        own = Stated(request.schema, request.schema_version, request.secret)
+        secret = secret_fields.kept(own, built_on, is_whole=not request.delta)
         if secret:
-            marks.check_shown(secret, request.channels, request.appended)
+            secret_fields.check_shown(secret, request.channels, request.appended)
         return secret
 
     def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:

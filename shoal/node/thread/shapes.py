@@ -57,20 +57,20 @@ class ShapeCache:
         return found[0]
 
     def is_open(self, spot: Spot) -> bool:
-        """Whether a checkpoint is cached, and is known to have no secret parts."""
+        """Whether a checkpoint is cached, and is known to have no secret fields."""
         found = self._entries.get(spot)
         return found is not None and not found[2]
 
-    def put(self, spot: Spot, shapes: Shapes, *, marked: bool, replacing: Spot | None = None) -> None:
+    def put(self, spot: Spot, shapes: Shapes, *, has_secrets: bool, replacing: Spot | None = None) -> None:
         """Cache the shapes of a checkpoint, and drop those of `replacing`, its parent. Others may be dropped for room.
 
-        `marked`: whether it has secret parts.
+        `has_secrets`: whether fields of it are secret.
         """
         for stale in (spot, replacing):
             if stale is not None:
                 self._drop(stale)
         cost = _ENTRY_BYTES + sum([shape.cost_bytes for shape in shapes.values()])
-        self._entries[spot] = shapes, cost, marked
+        self._entries[spot] = shapes, cost, has_secrets
         self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
             self._bytes -= self._entries.popitem(last=False)[1][1]

@@ -1,8 +1,8 @@
-"""Marks: JSON pointers to the secret parts of a checkpoint's state, and what follows from them for packed channels.
+"""The secret fields of a checkpoint, as JSON pointers into its state, and what follows from them for packed channels.
 
 Laws:
-- A mark stays in all that is built on a checkpoint, whoever builds it. Only a whole state that is saved under a newer version
-  of the same schema says anew what is secret: it holds no value that its author did not send.
+- A field stays secret in all that is built on a checkpoint, whoever builds it. Only a whole state that is saved under a newer
+  version of the same schema says anew what is secret: it holds no value that its author did not send.
 - What stands for a hidden value is never saved in the place of one.
 """
 
@@ -16,25 +16,25 @@ from shoal.schemas.pointers import HIDDEN, POINTERS_MAX, parts_of
 from shoal.values import hiding
 
 
-class Marked(NamedTuple):
-    """What a checkpoint says of its schema and its secret parts."""
+class Stated(NamedTuple):
+    """What a checkpoint says of its schema and its secret fields."""
 
     schema: str
     version: int
-    marks: Sequence[str]
+    secret: Sequence[str]
 
 
-def kept(own: Marked, parents: Collection[Marked], *, is_whole: bool) -> list[str]:
-    """The marks of a checkpoint: its own, and those that it keeps of the checkpoints that it builds on.
+def kept(own: Stated, parents: Collection[Stated], *, is_whole: bool) -> list[str]:
+    """The secret fields of a checkpoint: its own, and those that it keeps of the checkpoints that it builds on.
 
     Raises:
         InvalidInput: together they are too many.
     """
     replaces = [is_whole and bool(own.schema) and own.schema == each.schema and own.version > each.version for each in parents]
-    more = {mark for each, gone in zip(parents, replaces, strict=True) if not gone for mark in each.marks}
-    if more <= set(own.marks):
-        return list(own.marks)
-    if len(together := sorted({*own.marks, *more})) > POINTERS_MAX:
+    more = {field for each, gone in zip(parents, replaces, strict=True) if not gone for field in each.secret}
+    if more <= set(own.secret):
+        return list(own.secret)
+    if len(together := sorted({*own.secret, *more})) > POINTERS_MAX:
         raise InvalidInput(
             f"a checkpoint has at most {POINTERS_MAX} secret fields; with those of the checkpoints that it builds on, this one "
             f"has {len(together)}. Nothing was written. Use fewer, with * in the place of keys and indexes."
@@ -42,33 +42,33 @@ def kept(own: Marked, parents: Collection[Marked], *, is_whole: bool) -> list[st
     return together
 
 
-def hidden_channel(marks: Collection[str], channel: str, packed: bytes) -> bytes:
+def hidden_channel(secret: Collection[str], channel: str, packed: bytes) -> bytes:
     """A packed channel for a reader to whom secret parts are not shown."""
-    places = _places(marks, channel)
+    places = _places(secret, channel)
     return hiding.hidden(packed, places, HIDDEN) if places else packed
 
 
-def hidden_elements(marks: Collection[str], channel: str, at: int, packed: bytes) -> bytes:
+def hidden_elements(secret: Collection[str], channel: str, at: int, packed: bytes) -> bytes:
     """Packed elements of a list, of which the first has index `at` in its channel, likewise."""
-    places = [_from(place, at) for place in _places(marks, channel)]
+    places = [_from(place, at) for place in _places(secret, channel)]
     return hiding.hidden(packed, [place for place in places if place is not None], HIDDEN) if places else packed
 
 
-def is_marked(marks: Collection[str], channel: str) -> bool:
+def is_secret(secret: Collection[str], channel: str) -> bool:
     """Whether a channel, or a part of it, is secret."""
-    return bool(_places(marks, channel))
+    return bool(_places(secret, channel))
 
 
-def check_shown(marks: Collection[str], channels: Mapping[str, bytes], appended: Mapping[str, bytes]) -> None:
+def check_shown(secret: Collection[str], channels: Mapping[str, bytes], appended: Mapping[str, bytes]) -> None:
     """Check that a save holds no value that was hidden from its author. `appended`: elements for the ends of lists.
 
     Raises:
         InvalidInput: it does.
     """
     for name, packed in (*channels.items(), *appended.items()):
-        places = _places(marks, name)
+        places = _places(secret, name)
         if name in appended:
-            # Where in the list an element will be is not known here: a mark of any index counts.
+            # Where in the list an element will be is not known here: a field of any index counts.
             places = [(hiding.EVERY, *place[1:]) for place in places if place]
         if hiding.holds(packed, places, HIDDEN):
             raise InvalidInput(
@@ -77,9 +77,9 @@ def check_shown(marks: Collection[str], channels: Mapping[str, bytes], appended:
             )
 
 
-def _places(marks: Collection[str], channel: str) -> list[tuple[str, ...]]:
-    """Of the marks that lead into a channel, the places within it."""
-    found = (_parts(mark) for mark in marks)
+def _places(secret: Collection[str], channel: str) -> list[tuple[str, ...]]:
+    """Of the fields that lead into a channel, the places within it."""
+    found = (_parts(field) for field in secret)
     return [parts[1:] for parts in found if parts[0] in (hiding.EVERY, channel)]
 
 
@@ -92,8 +92,8 @@ def _from(place: tuple[str, ...], at: int) -> tuple[str, ...] | None:
     return None if int(place[0]) < at else (str(int(place[0]) - at), *place[1:])
 
 
-def _parts(mark: str) -> tuple[str, ...]:
+def _parts(field: str) -> tuple[str, ...]:
     try:
-        return parts_of(mark)
+        return parts_of(field)
     except InvalidInput:  # Of an older version, which let a save say "/".
         return ("",)

@@ -1,4 +1,4 @@
-"""A path that is marked as secret stays so in all that is built on it, whoever builds it and however."""
+"""A secret field stays secret in all that is built on it, whoever builds it and however."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import Schema
+from shoal import Schema, values
 from shoal.client.store import Space
 from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput
+from shoal.protocol.requests import Save
 
 LOGIN = Schema("login", secret={"token", "/plan/key"})
-MARKS = ("/plan/key", "token")
+SECRET = ("/plan/key", "token")
 STATE = {"token": "hunter1", "plan": {"key": "hunter2", "n": 1}, "notes": []}
 
 
@@ -26,8 +27,8 @@ async def space(tmp_path: Path) -> AsyncIterator[Space]:
 
 
 @pytest.fixture
-async def marked(space: Space) -> str:
-    """The id of a checkpoint with marks, the only one of thread `t`."""
+async def first(space: Space) -> str:
+    """The id of a checkpoint with secret fields, the only one of thread `t`."""
     return (await space.thread("t", schema=LOGIN).save(STATE)).id
 
 
@@ -101,17 +102,17 @@ WAYS = [update, append, save, overwrite, modify, edit, undo, redo, rollback, bra
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_no_way_of_saving_without_the_schema_drops_a_mark(
-    space: Space, marked: str, way: Callable[[Space, Thread], Awaitable[None]]
+async def test_no_way_of_saving_without_the_schema_opens_a_secret_field(
+    space: Space, first: str, way: Callable[[Space, Thread], Awaitable[None]]
 ) -> None:
     await way(space, space.thread("t"))
     found = await space.thread("t").load()
-    assert found.secret == MARKS
-    assert found.id != marked
+    assert found.secret == SECRET
+    assert found.id != first
     assert "hunter" not in str(found.redacted)
 
 
-async def test_a_merge_keeps_the_marks_of_each_side(space: Space) -> None:
+async def test_a_merge_keeps_what_is_secret_in_each_side(space: Space) -> None:
     first = await space.thread("t").save({"a": 1, "b": 1})
     one = await space.thread("t", schema=Schema("s", secret={"a"})).save({"a": 2, "b": 1}, parent=first.id)
     other = await space.thread("t").save({"a": 1, "b": 1, "c": 1}, parent=first.id, on_conflict="fork")
@@ -119,28 +120,33 @@ async def test_a_merge_keeps_the_marks_of_each_side(space: Space) -> None:
     assert (await space.thread("t").merge()).secret == ("a",)
 
 
-async def test_a_save_answers_with_the_marks_that_it_kept(space: Space, marked: str) -> None:
+async def test_a_save_answers_with_the_secret_fields_that_it_kept(space: Space, first: str) -> None:
     thread = space.thread("t")
-    saved = await thread.save({"token": "hunter3"}, parent=marked)
-    assert saved.secret == MARKS
+    saved = await thread.save({"token": "hunter3"}, parent=first)
+    assert saved.secret == SECRET
     assert saved.redacted == {"token": "«secret»"}
 
 
-async def test_a_whole_state_under_a_newer_version_of_the_schema_says_anew_what_is_secret(space: Space, marked: str) -> None:
+async def test_a_whole_state_under_a_newer_version_of_the_schema_says_anew_what_is_secret(space: Space, first: str) -> None:
     newer = Schema("login", version=2, secret={"token"}, migrations={1: lambda state: state})
     thread = space.thread("t", schema=newer)
     await thread.load()
     assert (await thread.save(STATE)).secret == ("token",)
 
 
-async def test_a_change_under_a_newer_version_keeps_what_it_did_not_send(space: Space, marked: str) -> None:
+async def test_a_change_under_a_newer_version_keeps_what_it_did_not_send(space: Space, first: str) -> None:
+    change = Save("crew", "t", {"n": values.encode(1)}, parent=first, schema="login", schema_version=2, delta=True)
+    saved = await space._connection.write(change, key=None, durability=None)
+    assert saved.secret == list(SECRET)
+
+
+async def test_an_update_by_a_handle_with_a_newer_version_is_a_whole_state(space: Space, first: str) -> None:
     newer = Schema("login", version=2, migrations={1: lambda state: state})
     thread = space.thread("t", schema=newer)
     await thread.load()
-    await thread.update({"n": 1})  # Sent as a whole state, because the version is another one.
+    await thread.update({"n": 1})
     assert (await thread.load()).secret == ()
-    older = await space.thread("t").load(marked)
-    assert older.secret == MARKS
+    assert (await space.thread("t").load(first)).secret == SECRET
 
 
 @pytest.mark.parametrize(
@@ -151,21 +157,21 @@ async def test_a_change_under_a_newer_version_keeps_what_it_did_not_send(space: 
     ],
 )
 async def test_what_stands_for_a_hidden_value_is_not_saved_in_its_place(
-    space: Space, marked: str, change: dict[str, Any]
+    space: Space, first: str, change: dict[str, Any]
 ) -> None:
     thread = space.thread("t")
     with pytest.raises(InvalidInput, match="stands for a value that was hidden") as caught:
         await thread.update(**change)
     assert caught.value.written == "no"
     found = await thread.load()
-    assert found.id == marked
+    assert found.id == first
     with pytest.raises(InvalidInput):
         await thread.save(found.redacted)
 
 
-async def test_what_stands_for_a_hidden_value_may_stand_elsewhere(space: Space, marked: str) -> None:
+async def test_what_stands_for_a_hidden_value_may_stand_elsewhere(space: Space, first: str) -> None:
     saved = await space.thread("t").update({"n": "«secret»", "plan": {"key": "hunter3", "n": "«secret»"}})
-    assert saved.id != marked
+    assert saved.id != first
 
 
 async def test_an_element_of_a_secret_list_is_no_hidden_one(space: Space) -> None:
