@@ -75,6 +75,7 @@ class OnStore:
     """What an integration makes of a store and one of its spaces, with the store opened by itself if that is wanted."""
 
     SPACE: ClassVar[str]
+    """The name of the space, if none is given."""
 
     @abstractmethod
     def __init__(self, store: Store, *, space: str | None = None) -> None: ...
