@@ -187,6 +187,7 @@ class Wire:
         if older is not None:
             older.sever()
             await asyncio.wait([older._delivery])
+            older = None  # It holds a node that may have ended.
         while (message := await self._next()) is not None:
             self.waiting_bytes -= len(message)
             self._note("hears", message)
