@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.clock import COUNTER_BITS, END_MS
 from shoal.crdt.thread import claims, journal
 from shoal.errors import KeyReused
 from shoal.names import check_key, check_name
@@ -83,4 +83,4 @@ class Journals:
 def _floor_hlc(view: View, cursor: journal.Cursor, request: ReadJournal) -> int | None:
     """The HLC below which no event is scanned, because all are read already or older than `since_ms`."""
     read = view.floor_hlc(cursor.vector)
-    return max(read or 0, request.since_ms << COUNTER_BITS) if request.since_ms > 0 else read
+    return max(read or 0, min(request.since_ms, END_MS - 1) << COUNTER_BITS) if request.since_ms > 0 else read

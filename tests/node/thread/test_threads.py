@@ -394,3 +394,10 @@ async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> 
     bench.storage.write({keys.log(partition, dot): operation.LogEntry(bytes(32), damaged).pack()})
     with pytest.raises(StoreCorrupt, match="idempotency key 'k1': the stored answer cannot be decoded"):
         await bench.space.thread("a").save({"n": 0}, key="k1")
+
+
+@pytest.mark.parametrize(("since_ms", "count"), [(1 << 62, 0), (1 << 63, 0), (1, 1), (-1, 1)])
+async def test_events_since_any_time_are_read(bench: Bench, since_ms: int, count: int) -> None:
+    await bench.space.thread("t").journal.append(1)
+    page = await bench.node.session().call(requests.ReadJournal("crew", "t", since_ms=since_ms))
+    assert len(page.events) == count
