@@ -5,6 +5,7 @@
     .venv/integrations/adk/bin/python -m benchmarks.sessions
     .venv/integrations/microsoft/bin/python -m benchmarks.sessions
     .venv/integrations/pydantic-ai/bin/python -m benchmarks.sessions
+    .venv/integrations/pydantic-harness/bin/python -m benchmarks.sessions
 
 A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
 turns, so that a busy moment of the machine slows all of them.
@@ -228,11 +229,68 @@ async def pydantic(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     }
 
 
+async def harness(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A run of Pydantic AI with each of the harness's step stores, and a write to each of its other stores."""
+    from decimal import Decimal
+
+    from pydantic_ai import Agent
+    from pydantic_ai.models.test import TestModel
+    from pydantic_ai_harness.memory import SqliteMemoryStore
+    from pydantic_ai_harness.planning import PlanItem, SqlitePlanStore
+    from pydantic_ai_harness.spend import InMemorySpendStore, SpendEntry
+    from pydantic_ai_harness.step_persistence import SqliteStepStore, StepPersistence
+
+    import shoal
+    from shoal.integrations import harness
+
+    opened = await stack.enter_async_context(shoal.open(directory / "state"))
+    database = directory / "sqlite.db"
+
+    def agent_with(*capabilities: Any) -> Any:
+        agent = Agent(TestModel(), name="clerk", capabilities=capabilities)
+        agent.tool_plain(note)
+        return agent
+
+    def note(text: str) -> str:
+        return f"noted {text}"
+
+    async def write(store: Any, turn: int) -> None:
+        await store.write(f"f{turn}", "x" * 200, expected_version=None)
+
+    async def spend(store: Any, turn: int) -> None:
+        await store.add_many([SpendEntry(key="day", usd=Decimal("0.1"), requests=1, token=f"{turn}")])
+
+    async def plan(store: Any, turn: int) -> None:
+        await store.set_items([PlanItem(id=f"{nth}", content=f"turn {turn}") for nth in range(10)])
+
+    def on(store: Any) -> Any:
+        return agent_with(StepPersistence(store=store))
+
+    agents = {
+        "no store": agent_with(),
+        "SqliteStepStore": on(SqliteStepStore(database=directory / "steps.db")),
+        "ShoalStepStore": on(harness.ShoalStepStore(opened)),
+    }
+    others: dict[str, tuple[Callable[[Any, int], Awaitable[None]], Any]] = {
+        "a file, SqliteMemoryStore": (write, SqliteMemoryStore(database=database)),
+        "a file, ShoalMemoryStore": (write, harness.ShoalMemoryStore(opened)),
+        "a spending, InMemorySpendStore": (spend, InMemorySpendStore()),
+        "a spending, ShoalSpendStore": (spend, harness.ShoalSpendStore(opened)),
+        "a plan of ten, SqlitePlanStore": (plan, SqlitePlanStore(str(directory / "plan.db"))),
+        "a plan of ten, ShoalPlanStore": (plan, harness.ShoalPlanStore(opened)),
+    }
+    return {
+        **{f"a run, {name}": lambda turn, agent=agent: agent.run(f"turn {turn}") for name, agent in agents.items()},
+        **{name: partial(call, store) for name, (call, store) in others.items()},
+    }
+
+
 KINDS = {
     "agents": openai,
     "claude_agent_sdk": claude,
     "google": adk,
     "agent_framework": microsoft,
+    "pydantic_ai_harness": harness,
     "pydantic_ai": pydantic,
 }  # The package of an SDK → its stores.
 

@@ -1,10 +1,11 @@
-"""What an integration keeps in one space: on a store that is open, on one of its own, or on nodes."""
+"""What an integration keeps in one space, and reads as its store's durability says."""
 
 from __future__ import annotations
 
 from shoal.client.store import Store
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.opening import OnStore, checked_store
+from shoal.workflows.resume import catch_up
 
 
 class InSpace(OnStore):
@@ -19,3 +20,10 @@ class InSpace(OnStore):
         self._connection = checked_store(store, type(self).__name__).connection
         self._space = store.space(self.SPACE if space is None else space)
         self._bridge = Bridge()
+
+    async def _caught_up(self, name: str) -> None:
+        """With durability `quorum` or `all`, let the node fetch what any node has acknowledged of `name`, and of all that is in
+        its partition. Without a majority the node's own state counts, and a write will say what is missing.
+        """
+        if self._connection.durability in ("quorum", "all"):
+            await catch_up(self._connection, self._space.name, name)

@@ -127,6 +127,14 @@ SUITES = (
         ("pydantic-ai-slim==2.68.0",),
         "tests/integrations/pydantic",
     ),
+    Suite(
+        "Pydantic AI Harness",
+        "pydantic-harness",
+        "pydantic-ai-harness 0.62.0",
+        ("pydantic-ai-harness==0.62.0",),
+        "tests/integrations/harness",
+        unconstrained=("pydantic-ai-slim", "pydantic-graph"),  # It asks for one version, and constraints.txt has the newest.
+    ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 

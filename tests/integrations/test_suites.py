@@ -49,6 +49,7 @@ def test_results_replace_those_before() -> None:
         ("openai", "agents", "openai"),
         ("adk", "google.adk.sessions", "adk"),
         ("pydantic", "pydantic_ai", "pydantic-ai"),
+        ("harness", "pydantic_ai_harness", "pydantic-harness"),
         ("microsoft", "agent_framework", "microsoft"),
     ],
 )

@@ -29,7 +29,6 @@ from shoal.integrations.pydantic.forms import Entry, Kept, packed_entry, packed_
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
-from shoal.workflows.resume import catch_up
 
 T = TypeVar("T")
 LABEL = "{conversations}"
@@ -132,8 +131,7 @@ class ShoalConversationStore(InSpace, ConversationStore):
         return None if item is None else shown_record(item)
 
     async def _record(self, conversation_id: str) -> ConversationRecord | None:
-        if self._connection.durability in ("quorum", "all"):  # What another node has acknowledged counts here, too.
-            await catch_up(self._connection, self._space.name, LABEL)
+        await self._caught_up(LABEL)
         kept = await self._kept(conversation_id)
         return None if kept is None or kept.hidden else kept.record
 
