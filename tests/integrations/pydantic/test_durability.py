@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, RunContext
+from pydantic_ai import Agent, CancellationToken, RunContext
 from pydantic_ai.capabilities import ModelFallback
 from pydantic_ai.exceptions import ModelHTTPError, UserError
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
@@ -190,6 +191,28 @@ async def test_a_run_that_went_on_after_a_failure_goes_the_same_way_again(thread
         with durable(thread, key="k"):
             assert (await agent.run("hello")).output == "second"
     assert asked == {"first": 1, "second": 1}
+
+
+async def test_a_run_that_is_streamed_is_repeated_too(thread: Thread) -> None:
+    asked: list[str] = []
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        asked.append("model")
+        yield "it is "
+        yield "paid"
+
+    for _ in range(2):
+        agent = Agent(FunctionModel(stream_function=stream), name="clerk", capabilities=[ShoalDurability()])
+        with durable(thread, key="k"):
+            async with agent.run_stream("go") as result:
+                assert await result.get_output() == "it is paid"
+    assert asked == ["model"]
+
+
+async def test_a_token_that_cancels_a_run_is_refused(thread: Thread, outside: Outside) -> None:
+    with pytest.raises(UserError, match="cancellation_token"), durable(thread, key="k"):
+        await agent_on(outside).run(scripted.PROMPT, cancellation_token=CancellationToken())
+    assert not outside.done
 
 
 # ── interrupted ───────────────────────────────────────────────────────────────
