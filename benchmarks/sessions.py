@@ -6,6 +6,7 @@
     .venv/integrations/microsoft/bin/python -m benchmarks.sessions
     .venv/integrations/pydantic-ai/bin/python -m benchmarks.sessions
     .venv/integrations/pydantic-harness/bin/python -m benchmarks.sessions
+    .venv/integrations/crewai/bin/python -W ignore -m benchmarks.sessions
 
 A turn is a run of the SDK with a scripted model: a message, the call of a tool, its result, an answer. The stores take
 turns, so that a busy moment of the machine slows all of them.
@@ -285,7 +286,34 @@ async def harness(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     }
 
 
+async def crewai(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
+    """A flow of two steps, and one state saved, on each persistence of CrewAI."""
+    os.environ |= {"CREWAI_TRACING_ENABLED": "false", "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+    from crewai.flow.persistence import SQLiteFlowPersistence
+
+    from shoal.integrations.crewai import ShoalFlowPersistence
+    from tests.integrations.crewai import worker
+
+    persistences: dict[str, Any] = {
+        "SQLiteFlowPersistence": SQLiteFlowPersistence(str(directory / "sqlite.db")),
+        "ShoalFlowPersistence": stack.enter_context(ShoalFlowPersistence.open(directory / "state")),
+    }
+    state = {"id": "s", "text": "x" * 2000}
+
+    async def save(each: Any, turn: int) -> None:
+        each.save_state("s", "step", {**state, "n": turn})
+
+    return {
+        **{
+            f"a flow of two steps, {name}": lambda _, each=each: asyncio.to_thread(worker.turn_on, each)
+            for name, each in persistences.items()
+        },
+        **{f"`save_state`, {name}": lambda turn, each=each: save(each, turn) for name, each in persistences.items()},
+    }
+
+
 KINDS = {
+    "crewai": crewai,
     "agents": openai,
     "claude_agent_sdk": claude,
     "google": adk,

@@ -15,7 +15,9 @@ from tests.cli.conftest import PATIENCE_S, served
 
 _SDKS = {
     "adk": "google.adk",
+    "autogen": "autogen_ext",
     "claude": "claude_agent_sdk",
+    "crewai": "crewai",
     "harness": "pydantic_ai_harness",
     "langgraph": "langgraph",
     "mcp": "mcp_types",

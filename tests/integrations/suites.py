@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.integrations.crewai import deselected as crewai_tests
 from tests.integrations.openai.deselected import DESELECTED
 
 ROOT = Path(__file__).parents[2]
@@ -135,6 +136,28 @@ SUITES = (
         "tests/integrations/harness",
         unconstrained=("pydantic-ai-slim", "pydantic-graph"),  # It asks for one version, and constraints.txt has the newest.
     ),
+    Suite(
+        "CrewAI",
+        "crewai",
+        "crewai 1.15.30",
+        ("crewai==1.15.30",),
+        "tests/integrations/crewai",
+        unconstrained=("aiosqlite", "mcp", "pydantic", "pydantic_core", "rich"),
+        theirs=Theirs(
+            "crewai",
+            "1.15.30",
+            ("tests/test_flow_persistence.py", "tests/test_flow_persistence_factory.py"),
+            Path("tests/integrations/crewai/sqlite_stand_in.py"),
+            deselected=crewai_tests.DESELECTED,
+        ),
+    ),
+    Suite(
+        "AutoGen",
+        "autogen",
+        "autogen-agentchat 0.7.5",
+        ("autogen-agentchat==0.7.5", "autogen-ext==0.7.5"),
+        "tests/integrations/autogen",
+    ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
 )
 
@@ -216,7 +239,8 @@ def tested_theirs(python: Path, suite: Suite, theirs: Theirs) -> Result:
             archive.extractall(place, filter="data")
     left_out = [f"--deselect={test}" for tests in theirs.deselected.values() for test in tests]
     plugin = ROOT / theirs.plugin
-    arguments = [*theirs.files, *left_out, "-p", plugin.stem]
+    # Their own configuration, or none: ours is in a folder above, and would be found.
+    arguments = ["-c", "pyproject.toml", *theirs.files, *left_out, "-p", plugin.stem]
     return _pytest(python, place / "results.xml", arguments, source, {"PYTHONPATH": str(plugin.parent)})
 
 

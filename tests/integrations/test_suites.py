@@ -45,12 +45,13 @@ def test_results_replace_those_before() -> None:
 @pytest.mark.parametrize(
     ("package", "sdk", "extra"),
     [
-        ("claude", "claude_agent_sdk", "claude"),
-        ("openai", "agents", "openai"),
         ("adk", "google.adk.sessions", "adk"),
         ("pydantic", "pydantic_ai", "pydantic-ai"),
         ("harness", "pydantic_ai_harness", "pydantic-harness"),
+        ("claude", "claude_agent_sdk", "claude"),
+        ("crewai", "crewai.flow.persistence", "crewai"),
         ("microsoft", "agent_framework", "microsoft"),
+        ("openai", "agents", "openai"),
     ],
 )
 def test_a_missing_sdk_says_what_to_install(package: str, sdk: str, extra: str) -> None:
