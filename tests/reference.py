@@ -1,14 +1,18 @@
 """Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/OPERATIONS.md,
-shoal/cli/summary.json and shoal/blocking.pyi.
+shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
 
-Run `python -m tests.reference` after a change of signatures, docstrings, errors or commands.
+Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands or the JavaScript client.
+The types of that client are written by TypeScript, which needs npm.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from shoal.cli import main
 from shoal.client.parts import of_part
 from shoal.errors import ShoalError
 from tests import blocking, operations
+from tests.clients.js import description as javascript
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -213,6 +218,8 @@ def write() -> None:
     blocking.STUB.write_text(blocking.stub())
     for name, page in PAGES.items():
         (DOCS / name).write_text(page())
+    if not javascript.SOURCES.exists() or javascript.SOURCES.read_text() != javascript.sources():
+        subprocess.run([javascript.CLIENT / "build.sh"], env={**os.environ, "PYTHON": sys.executable}, check=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,12 @@ from shoal import errors
 from shoal.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "clients" / "js" / "README.md",
+    ROOT / "CHANGELOG.md",
+]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 

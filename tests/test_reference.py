@@ -10,6 +10,7 @@ from shoal import public
 from shoal.cli import main
 from shoal.errors import BY_CODE
 from tests import blocking, reference
+from tests.clients.js import description as javascript
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
@@ -23,6 +24,10 @@ def test_the_summary_of_commands_is_current() -> None:
 
 def test_the_types_of_the_blocking_face_are_those_of_the_handles() -> None:
     assert blocking.STUB.read_text() == blocking.stub(), "run `python -m tests.reference`"
+
+
+def test_the_types_of_the_javascript_client_are_current() -> None:
+    assert javascript.SOURCES.read_text() == javascript.sources(), "run `python -m tests.reference`"
 
 
 def test_every_error_is_on_its_page() -> None:

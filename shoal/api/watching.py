@@ -153,7 +153,8 @@ class _Stream:
         return text if len(text) <= self._id_bytes_max else ""
 
     async def _tell(self, error: ShoalError) -> None:
-        await self.write(_event("error", {"code": error.code, "detail": error.message, "written": error.written}))
+        told = {"code": error.code, "detail": error.message, "written": error.written, "retryable": error.retryable}
+        await self.write(_event("error", told))
 
 
 async def _next(changes: AsyncIterator[Push]) -> Push | None:

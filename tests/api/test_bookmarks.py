@@ -72,7 +72,13 @@ async def test_several_headers_are_joined(http: aiohttp.ClientSession, served: S
     assert Bookmark.parse(told.headers["Shoal-Bookmark"]) == bookmark(5, 6)
 
 
-@pytest.mark.parametrize("text", ["garbage!", "é", "AAAA"])
+async def test_bookmarks_on_one_line_are_joined(http: aiohttp.ClientSession, served: Served) -> None:
+    line = f"{bookmark(5).text()}, {bookmark(6).text()},{bookmark(7).text()}"
+    told = await answer(http, served.url + COUNTER, headers={"Shoal-Bookmark": line})
+    assert Bookmark.parse(told.headers["Shoal-Bookmark"]) == bookmark(5, 6, 7)
+
+
+@pytest.mark.parametrize("text", ["garbage!", "é", "AAAA", "AQ, AAAA"])
 async def test_a_header_that_is_no_bookmark_is_refused_before_anything_is_asked(
     http: aiohttp.ClientSession, served: Served, text: str
 ) -> None:

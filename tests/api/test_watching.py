@@ -63,7 +63,8 @@ async def test_a_stream_ends_when_the_node_stops(rest: Rest) -> None:
         await line(response, b":")
         stopping = asyncio.create_task(rest.served.listener.stop())
         assert await line(response, b"event: ") == b"error"
-        assert msgspec.json.decode(await line(response, b"data: "))["code"] == "shutting-down"
+        told = msgspec.json.decode(await line(response, b"data: "))
+        assert (told["code"], told["written"], told["retryable"]) == ("shutting-down", "no", True)
         await stopping
 
 

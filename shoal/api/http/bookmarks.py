@@ -23,14 +23,15 @@ SAID = "The number of partitions that did not fit the bookmark. To cover them, s
 
 
 def named(request: web.Request) -> Bookmark:
-    """The bookmark in the request's headers; several of them are joined.
+    """The bookmark in the request's headers; several of them are joined, also if they share a line, as `fetch` writes them.
 
     Raises:
         InvalidValue: a header is not a bookmark.
     """
     bookmark = Bookmark()
-    for text in request.headers.getall(HEADER, ()):
-        bookmark.join(Bookmark.parse(text.strip()))
+    for line in request.headers.getall(HEADER, ()):
+        for text in line.split(","):
+            bookmark.join(Bookmark.parse(text.strip()))
     return bookmark
 
 

@@ -1,0 +1,205 @@
+/**
+ * A thread: its checkpoints, and its journal.
+ *
+ * Law: a handle remembers, for each branch, the checkpoint that it last loaded or saved, and a save builds on that one. So nobody overwrites a state
+ * that they have not seen: such a save is rejected with `head-moved`, and nothing is written.
+ */
+
+import { invalid } from './errors.js'
+import { path } from './transport.js'
+
+/** @typedef {import('../types/api.js').components['schemas']} Schemas */
+/** @typedef {import('./transport.js').ReadOptions} ReadOptions */
+/** @typedef {import('./transport.js').WriteOptions} WriteOptions */
+/** @typedef {Schemas['CheckpointView'] & { state: Record<string, any>, metadata: Record<string, any> }} Checkpoint */
+
+/** As `expectHead`: the branch must not exist yet. */
+export const NO_HEAD = ''
+
+/**
+ * @typedef {object} SaveParts
+ * @property {string} [branch] `main` if left out.
+ * @property {string} [expectHead] The only head that the branch may have; in place of the checkpoint that this handle knows.
+ * @property {'refuse' | 'fork'} [onConflict] With `fork`, a save that is not based on a head makes a second one.
+ * @property {Record<string, unknown>} [metadata]
+ * @property {string} [label] A name for the checkpoint, unique within its thread.
+ * @property {string} [author]
+ */
+
+/** @typedef {SaveParts & WriteOptions} SaveOptions */
+/** @typedef {{ set?: Record<string, unknown>, append?: Record<string, unknown[]>, remove?: string[] }} Changes */
+
+export class Thread {
+  /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} name */
+  constructor (transport, space, name) {
+    this._transport = transport
+    this._path = `/v1/spaces${path(space)}/threads${path(name)}`
+    this.name = name
+    this.journal = new Journal(transport, this._path)
+    /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
+    this._seen = new Map()
+  }
+
+  /**
+   * The newest checkpoint of a branch, or the one with an id or a label.
+   * @param {{ checkpoint?: string, branch?: string, label?: string, channels?: string[], asOf?: Date } & ReadOptions} [options]
+   * @returns {Promise<Checkpoint>}
+   */
+  async load ({ checkpoint = 'latest', branch = 'main', label, channels, asOf, ...read } = {}) {
+    const query = { branch, label, channels: channels?.map(encodeURIComponent).join(','), as_of: asOf?.toISOString() }
+    const found = await this._transport.read(`${this._path}/checkpoints${path(checkpoint)}`, query, read)
+    this._seen.set(found.branch, found.id)
+    return found
+  }
+
+  /**
+   * Save a whole state. Channels that are not named are gone.
+   * @param {Record<string, unknown>} state
+   * @param {SaveOptions} [options]
+   * @returns {Promise<Schemas['SavedView']>}
+   */
+  save (state, options = {}) {
+    if (state === null || typeof state !== 'object' || Array.isArray(state)) throw invalid('a state is an object: channel → value.')
+    return this._save({ state }, options, NO_HEAD)
+  }
+
+  /**
+   * Change parts of the newest state; the other channels stay as they are. Elements that several writers append at once are all kept.
+   * @param {Changes} changes
+   * @param {SaveOptions} [options]
+   * @returns {Promise<Schemas['SavedView']>}
+   */
+  update ({ set = {}, append = {}, remove = [] }, options = {}) {
+    return this._save({ update: set, append, remove }, options, undefined)
+  }
+
+  /**
+   * Add elements to the end of a channel.
+   * @param {string} channel
+   * @param {unknown[]} elements
+   * @param {SaveOptions} [options]
+   */
+  append (channel, elements, options = {}) {
+    return this.update({ append: { [channel]: elements } }, options)
+  }
+
+  /**
+   * @param {object} content
+   * @param {SaveOptions} options
+   * @param {string | undefined} unseen What a save builds on if this handle has seen nothing; undefined for the newest.
+   * @returns {Promise<Schemas['SavedView']>}
+   */
+  async _save (content, { branch = 'main', expectHead, onConflict = 'refuse', metadata, label = '', author = '', ...write }, unseen) {
+    const parent = expectHead !== undefined || unseen === undefined ? undefined : this._seen.get(branch) ?? unseen
+    const body = { ...content, branch, expect_head: expectHead, parent, on_conflict: onConflict, metadata, label, author }
+    const saved = await this._transport.write('POST', `${this._path}/checkpoints`, body, write)
+    this._seen.set(branch, saved.id)
+    return saved
+  }
+
+  /**
+   * The checkpoints of a branch, newest first.
+   * @param {{ branch?: string, states?: boolean, filter?: Record<string, unknown>, author?: string, limit?: number } & ReadOptions} [options]
+   * @returns {AsyncGenerator<Checkpoint, void, void>}
+   */
+  async * history ({ branch = 'main', states = false, filter, author, limit = Infinity, ...read } = {}) {
+    let before
+    for (let left = limit; left > 0;) {
+      const query = { branch, states, author, before, filter: filter && JSON.stringify(filter), limit: Math.min(left, PAGE) }
+      const page = await this._transport.read(`${this._path}/checkpoints`, query, read)
+      yield * page.checkpoints
+      if (!page.more) return
+      left -= page.checkpoints.length
+      before = page.next
+    }
+  }
+
+  /** Branch → the ids of its heads, the winner first. @param {ReadOptions} [options] @returns {Promise<Record<string, string[]>>} */
+  async heads (options) {
+    return (await this._transport.read(`${this._path}/heads`, {}, options)).heads
+  }
+
+  /** @param {ReadOptions} [options] @returns {Promise<Schemas['StandingView']>} */
+  status (options) {
+    return this._transport.read(`${this._path}/status`, {}, options)
+  }
+
+  /**
+   * Approve a thread that waits for a person, so that its agent goes on.
+   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['StandingView']>}
+   */
+  approve ({ by = '', reason = '', ...write } = {}) {
+    return this._transport.write('POST', `${this._path}/approve`, { by, reason }, write)
+  }
+
+  /**
+   * Pause a thread: its agent stops before its next step.
+   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['StandingView']>}
+   */
+  pause ({ by = '', reason = '', ...write } = {}) {
+    return this._transport.write('POST', `${this._path}/pause`, { by, reason }, write)
+  }
+
+  /**
+   * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
+   * @param {unknown} message
+   * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['SentView']>}
+   */
+  send (message, { messageKey, by = '', ...write } = {}) {
+    return this._transport.write('POST', `${this._path}/inbox`, { message, key: messageKey, by }, write)
+  }
+
+  /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+  async delete (options) {
+    const { existed } = await this._transport.write('DELETE', this._path, undefined, options)
+    this._seen.clear()
+    return existed
+  }
+}
+
+const PAGE = 100
+const FOLLOW_S = 20
+
+export class Journal {
+  /** @param {import('./transport.js').Transport} transport @param {string} thread The path of its thread. */
+  constructor (transport, thread) {
+    this._transport = transport
+    this._path = `${thread}/events`
+  }
+
+  /**
+   * Append an event. Of all events with one `eventKey`, the journal has one, for ever.
+   * @param {unknown} event
+   * @param {{ eventKey?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['AppendedView']>}
+   */
+  append (event, { eventKey, ...write } = {}) {
+    return this._transport.write('POST', this._path, { event, key: eventKey }, write)
+  }
+
+  /**
+   * The events in order, after a cursor or from the first; with `follow` also those to come, until the signal.
+   * @param {{ after?: string, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
+   * @returns {AsyncGenerator<Schemas['EventView'] & { event: any }, void, void>}
+   */
+  async * read ({ after = '', limit = Infinity, follow = false, skipTrimmed = false, stale, signal } = {}) {
+    const wait = follow ? FOLLOW_S : undefined
+    for (let left = limit; left > 0;) {
+      const query = { after, wait, limit: Math.min(left, PAGE), skip_trimmed: skipTrimmed || undefined }
+      let page
+      try {
+        page = await this._transport.read(this._path, query, { stale, signal, waitMs: follow ? FOLLOW_S * 1000 : 0 })
+      } catch (error) {
+        if (follow && signal?.aborted) return
+        throw error
+      }
+      yield * page.events
+      if (!page.more && !follow) return
+      left -= page.events.length
+      after = page.cursor
+    }
+  }
+}

@@ -1,0 +1,127 @@
+/** Counters, registers, maps and sets, which many agents and pages change at once. */
+
+import { path } from './transport.js'
+
+/** @typedef {import('../types/api.js').components['schemas']} Schemas */
+/** @typedef {import('./transport.js').ReadOptions} ReadOptions */
+/** @typedef {import('./transport.js').WriteOptions} WriteOptions */
+
+const PAGE = 500
+
+/** What all four have: a name, a path, and an end. */
+class Value {
+  /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} family @param {string} name */
+  constructor (transport, space, family, name) {
+    this._transport = transport
+    this._path = `/v1/spaces${path(space)}/${family}${path(name)}`
+    this.name = name
+  }
+
+  /** Delete it on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+  async delete (options) {
+    return (await this._transport.write('DELETE', this._path, undefined, options)).existed
+  }
+}
+
+export class Counter extends Value {
+  /** @param {ReadOptions} [options] @returns {Promise<number>} 0 if nothing was added. */
+  async value (options) {
+    return (await this._transport.read(this._path, {}, options)).value
+  }
+
+  /** @param {number | bigint} [amount] @param {WriteOptions} [options] @returns {Promise<number>} The value after it. */
+  async add (amount = 1, options) {
+    return (await this._transport.write('POST', this._path, { add: typeof amount === 'bigint' ? Number(amount) : amount }, options)).value
+  }
+}
+
+export class Register extends Value {
+  /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['RegisterView'] & { value: any }>} */
+  get (options) {
+    return this._transport.read(this._path, {}, options)
+  }
+
+  /**
+   * @param {unknown} value
+   * @param {{ expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value.
+   * @returns {Promise<Schemas['AssignedView']>}
+   */
+  set (value, { expect, ...write } = {}) {
+    return this._transport.write('PUT', this._path, { value, expect }, write)
+  }
+}
+
+export class SharedMap extends Value {
+  /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['EntryView'] & { siblings: any[] }>} */
+  get (key, options) {
+    return this._transport.read(this._path + path(key), {}, options)
+  }
+
+  /**
+   * The entries in the order of their keys.
+   * @param {{ prefix?: string } & ReadOptions} [options]
+   * @returns {AsyncGenerator<Schemas['EntryView'] & { siblings: any[] }, void, void>}
+   */
+  async * entries ({ prefix, ...read } = {}) {
+    let after
+    for (;;) {
+      const page = await this._transport.read(this._path, { prefix, after, limit: PAGE }, read)
+      yield * page.entries
+      if (!page.more) return
+      after = page.entries.at(-1).key
+    }
+  }
+
+  /** Set the register of a key. @param {string} key @param {unknown} value @param {{ expect?: string } & WriteOptions} [options] @returns {Promise<Schemas['EntryPutView']>} */
+  set (key, value, { expect, ...write } = {}) {
+    return this._transport.write('PUT', this._path + path(key), { value, expect }, write)
+  }
+
+  /** Add to the counter of a key. @param {string} key @param {number} [amount] @param {WriteOptions} [options] @returns {Promise<void>} */
+  async add (key, amount = 1, options) {
+    await this._transport.write('POST', this._path + path(key), { add: amount }, options)
+  }
+
+  /** Add elements to the set of a key, and remove others. @param {string} key @param {{ include?: unknown[], exclude?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
+  async alter (key, { include = [], exclude = [] }, options) {
+    await this._transport.write('POST', this._path + path(key), { include, exclude }, options)
+  }
+
+  /** @param {string} key @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was something. */
+  async remove (key, options) {
+    return (await this._transport.write('DELETE', this._path + path(key), undefined, options)).removed
+  }
+}
+
+export class SharedSet extends Value {
+  /** @param {ReadOptions} [options] @returns {AsyncGenerator<any, void, void>} */
+  async * members (options) {
+    let after
+    for (;;) {
+      const page = await this._transport.read(this._path, { after, limit: PAGE }, options)
+      yield * page.members
+      if (!page.more) return
+      after = page.cursor
+    }
+  }
+
+  /** @param {unknown} element @param {ReadOptions} [options] @returns {Promise<boolean>} */
+  async has (element, options) {
+    return (await this._transport.ask(`${this._path}/contains`, { elements: [element] }, options)).contained[0]
+  }
+
+  /** Add and remove elements in one operation. @param {{ add?: unknown[], remove?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<Schemas['SetAlteredView']>} */
+  alter ({ add = [], remove = [] }, options) {
+    return this._transport.write('POST', this._path, { add, remove }, options)
+  }
+
+  /** @param {...unknown} elements @returns {Promise<number>} How many were new. */
+  async add (...elements) {
+    return (await this.alter({ add: elements })).added
+  }
+
+  /** @param {...unknown} elements @returns {Promise<number>} How many were members. */
+  async remove (...elements) {
+    return (await this.alter({ remove: elements })).removed
+  }
+}

@@ -1,0 +1,11 @@
+export { SharedDocument } from "./document.js";
+export { ShoalError } from "./errors.js";
+export type Options = import("./options.js").Options;
+export type WatchEvent = import("./watch.js").WatchEvent;
+export type WatchOptions = import("./watch.js").WatchOptions;
+export type Checkpoint = import("./thread.js").Checkpoint;
+export type ReadOptions = import("./transport.js").ReadOptions;
+export type WriteOptions = import("./transport.js").WriteOptions;
+export { connect, Space, Store } from "./store.js";
+export { NO_HEAD, Journal, Thread } from "./thread.js";
+export { Counter, Register, SharedMap, SharedSet } from "./values.js";

@@ -1,0 +1,2 @@
+/** @param {unknown} value @returns {string} */
+export function encode(value: unknown): string;

@@ -1,0 +1,48 @@
+/** @param {Options} options @returns {Settings} */
+export function settings(options: Options): Settings;
+/**
+ * The addresses of the nodes, without a slash at the end.
+ * @param {string | readonly string[]} given
+ * @returns {string[]}
+ */
+export function addresses(given: string | readonly string[]): string[];
+export type Options = {
+    /**
+     * A token, or a function that returns one. It is called for each request, and once more if a
+     * token is refused.
+     */
+    token?: string | (() => string | Promise<string>) | undefined;
+    /**
+     * How long one call may take, retries included (30,000).
+     */
+    requestTimeoutMs?: number | undefined;
+    /**
+     * How long one attempt at one node may take (10,000).
+     */
+    attemptTimeoutMs?: number | undefined;
+    /**
+     * The first pause between two attempts; each next one doubles (100).
+     */
+    retryDelayMs?: number | undefined;
+    /**
+     * The longest pause between two attempts (2,000).
+     */
+    retryDelayMsMax?: number | undefined;
+    /**
+     * A stream on which nothing came for so long is opened again; longer than the node's `heartbeat_s` (60,000).
+     */
+    streamSilenceMs?: number | undefined;
+    /**
+     * The longest event of a stream (1 MiB).
+     */
+    eventBytesMax?: number | undefined;
+    /**
+     * The bookmarks that are sent with a request (12 KiB).
+     */
+    bookmarkBytesMax?: number | undefined;
+    /**
+     * In place of the global one, such as one that trusts a CA of yours.
+     */
+    fetch?: typeof fetch | undefined;
+};
+export type Settings = Required<Omit<Options, "token">> & Pick<Options, "token">;

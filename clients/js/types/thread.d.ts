@@ -1,0 +1,180 @@
+/** @typedef {import('../types/api.js').components['schemas']} Schemas */
+/** @typedef {import('./transport.js').ReadOptions} ReadOptions */
+/** @typedef {import('./transport.js').WriteOptions} WriteOptions */
+/** @typedef {Schemas['CheckpointView'] & { state: Record<string, any>, metadata: Record<string, any> }} Checkpoint */
+/** As `expectHead`: the branch must not exist yet. */
+export const NO_HEAD: "";
+/**
+ * @typedef {object} SaveParts
+ * @property {string} [branch] `main` if left out.
+ * @property {string} [expectHead] The only head that the branch may have; in place of the checkpoint that this handle knows.
+ * @property {'refuse' | 'fork'} [onConflict] With `fork`, a save that is not based on a head makes a second one.
+ * @property {Record<string, unknown>} [metadata]
+ * @property {string} [label] A name for the checkpoint, unique within its thread.
+ * @property {string} [author]
+ */
+/** @typedef {SaveParts & WriteOptions} SaveOptions */
+/** @typedef {{ set?: Record<string, unknown>, append?: Record<string, unknown[]>, remove?: string[] }} Changes */
+export class Thread {
+    /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} name */
+    constructor(transport: import("./transport.js").Transport, space: string, name: string);
+    _transport: import("./transport.js").Transport;
+    _path: string;
+    name: string;
+    journal: Journal;
+    /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
+    _seen: Map<string, string>;
+    /**
+     * The newest checkpoint of a branch, or the one with an id or a label.
+     * @param {{ checkpoint?: string, branch?: string, label?: string, channels?: string[], asOf?: Date } & ReadOptions} [options]
+     * @returns {Promise<Checkpoint>}
+     */
+    load({ checkpoint, branch, label, channels, asOf, ...read }?: {
+        checkpoint?: string;
+        branch?: string;
+        label?: string;
+        channels?: string[];
+        asOf?: Date;
+    } & ReadOptions): Promise<Checkpoint>;
+    /**
+     * Save a whole state. Channels that are not named are gone.
+     * @param {Record<string, unknown>} state
+     * @param {SaveOptions} [options]
+     * @returns {Promise<Schemas['SavedView']>}
+     */
+    save(state: Record<string, unknown>, options?: SaveOptions): Promise<Schemas["SavedView"]>;
+    /**
+     * Change parts of the newest state; the other channels stay as they are. Elements that several writers append at once are all kept.
+     * @param {Changes} changes
+     * @param {SaveOptions} [options]
+     * @returns {Promise<Schemas['SavedView']>}
+     */
+    update({ set, append, remove }: Changes, options?: SaveOptions): Promise<Schemas["SavedView"]>;
+    /**
+     * Add elements to the end of a channel.
+     * @param {string} channel
+     * @param {unknown[]} elements
+     * @param {SaveOptions} [options]
+     */
+    append(channel: string, elements: unknown[], options?: SaveOptions): Promise<{
+        branch: string;
+        heads: string[];
+        id: string;
+        parents: string[];
+        wall_ms: number;
+    }>;
+    /**
+     * @param {object} content
+     * @param {SaveOptions} options
+     * @param {string | undefined} unseen What a save builds on if this handle has seen nothing; undefined for the newest.
+     * @returns {Promise<Schemas['SavedView']>}
+     */
+    _save(content: object, { branch, expectHead, onConflict, metadata, label, author, ...write }: SaveOptions, unseen: string | undefined): Promise<Schemas["SavedView"]>;
+    /**
+     * The checkpoints of a branch, newest first.
+     * @param {{ branch?: string, states?: boolean, filter?: Record<string, unknown>, author?: string, limit?: number } & ReadOptions} [options]
+     * @returns {AsyncGenerator<Checkpoint, void, void>}
+     */
+    history({ branch, states, filter, author, limit, ...read }?: {
+        branch?: string;
+        states?: boolean;
+        filter?: Record<string, unknown>;
+        author?: string;
+        limit?: number;
+    } & ReadOptions): AsyncGenerator<Checkpoint, void, void>;
+    /** Branch → the ids of its heads, the winner first. @param {ReadOptions} [options] @returns {Promise<Record<string, string[]>>} */
+    heads(options?: ReadOptions): Promise<Record<string, string[]>>;
+    /** @param {ReadOptions} [options] @returns {Promise<Schemas['StandingView']>} */
+    status(options?: ReadOptions): Promise<Schemas["StandingView"]>;
+    /**
+     * Approve a thread that waits for a person, so that its agent goes on.
+     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['StandingView']>}
+     */
+    approve({ by, reason, ...write }?: {
+        by?: string;
+        reason?: string;
+    } & WriteOptions): Promise<Schemas["StandingView"]>;
+    /**
+     * Pause a thread: its agent stops before its next step.
+     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['StandingView']>}
+     */
+    pause({ by, reason, ...write }?: {
+        by?: string;
+        reason?: string;
+    } & WriteOptions): Promise<Schemas["StandingView"]>;
+    /**
+     * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
+     * @param {unknown} message
+     * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['SentView']>}
+     */
+    send(message: unknown, { messageKey, by, ...write }?: {
+        messageKey?: string;
+        by?: string;
+    } & WriteOptions): Promise<Schemas["SentView"]>;
+    /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+    delete(options?: WriteOptions): Promise<boolean>;
+}
+export class Journal {
+    /** @param {import('./transport.js').Transport} transport @param {string} thread The path of its thread. */
+    constructor(transport: import("./transport.js").Transport, thread: string);
+    _transport: import("./transport.js").Transport;
+    _path: string;
+    /**
+     * Append an event. Of all events with one `eventKey`, the journal has one, for ever.
+     * @param {unknown} event
+     * @param {{ eventKey?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['AppendedView']>}
+     */
+    append(event: unknown, { eventKey, ...write }?: {
+        eventKey?: string;
+    } & WriteOptions): Promise<Schemas["AppendedView"]>;
+    /**
+     * The events in order, after a cursor or from the first; with `follow` also those to come, until the signal.
+     * @param {{ after?: string, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
+     * @returns {AsyncGenerator<Schemas['EventView'] & { event: any }, void, void>}
+     */
+    read({ after, limit, follow, skipTrimmed, stale, signal }?: {
+        after?: string;
+        limit?: number;
+        follow?: boolean;
+        skipTrimmed?: boolean;
+    } & ReadOptions): AsyncGenerator<Schemas["EventView"] & {
+        event: any;
+    }, void, void>;
+}
+export type Schemas = import("../types/api.js").components["schemas"];
+export type ReadOptions = import("./transport.js").ReadOptions;
+export type WriteOptions = import("./transport.js").WriteOptions;
+export type Checkpoint = Schemas["CheckpointView"] & {
+    state: Record<string, any>;
+    metadata: Record<string, any>;
+};
+export type SaveParts = {
+    /**
+     * `main` if left out.
+     */
+    branch?: string | undefined;
+    /**
+     * The only head that the branch may have; in place of the checkpoint that this handle knows.
+     */
+    expectHead?: string | undefined;
+    /**
+     * With `fork`, a save that is not based on a head makes a second one.
+     */
+    onConflict?: "refuse" | "fork" | undefined;
+    metadata?: Record<string, unknown> | undefined;
+    /**
+     * A name for the checkpoint, unique within its thread.
+     */
+    label?: string | undefined;
+    author?: string | undefined;
+};
+export type SaveOptions = SaveParts & WriteOptions;
+export type Changes = {
+    set?: Record<string, unknown>;
+    append?: Record<string, unknown[]>;
+    remove?: string[];
+};

@@ -1,0 +1,78 @@
+export class Counter extends Value {
+    /** @param {ReadOptions} [options] @returns {Promise<number>} 0 if nothing was added. */
+    value(options?: ReadOptions): Promise<number>;
+    /** @param {number | bigint} [amount] @param {WriteOptions} [options] @returns {Promise<number>} The value after it. */
+    add(amount?: number | bigint, options?: WriteOptions): Promise<number>;
+}
+export class Register extends Value {
+    /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['RegisterView'] & { value: any }>} */
+    get(options?: ReadOptions): Promise<Schemas["RegisterView"] & {
+        value: any;
+    }>;
+    /**
+     * @param {unknown} value
+     * @param {{ expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value.
+     * @returns {Promise<Schemas['AssignedView']>}
+     */
+    set(value: unknown, { expect, ...write }?: {
+        expect?: string;
+    } & WriteOptions): Promise<Schemas["AssignedView"]>;
+}
+export class SharedMap extends Value {
+    /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['EntryView'] & { siblings: any[] }>} */
+    get(key: string, options?: ReadOptions): Promise<Schemas["EntryView"] & {
+        siblings: any[];
+    }>;
+    /**
+     * The entries in the order of their keys.
+     * @param {{ prefix?: string } & ReadOptions} [options]
+     * @returns {AsyncGenerator<Schemas['EntryView'] & { siblings: any[] }, void, void>}
+     */
+    entries({ prefix, ...read }?: {
+        prefix?: string;
+    } & ReadOptions): AsyncGenerator<Schemas["EntryView"] & {
+        siblings: any[];
+    }, void, void>;
+    /** Set the register of a key. @param {string} key @param {unknown} value @param {{ expect?: string } & WriteOptions} [options] @returns {Promise<Schemas['EntryPutView']>} */
+    set(key: string, value: unknown, { expect, ...write }?: {
+        expect?: string;
+    } & WriteOptions): Promise<Schemas["EntryPutView"]>;
+    /** Add to the counter of a key. @param {string} key @param {number} [amount] @param {WriteOptions} [options] @returns {Promise<void>} */
+    add(key: string, amount?: number, options?: WriteOptions): Promise<void>;
+    /** Add elements to the set of a key, and remove others. @param {string} key @param {{ include?: unknown[], exclude?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
+    alter(key: string, { include, exclude }: {
+        include?: unknown[];
+        exclude?: unknown[];
+    }, options?: WriteOptions): Promise<void>;
+    /** @param {string} key @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was something. */
+    remove(key: string, options?: WriteOptions): Promise<boolean>;
+}
+export class SharedSet extends Value {
+    /** @param {ReadOptions} [options] @returns {AsyncGenerator<any, void, void>} */
+    members(options?: ReadOptions): AsyncGenerator<any, void, void>;
+    /** @param {unknown} element @param {ReadOptions} [options] @returns {Promise<boolean>} */
+    has(element: unknown, options?: ReadOptions): Promise<boolean>;
+    /** Add and remove elements in one operation. @param {{ add?: unknown[], remove?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<Schemas['SetAlteredView']>} */
+    alter({ add, remove }: {
+        add?: unknown[];
+        remove?: unknown[];
+    }, options?: WriteOptions): Promise<Schemas["SetAlteredView"]>;
+    /** @param {...unknown} elements @returns {Promise<number>} How many were new. */
+    add(...elements: unknown[]): Promise<number>;
+    /** @param {...unknown} elements @returns {Promise<number>} How many were members. */
+    remove(...elements: unknown[]): Promise<number>;
+}
+export type Schemas = import("../types/api.js").components["schemas"];
+export type ReadOptions = import("./transport.js").ReadOptions;
+export type WriteOptions = import("./transport.js").WriteOptions;
+/** What all four have: a name, a path, and an end. */
+declare class Value {
+    /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} family @param {string} name */
+    constructor(transport: import("./transport.js").Transport, space: string, family: string, name: string);
+    _transport: import("./transport.js").Transport;
+    _path: string;
+    name: string;
+    /** Delete it on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+    delete(options?: WriteOptions): Promise<boolean>;
+}
+export {};

@@ -1,0 +1,101 @@
+"""Counters, registers, maps, sets and listings from JavaScript; values keep what JSON would lose."""
+
+from __future__ import annotations
+
+import pytest
+
+import shoal
+from tests.clients.js.conftest import Program, Rejected, needs_node
+
+pytestmark = needs_node
+
+OPEN = """const space = shoal.connect(given.url).space(given.space)
+const all = async (from) => { const found = []; for await (const one of from) found.push(one); return found };
+"""
+
+
+async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) -> None:
+    told = await js(
+        f"""{OPEN}
+        const [counter, register, map, set] = [space.counter('c'), space.register('r'), space.map('m'), space.set('s')]
+        const told = {{ zero: await counter.value() }}
+        told.counter = [await counter.add(), await counter.add(-3), await counter.add(5n), await counter.value()]
+        const first = await register.set({{ a: 1 }})
+        await register.set(['b'], {{ expect: first.version }})
+        told.register = (await register.get()).value
+        await map.set('plan/1', 'x')
+        await map.add('count', 2)
+        await map.alter('tags', {{ include: ['a', 'b'] }})
+        await map.alter('tags', {{ exclude: ['a'] }})
+        told.entry = (await map.get('plan/1')).siblings
+        told.map = (await all(map.entries())).map(({{ key, siblings, count, members }}) => [key, siblings, count, members])
+        told.some = (await all(map.entries({{ prefix: 'plan' }}))).map(({{ key }}) => key)
+        told.removed = [await map.remove('count'), await map.remove('count')]
+        told.set = [await set.add('x', 'y', {{ z: 1 }}), await set.add('x'), await set.has({{ z: 1 }})]
+        told.set.push(await set.remove('y'), await set.has('y'))
+        told.members = (await all(set.members())).length
+        told.deleted = [await set.delete(), await set.delete(), (await all(set.members())).length]
+        return told""",
+        {"url": open_url, "space": "values"},
+    )
+    assert told == {
+        "zero": 0,
+        "counter": [1, -2, 3, 3],
+        "register": ["b"],
+        "entry": ["x"],
+        "map": [["count", [], 2, []], ["plan/1", ["x"], None, []], ["tags", [], None, ["b"]]],
+        "some": ["plan/1"],
+        "removed": [True, False],
+        "set": [3, 0, True, 1, False],
+        "members": 2,
+        "deleted": [True, False, 0],
+    }
+
+
+async def test_a_register_that_has_another_version_is_not_set(js: Program, open_url: str) -> None:
+    given = {"url": open_url, "space": "versions"}
+    await js(f"{OPEN} await space.register('r').set(1, {{ expect: '' }})", given)
+    with pytest.raises(Rejected) as changed:
+        await js(f"{OPEN} await space.register('r').set(2, {{ expect: '' }})", given)
+    assert (changed.value.code, changed.value.status, changed.value.written) == ("register-changed", 412, "no")
+    assert await js(f"{OPEN} return (await space.register('r').get()).value", given) == 1
+
+
+async def test_names_are_listed_page_by_page_whatever_they_hold(js: Program, open_url: str) -> None:
+    names = sorted([f"n-{number:04}" for number in range(505)] + ["a/b", "ü", "{t}/x", "a b?c#d%2F", "…"], key=str.encode)
+    async with shoal.connect(open_url) as store:
+        for name in names:
+            await store.space("names").counter(name).add(1)
+    given = {"url": open_url, "space": "names"}
+    assert await js(f"{OPEN} return all(space.names('counters'))", given) == names
+    assert await js(f"{OPEN} return all(space.names('counters', {{ prefix: 'a' }}))", given) == ["a b?c#d%2F", "a/b"]
+    assert await js(f"{OPEN} return [await space.counter('a b?c#d%2F').value(), await space.counter('ü').value()]", given) == [
+        1,
+        1,
+    ]
+    assert "names" in await js(f"{OPEN} return all(shoal.connect(given.url).spaces())", given)
+
+
+async def test_what_json_has_no_form_for_arrives_or_is_refused(js: Program, open_url: str) -> None:
+    given = {"url": open_url, "space": "json"}
+    await js(
+        f"""{OPEN} const numbers = {{ big: 2n ** 70n, nan: NaN, inf: -Infinity }}
+        await space.register('r').set({{ ...numbers, none: null, left: undefined, at: new Date(0), deep: [1.5, '…'] }})""",
+        given,
+    )
+    async with shoal.connect(open_url) as store:
+        value = await store.space("json").register("r").get()
+    assert value.pop("nan") != value.pop("big", None) == 2**70
+    assert value == {"inf": float("-inf"), "none": None, "at": "1970-01-01T00:00:00.000Z", "deep": [1.5, "…"]}
+    for wrong in (
+        "[undefined]",
+        "new Map()",
+        "{ a: new Set() }",
+        "new Uint8Array(2)",
+        "() => 1",
+        "Symbol('x')",
+        "(() => { const a = {}; a.a = a; return a })()",
+    ):
+        with pytest.raises(Rejected) as refused:
+            await js(f"{OPEN} await space.register('r').set({wrong})", given)
+        assert (refused.value.code, refused.value.written) == ("invalid-value", "no"), wrong
