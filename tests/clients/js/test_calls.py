@@ -14,7 +14,7 @@ from aiohttp import web
 import shoal
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
-from tests.clients.js.conftest import PATIENCE_S, Killable, Program, Rejected, free_port, needs_node
+from tests.clients.js.conftest import Killable, Program, Rejected, free_port, needs_node
 
 pytestmark = needs_node
 
@@ -181,11 +181,20 @@ async def test_bookmarks_that_do_not_fit_lose_the_oldest(js: Program) -> None:
 
 
 async def test_the_next_node_is_asked_if_one_is_gone_or_hangs(js: Program, open_url: str) -> None:
-    silent = await asyncio.start_server(lambda _reader, _writer: asyncio.sleep(PATIENCE_S), "127.0.0.1", 0)
+    held: list[asyncio.StreamWriter] = []
+
+    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    silent = await asyncio.start_server(hang, "127.0.0.1", 0)
     async with silent:
         hanging = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
         for urls in (f"http://127.0.0.1:{free_port()}, {open_url}", [hanging, open_url]):
             assert await js(ADD, {"url": urls, "options": {"attemptTimeoutMs": 300}}) > 0
+        for writer in held:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    assert held
 
 
 async def test_a_node_that_is_not_there_is_disconnected_and_nothing_was_written(js: Program) -> None:

@@ -50,7 +50,7 @@ async def ran(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("snippet", SHOWN, ids=["threads", "watching", "values", "documents", "errors"])
 async def test_a_snippet_of_the_guide_runs(snippet: str, open_url: str, tmp_path: Path) -> None:
     # In a store of its own each: a space for each snippet.
-    text = program(snippet, open_url, before="async function show () { ending.abort() }\nconst thread = space.thread('t')\n{\n")
+    text = program(snippet, open_url, before="const thread = space.thread('t')\n{\nasync function show () { ending.abort() }\n")
     space = f"guide-{SHOWN.index(snippet)}"
     await ran(
         text.replace("store.space('crew')", f"store.space('{space}')").replace("\nprocess.exit(0)", "}\nprocess.exit(0)"),
