@@ -1325,6 +1325,23 @@ export interface components {
             version: string;
         };
         /**
+         * EraseQuery
+         * @description The place at which an erasure continues.
+         */
+        EraseQuery: {
+            /**
+             * @description The `after` of the previous report.
+             * @default
+             */
+            after?: string;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.
+             * @default local
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * ErasedView
          * @description The result of a deletion.
          */
@@ -4104,6 +4121,106 @@ export interface components {
             more: boolean;
             /** @description Steps, in the order of their first intents. */
             steps: components["schemas"]["StepView"][];
+        };
+        /**
+         * SubjectErased
+         * @description What became of one object, or of a part of one.
+         */
+        SubjectErased: {
+            /** @description The kind. */
+            kind: string;
+            /** @description The name. */
+            name: string;
+            /**
+             * @description `absent`: there was nothing. `kept`: it cannot be erased alone.
+             * @enum {unknown}
+             */
+            outcome: "absent" | "erased" | "failed" | "kept";
+            /** @description Empty: all of it. */
+            part: string;
+            /**
+             * @description Why it was kept, or the error.
+             * @default
+             */
+            reason?: string;
+        };
+        /**
+         * SubjectReportView
+         * @description The erasure of a subject's data.
+         */
+        SubjectReportView: {
+            /** @description If not empty, the bound of one request was reached: ask again with it. */
+            after: string;
+            /** @description Tags that are there now: of what was kept or failed, or was tagged meanwhile. At most a page is counted. */
+            left: number;
+            /** @description What became of each. */
+            objects: components["schemas"]["SubjectErased"][];
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description The id of a person whom data is about. */
+            subject: string;
+            /** @description Nodes that are not known to hold all deletions yet; null if the token may not know. */
+            waits_for: string[] | null;
+        };
+        /**
+         * SubjectTag
+         * @description An object, or a part of one, that carries data about a subject.
+         */
+        SubjectTag: {
+            /**
+             * @description The kind.
+             * @enum {unknown}
+             */
+            kind: "budget" | "counter" | "document" | "event" | "items" | "map" | "register" | "set" | "thread";
+            /** @description Of the object. Of items, the labels of their namespace, joined by periods; of an event, its thread. */
+            name: string;
+            /**
+             * @description The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it.
+             * @default
+             */
+            part?: string;
+        };
+        /**
+         * TaggedView
+         * @description The result of tagging, or of removing tags.
+         */
+        TaggedView: {
+            /** @description How many tags were not there before, or were removed. */
+            changed: number;
+        };
+        /**
+         * TagsBody
+         * @description What carries data about a subject.
+         */
+        TagsBody: {
+            /** @description Objects, or parts of them. */
+            tags: components["schemas"]["SubjectTag"][];
+        };
+        /**
+         * TagsQuery
+         * @description A page of tags.
+         */
+        TagsQuery: {
+            /**
+             * @description The `after` of the previous page.
+             * @default
+             */
+            after?: string;
+            /**
+             * @description Read this node's state, even if it is older than the bookmark.
+             * @default false
+             */
+            stale?: boolean;
+        };
+        /**
+         * TagsView
+         * @description A page of what is tagged with a subject.
+         */
+        TagsView: {
+            /** @description Ask again with it; empty: there are no more. */
+            after: string;
+            /** @description In the order of their bytes. */
+            tags: components["schemas"]["SubjectTag"][];
         };
         /**
          * TakeBody
