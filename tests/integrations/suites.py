@@ -17,9 +17,11 @@ import re
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import venv
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
@@ -31,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "integrations" / "README.md"
 ENVIRONMENTS = ROOT / ".venv" / "integrations"
 BEGIN, END = "<!-- results: written by make integrations -->", "<!-- end of the results -->"
+_installing = threading.Lock()  # All environments install this one tree.
 PYTEST = ("pytest>=9.2", "pytest-asyncio>=1.5", "hypothesis>=6.170")
 
 
@@ -174,14 +177,15 @@ class Result:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the suites of these extras, or all; the exit status."""
+    """Run the suites of these extras, or all, as many at a time as there are processors; the exit status."""
     chosen = [suite for suite in SUITES if not names or suite.extra in names]
     rows, failed = [], 0
-    for suite in chosen:
-        for what, result in run(suite):
-            failed += result.failed
-            rows.append(row(suite, what, result))
-            print(rows[-1], flush=True)  # noqa: T201
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for suite, found in zip(chosen, pool.map(run, chosen), strict=True):
+            for what, result in found:
+                failed += result.failed
+                rows.append(row(suite, what, result))
+                print(f"{rows[-1]} {result.seconds:.0f} s", flush=True)  # noqa: T201
     if not names and not failed:
         PAGE.write_text(written(PAGE.read_text(), rows))
     return 1 if failed else 0
@@ -189,7 +193,8 @@ def main(names: Sequence[str]) -> int:
 
 def run(suite: Suite) -> list[tuple[str, Result]]:
     """Run a suite: what was run, and its result."""
-    python = environment(suite)
+    with _installing:
+        python = environment(suite)
     found = []
     if suite.conformance:
         found.append(("conformance", tested(python, suite, [suite.conformance])))
@@ -283,7 +288,10 @@ def _pytest(python: Path, report: Path, arguments: Sequence[str], place: Path, m
         f"--junitxml={report}",
         *arguments,
     ]
-    subprocess.run(command, cwd=place, env={**os.environ, **more}, check=False)
+    ran = subprocess.run(
+        command, cwd=place, env={**os.environ, **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(ran.stdout, flush=True)  # noqa: T201
     if not report.exists():
         raise SystemExit(f"pytest has written no report: {command}")
     return result_of(ElementTree.parse(report).getroot(), time.monotonic() - began)
