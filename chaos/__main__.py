@@ -10,10 +10,11 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from random import SystemRandom
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -33,6 +34,8 @@ from chaos.report import print_verdict, to_html
 from chaos.run import run as run_trial
 from shoal.cli.execution import FAILED, execute, interruptible
 from simulation.judging.history import History
+
+T = TypeVar("T")
 
 NODES_MAX = 9
 MAJORITY_MIN = 3
@@ -153,21 +156,7 @@ def crew(
     typer.echo(f"seed {seed}")
     directory = Path(tempfile.mkdtemp(prefix="shoal-crew-"))
     trial = crews.run(directory, kills=kills, seed=seed, ttl_s=ttl, agents=agents, say=typer.echo, now_s=time.monotonic)
-    kept = False
-    try:
-        verdict = execute(interruptible(trial))
-        for line in verdict.lines():
-            typer.echo(line)
-        kept = not verdict.problems
-    except NodeFailed as failure:
-        typer.echo(f"chaos: {failure}", err=True)
-    finally:
-        if kept:
-            shutil.rmtree(directory, ignore_errors=True)
-        else:
-            typer.echo(f"kept: {directory}")
-    if not kept:
-        raise typer.Exit(FAILED)
+    _tried(trial, directory, lines=crews.Verdict.lines, problems=lambda verdict: verdict.problems)
 
 
 @app.command()
@@ -193,11 +182,24 @@ def fuzz(
     )
     typer.echo(f"seed {options.seed}")
     directory = Path(tempfile.mkdtemp(prefix="shoal-fuzz-"))
+    trial = fuzzing.run(options, directory, say=typer.echo)
+    _tried(trial, directory, lines=lambda found: [fuzzing.told(found)], problems=lambda found: found.findings)
+
+
+def _tried(
+    trial: Coroutine[Any, Any, T],
+    directory: Path,
+    *,
+    lines: Callable[[T], Iterable[str]],
+    problems: Callable[[T], Sequence[object]],
+) -> None:
+    """Carry out a trial, and show its lines; its directory stays if there were problems, and the command fails."""
     is_sound = False
     try:
-        found = execute(interruptible(fuzzing.run(options, directory, say=typer.echo)))
-        typer.echo(fuzzing.told(found))
-        is_sound = not found.findings
+        found = execute(interruptible(trial))
+        for line in lines(found):
+            typer.echo(line)
+        is_sound = not problems(found)
     except NodeFailed as failure:
         typer.echo(f"chaos: {failure}", err=True)
     finally:

@@ -26,10 +26,10 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextmanager
-def served(data: Path, *arguments: str, config: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`shoal serve` on a port that the system chooses, and its URL; it is killed if it is still there at the end."""
+def running(*arguments: str, config: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`shoal` in a process of its own, and the first line that it prints; it is killed if it is still there at the end."""
     with subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", "serve", "--data", str(data), "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "shoal.cli", *arguments],
         env={**clean_environment(), **(config or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -40,6 +40,13 @@ def served(data: Path, *arguments: str, config: dict[str, str] | None = None) ->
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+@contextmanager
+def served(data: Path, *arguments: str, config: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`shoal serve` on a port that the system chooses, and its URL."""
+    with running("serve", "--data", str(data), "--listen", "127.0.0.1:0", *arguments, config=config) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ import pytest
 from mcp.shared.subscriptions import ResourceUpdated
 
 import shoal
-from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.cli.conftest import PATIENCE_S, running, served
 from tests.cli.test_tokens import run
 from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, refusal
 
@@ -26,23 +24,6 @@ if TYPE_CHECKING:
 
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 JSON = {"Accept": "application/json, text/event-stream"}
-
-
-@contextmanager
-def listening(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server on a port that the system chooses, and its URL, which is empty if it did not start."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", "mcp", *arguments],
-        env={**clean_environment(), **(environment or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
-        finally:
-            process.kill()
 
 
 @asynccontextmanager
@@ -76,7 +57,7 @@ def closed(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_what_is_written_over_http_is_there(target: list[str], mode: Any) -> None:
-    with listening(*target, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
+    with running("mcp", *target, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
         async with client(url, mode=mode) as made, client(url, mode=mode) as other:
             added = {"kind": "counter", "name": "n", "add": 1}
             for each in (made, other, made):
@@ -89,7 +70,7 @@ async def test_what_is_written_over_http_is_there(target: list[str], mode: Any) 
 
 
 async def test_requests_of_two_clients_with_equal_ids_are_two(target: list[str]) -> None:
-    with listening(*target, "--listen", "127.0.0.1:0") as (_, url):
+    with running("mcp", *target, "--listen", "127.0.0.1:0") as (_, url):
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(client(url)) for _ in range(3)]
             for each in clients:
@@ -98,7 +79,7 @@ async def test_requests_of_two_clients_with_equal_ids_are_two(target: list[str])
 
 
 async def test_a_client_is_told_of_changes_by_others(url: str) -> None:
-    with listening("--url", url, "--space", "crew", "--listen", "127.0.0.1:0") as (_, at):
+    with running("mcp", "--url", url, "--space", "crew", "--listen", "127.0.0.1:0") as (_, at):
         async with asyncio.timeout(WHOLE_TEST_S), client(at) as made, shoal.connect(url) as store:
             uri = "shoal://crew/threads/t"
             async with made.listen(resource_subscriptions=[uri]) as changes:
@@ -108,7 +89,7 @@ async def test_a_client_is_told_of_changes_by_others(url: str) -> None:
 
 async def test_each_client_may_do_what_its_own_token_grants(closed: tuple[str, dict[str, str]]) -> None:
     node, tokens = closed
-    with listening("--url", node, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
+    with running("mcp", "--url", node, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
         async with (
             client(url, tokens["ana"]) as ana,
             client(url, tokens["reader"]) as reader,
@@ -125,7 +106,7 @@ async def test_each_client_may_do_what_its_own_token_grants(closed: tuple[str, d
 
 async def test_who_shows_no_valid_token_does_not_get_in(closed: tuple[str, dict[str, str]]) -> None:
     node, tokens = closed
-    with listening("--url", node, "--listen", "127.0.0.1:0", "--set", "token_failures_max=3") as (_, url):
+    with running("mcp", "--url", node, "--listen", "127.0.0.1:0", "--set", "token_failures_max=3") as (_, url):
         async with aiohttp.ClientSession(headers=JSON) as http:
 
             async def status(*, expected: int, **headers: str) -> str:
@@ -142,7 +123,7 @@ async def test_who_shows_no_valid_token_does_not_get_in(closed: tuple[str, dict[
 
 
 async def test_other_hosts_and_pages_are_refused_before_anything_is_looked_at(url: str) -> None:
-    with listening("--url", url, "--listen", "127.0.0.1:0", "--set", "request_bytes_max=65536") as (_, at):
+    with running("mcp", "--url", url, "--listen", "127.0.0.1:0", "--set", "request_bytes_max=65536") as (_, at):
         async with aiohttp.ClientSession(headers=JSON) as http:
             for headers, status in (
                 ({"Host": "evil.example.com"}, 421),
@@ -166,7 +147,7 @@ def test_it_says_why_it_does_not_start(url: str, tmp_path: Path) -> None:
         (("--tls", str(tmp_path)), {}, "belong to --listen"),
         (("--listen", f"127.0.0.1:{url.rpartition(':')[2]}"), {}, "cannot listen on"),
     ):
-        with listening("--url", url, *options, environment=environment) as (process, at):
+        with running("mcp", "--url", url, *options, config=environment) as (process, at):
             _, said = process.communicate(timeout=PATIENCE_S)
             assert (at, process.returncode != 0) == ("", True)
             assert told in " ".join(said.replace("│", " ").split()), said
@@ -176,7 +157,7 @@ def test_it_says_why_it_does_not_start(url: str, tmp_path: Path) -> None:
 async def test_it_serves_over_tls_and_stops_when_told(url: str, tmp_path: Path) -> None:
     assert run("tls", "init", str(tmp_path / "tls"), "--node", "m,127.0.0.1").exit_code == 0
     tls = str(tmp_path / "tls" / "m")
-    with listening("--url", url, "--listen", "127.0.0.1:0", "--tls", tls) as (process, at):
+    with running("mcp", "--url", url, "--listen", "127.0.0.1:0", "--tls", tls) as (process, at):
         assert at.startswith("https://")
         context = ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.pem"))
         async with aiohttp.ClientSession(headers=JSON) as http, http.post(at, json=PING, ssl=context) as response:
