@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
@@ -20,6 +20,7 @@ from shoal.cli.serving import access_of, listening
 from shoal.config import Config
 from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
+from shoal.transport.link import Link
 
 LIMITS = Config()
 
@@ -106,3 +107,15 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as client:
         yield client
+
+
+@pytest.fixture
+async def links(served: Served) -> AsyncIterator[Any]:
+    async with AsyncExitStack() as stack:
+
+        async def link(token: Made) -> Link:
+            dialled = await Link.dial(served.url, config=Config(), token=token.text)
+            stack.push_async_callback(dialled.close)
+            return dialled
+
+        yield link

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -12,11 +10,9 @@ import pytest
 
 import shoal
 from shoal.access.holding import Holding
-from shoal.config import Config
 from shoal.errors import Forbidden, InvalidInput, LeaseHeld, LeaseLost
 from shoal.protocol import requests
-from shoal.transport.link import Link
-from tests.access.conftest import Made, Mint, Serve, Served
+from tests.access.conftest import Mint, Serve, Served
 
 GRANT = "crew:read,write"
 SECRET = "0123456789abcdef" * 2
@@ -95,18 +91,6 @@ def test_every_request_with_a_fence_and_a_secret_is_checked_or_made_by_nodes() -
 @pytest.fixture
 async def served(serve: Serve, mint: Mint) -> Served:
     return await serve(token_keys=mint.keys, lease_poll_s=0.01)
-
-
-@pytest.fixture
-async def links(served: Served) -> AsyncIterator[Any]:
-    async with AsyncExitStack() as stack:
-
-        async def link(token: Made) -> Link:
-            dialled = await Link.dial(served.url, config=Config(), token=token.text)
-            stack.push_async_callback(dialled.close)
-            return dialled
-
-        yield link
 
 
 async def test_another_author_with_the_stolen_secret_cannot_use_it(mint: Mint, links: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -16,11 +15,9 @@ import shoal
 from shoal.access.revealing import HIDING, shown
 from shoal.api.examples import PARTS
 from shoal.api.routes import ROUTES
-from shoal.config import Config
 from shoal.errors import Forbidden, InvalidInput, ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import Checkpoint, MultiReply, Reply, reply_of
-from shoal.transport.link import Link
 from tests.access.conftest import Made, Mint, Serve, Served
 from tests.access.requests_of_each_kind import kinds, made
 
@@ -61,18 +58,6 @@ async def served(serve: Serve, mint: Mint) -> Served:
     found = await serve(token_keys=mint.keys, journal_wait_s_max=0.01, lease_poll_s=0.01)
     await fill(found.url, mint.make("*:admin,impersonate,reveal"), "n", PARTS["thread"])
     return found
-
-
-@pytest.fixture
-async def links(served: Served) -> AsyncIterator[Any]:
-    async with AsyncExitStack() as stack:
-
-        async def link(token: Made) -> Link:
-            dialled = await Link.dial(served.url, config=Config(), token=token.text)
-            stack.push_async_callback(dialled.close)
-            return dialled
-
-        yield link
 
 
 def reads(head: str) -> list[requests.Request[Any]]:

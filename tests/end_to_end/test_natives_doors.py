@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import aiohttp
 import pytest
 
-from shoal.client.store import Space, Store
+from shoal.client.store import Space
 from tests.end_to_end.conftest import Cli, Rest
-
-
-@pytest.fixture
-def space(store: Store, request: pytest.FixtureRequest) -> Space:
-    return store.space(request.node.name)
-
-
-@pytest.fixture
-def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
-    return Rest(http, request.node.name)
-
-
-@pytest.fixture
-def cli(url: str, request: pytest.FixtureRequest) -> Cli:
-    return Cli(url, request.node.name)
 
 
 async def test_sets(space: Space, rest: Rest, cli: Cli) -> None:

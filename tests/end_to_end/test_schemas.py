@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from shoal import Schema
-from shoal.client.store import Space, Store
+from shoal.client.store import Space
 from shoal.errors import InvalidSchema, SchemaTaken, SchemaViolation
 from tests.end_to_end.conftest import Cli, Rest
 
 PLAN = {"type": "object", "required": ["tasks"], "properties": {"tasks": {"type": "array", "items": {"type": "string"}}}}
-
-
-@pytest.fixture
-def space(store: Store, request: pytest.FixtureRequest) -> Space:
-    return store.space(request.node.name)
-
-
-@pytest.fixture
-def rest(http: aiohttp.ClientSession, request: pytest.FixtureRequest) -> Rest:
-    return Rest(http, request.node.name)
-
-
-@pytest.fixture
-def cli(url: str, request: pytest.FixtureRequest) -> Cli:
-    return Cli(url, request.node.name)
 
 
 async def test_a_schema_put_over_rest_is_enforced_for_all(space: Space, rest: Rest, cli: Cli) -> None:

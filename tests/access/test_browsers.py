@@ -1,0 +1,117 @@
+"""Tokens of browsers: in a cookie or a sub-protocol, and over Yjs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+import shoal
+from shoal.config import Config
+from tests.access.conftest import Made, Mint, Serve, Served
+
+PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
+
+
+async def test_a_browser_keeps_the_token_in_a_cookie_that_no_script_reads(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("crew:read", lasts_s=100)
+    async with http.post(f"{url}/v1/access/cookie", headers=made.header) as answer:
+        assert answer.status == 200
+        kept = answer.cookies["__Host-shoal"]
+        assert (kept["path"], kept["samesite"], bool(kept["secure"]), bool(kept["httponly"])) == ("/", "Strict", True, True)
+        assert kept["domain"] == ""
+        assert 90 < int(kept["max-age"]) <= 100
+    cookie = {"Cookie": f"__Host-shoal={made.text}"}
+    async with http.get(f"{url}/v1/spaces/crew/counters/n", headers=cookie) as answer:
+        assert answer.status == 200
+    async with http.get(f"{url}/v1/access", headers={**cookie, "Origin": url}) as answer:
+        assert (await answer.json())["author"] == "planner"
+    async with http.delete(f"{url}/v1/access/cookie", headers=cookie) as answer:
+        assert answer.cookies["__Host-shoal"]["max-age"] == "0"
+
+
+async def test_a_cookie_of_another_origins_page_does_not_count(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys, allowed_origins="*")).url
+    made = mint.make("crew:read,write")
+    headers = {"Cookie": f"__Host-shoal={made.text}", "Origin": "https://elsewhere.example"}
+    async with http.post(f"{url}/v1/spaces/crew/counters/n", json={"add": 1}, headers=headers) as answer:
+        assert answer.status == 401
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+    async with http.post(
+        f"{url}/v1/spaces/crew/counters/n", json={"add": 1}, headers={**made.header, "Origin": "https://elsewhere.example"}
+    ) as answer:
+        assert answer.status == 200
+
+
+async def test_a_token_in_a_url_does_not_count(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("*:admin")
+    for name in ("token", "access_token", "Authorization"):
+        async with http.get(f"{url}/v1/access?{name}={made.text}") as answer:
+            assert answer.status == 401
+            assert made.text not in await answer.text()
+
+
+@pytest.mark.parametrize("path", ["/v1/session", "/v1/yjs/crew/board"])
+async def test_a_websocket_of_a_browser_gives_its_token_as_a_sub_protocol(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession, path: str
+) -> None:
+    url = (await serve(token_keys=mint.keys)).url
+    made = mint.make("crew:read")
+    socket = await http.ws_connect(url + path, protocols=("shoal", f"shoal.token.{made.text}"))
+    assert socket.protocol == "shoal"  # The token is not sent back.
+    await socket.close()
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await http.ws_connect(url + path, protocols=("shoal", "shoal.token.wrong"))
+    assert caught.value.status == 401
+
+
+async def yjs(http: aiohttp.ClientSession, served: Served, made: Made) -> aiohttp.ClientWebSocketResponse:
+    return await http.ws_connect(served.url + "/v1/yjs/crew/board", headers=made.header)
+
+
+async def test_a_yjs_client_that_may_only_read_is_cut_off_when_it_writes(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import yjs as protocol
+
+    served = await serve(token_keys=mint.keys)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await yjs(http, served, mint.make("crew:counter:read"))
+    assert caught.value.status == 403
+    document: Doc[Any] = Doc()
+    document["text"] = Text("hello")
+    update = protocol.encode_update(document.get_update())
+    reader = await yjs(http, served, mint.make("crew:document:read"))
+    await reader.send_bytes(update)
+    async with asyncio.timeout(30):
+        while (message := await reader.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert reader.close_code == 1008
+    assert "does not grant `write` of document" in str(message.extra)
+    writer = await yjs(http, served, mint.make("crew:document:read,write"))
+    await writer.send_bytes(update)
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        async with asyncio.timeout(30):
+            while "board" not in [name async for name in store.space("crew").documents()]:
+                await asyncio.sleep(0.01)
+    await writer.close()
+
+
+async def test_a_yjs_connection_ends_with_its_token(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    served = await serve(token_keys=mint.keys)
+    socket = await yjs(http, served, mint.make("crew:read", lasts_s=4))
+    async with asyncio.timeout(30):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert (socket.close_code, message.extra) == (1008, "the token has expired")
+
+
+# ── what no change told of ────────────────────────────────────────────────────
