@@ -93,7 +93,6 @@ class EditThread(Writing):
 @writes(destructive=True)
 async def edit_thread(call: Call, given: EditThread) -> Answer:
     """Change parts of a thread's state as a new checkpoint, and leave everything else as it is. Nobody's save is lost by it."""
-    await _check_nothing_hidden(call, given.thread, given.branch)
     saved = await call.space.thread(given.thread, author=call.author).update(
         _value(given.set),
         append=_value(given.append),
@@ -164,7 +163,7 @@ TOOLS = (load_thread, save_thread, edit_thread, thread_history, append_journal, 
 
 
 async def _check_nothing_hidden(call: Call, thread: str, branch: str) -> None:
-    """Refuse to write a state with secret fields: what a client was not shown, it cannot save again, nor mark as secret."""
+    """Refuse to write a whole state over one with secret fields: what a client was not shown, it cannot save again."""
     try:
         head = await call.space.thread(thread).load(branch=branch, channels=[])
     except NotFound:
@@ -172,7 +171,7 @@ async def _check_nothing_hidden(call: Call, thread: str, branch: str) -> None:
     if head.secret:
         raise InvalidInput(
             f"thread {thread!r} has secret fields ({', '.join(head.secret)}), which this server hides. Nothing was written. "
-            "Change it in a program with its schema, or by `shoal edit`."
+            "Change other channels with edit_thread."
         )
 
 

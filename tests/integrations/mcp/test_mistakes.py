@@ -69,7 +69,7 @@ async def test_a_writing_tool_of_a_server_that_only_reads_is_refused(tmp_path: P
         assert (await answer(made, "list_names", kind="thread"))["names"] == []
 
 
-async def test_secret_fields_are_hidden_and_their_thread_is_not_written(tmp_path: Path) -> None:
+async def test_secret_fields_are_hidden_and_only_other_channels_are_written(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         schema = shoal.Schema("case", model={"type": "object", "properties": {"token": {}, "n": {}}}, secret=["/token"])
         await store.space("default").thread("t", schema=schema).save({"token": "hush", "n": 1})
@@ -77,12 +77,16 @@ async def test_secret_fields_are_hidden_and_their_thread_is_not_written(tmp_path
         loaded = await answer(made, "load_thread", thread="t")
         assert loaded["state"] == {"token": "«secret»", "n": 1}
         again = await refusal(made, "save_thread", thread="t", state=loaded["state"], expect_head=loaded["id"])
-        edited = await refusal(made, "edit_thread", thread="t", set={"n": 2})
+        hidden = await refusal(made, "edit_thread", thread="t", set={"token": "«secret»"})
         assert "secret fields (/token)" in again
-        assert "Nothing was written" in edited
+        assert "Nothing was written" in hidden
+        await answer(made, "edit_thread", thread="t", set={"n": 2})
         (resource,) = (await made.read_resource("shoal://default/threads/t")).contents
         assert "hush" not in resource.model_dump_json()
-        assert (await answer(made, "load_thread", thread="t"))["id"] == loaded["id"]
+        assert (await answer(made, "load_thread", thread="t"))["state"] == {"token": "«secret»", "n": 2}
+    async with shoal.open(tmp_path / "state") as store:
+        found = await store.space("default").thread("t").load()
+        assert (found.state, found.secret) == ({"token": "hush", "n": 2}, ("/token",))
 
 
 async def test_when_the_node_is_gone_a_tool_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
