@@ -173,7 +173,10 @@ class ShoalServer:
         try:
             wanted = params.notifications.resource_subscriptions or ()
             async with self._views.of(context) as view, view.subscriptions.wanting(wanted):
-                return await view.listening(context, params)
+                result: SubscriptionsListenResult = await view.listening(context, params)
+                if view.subscriptions.failed is not None:
+                    raise view.subscriptions.failed
+                return result
         except ShoalError as error:
             raise _protocol_error(error) from None
 

@@ -5,6 +5,7 @@ Laws:
 - While no node can be reached, the watch goes on trying, and continues where it was. If changes were left out, every
   subscriber is told, and reads again.
 - There is one watch for all subscriptions, and none before the first.
+- When the token no longer counts, the watch ends, and all subscriptions with it: a node counts the attempts that it refuses.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChang
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
 from shoal.client.watching import Change, Reset
-from shoal.errors import ShoalError, TooLarge
+from shoal.errors import Forbidden, ShoalError, TooLarge, Unauthenticated
 from shoal.integrations.mcp.resources import KINDS, place_of
 from shoal.protocol import requests
 from shoal.protocol.position import Position
@@ -34,7 +35,10 @@ _PAUSE_S = 1.0  # Between attempts of a watch that no node serves.
 class Subscriptions:
     """A bus of the SDK (`SubscriptionBus`) whose events come from a watch of the space."""
 
-    def __init__(self, connection: StoreConnection, space: Space) -> None:
+    def __init__(self, connection: StoreConnection, space: Space, *, ended: Callable[[], None]) -> None:
+        """`ended` is called when the watch ends by itself; then `failed` says why."""
+        self.failed: ShoalError | None = None
+        self._ended = ended
         self._connection = connection
         self._space = space
         self._bus = InMemorySubscriptionBus()
@@ -81,6 +85,7 @@ class Subscriptions:
             )
         async with self._starting:
             if self._watch is None:
+                self.failed = None
                 self._watch = asyncio.create_task(self._watching(await self._begun()))
         self._wanted.update(added)
 
@@ -141,6 +146,11 @@ class Subscriptions:
                     async for change in changes:
                         await self._told(change)
                         bookmark = change.bookmark
+            except (Unauthenticated, Forbidden) as error:
+                logger.warning("the watch has ended: %s", error.message)
+                self.failed, self._watch = error, None
+                self._ended()
+                return
             except ShoalError as error:
                 logger.warning("the watch was interrupted: %s", error.message)
                 await asyncio.sleep(_PAUSE_S)

@@ -36,7 +36,7 @@ class View:
     def __init__(self, store: Store, space: str) -> None:
         self.connection = store.connection
         self.space = store.space(check_name("space", space))
-        self.subscriptions = Subscriptions(self.connection, self.space)
+        self.subscriptions = Subscriptions(self.connection, self.space, ended=lambda: self.listening.close())
         self.listening = ListenHandler(self.subscriptions)
         self.users = 0  # Requests under way.
         self.held = AsyncExitStack()  # What ends with it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.subscriptions import ResourceUpdated
 
 import shoal
@@ -46,7 +48,8 @@ def closed(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """A node that asks for tokens, and tokens by name."""
     assert run("token", "init", str(tmp_path / "tokens")).exit_code == 0
     tokens = {}
-    for name, allow in (("ana", "crew:write,read"), ("reader", "crew:read"), ("bob", "other:write,read")):
+    grants = {"ana": "crew:write,read", "reader": "crew:read", "bob": "other:write,read", "operator": "*:admin"}
+    for name, allow in grants.items():
         file = tmp_path / f"{name}.token"
         made = run("token", "create", str(tmp_path / "tokens"), name, "--allow", allow, "--lasts", "1h", "--out", str(file))
         assert made.exit_code == 0, made.stderr
@@ -120,6 +123,27 @@ async def test_who_shows_no_valid_token_does_not_get_in(closed: tuple[str, dict[
                 await status(expected=401, Authorization=f"Bearer {tokens['ana'][:-9]}AAAAAAAAA")
             assert int(await status(expected=429, Authorization="Bearer x")) > 0
             assert int(await status(expected=429, Authorization=f"Bearer {tokens['ana']}")) > 0
+
+
+async def test_a_token_that_is_revoked_ends_its_subscriptions(closed: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    node, tokens = closed
+    with running("mcp", "--url", node, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
+        async with asyncio.timeout(WHOLE_TEST_S), client(url, tokens["reader"]) as made:
+            async with made.listen(resource_subscriptions=["shoal://crew/threads/t"]) as changes:
+                async with shoal.connect(node, token=tokens["ana"]) as store:
+                    await store.space("crew").thread("t").save({"x": 1})
+                assert await anext(changes) == ResourceUpdated(uri="shoal://crew/threads/t")
+                id = json.loads(run("token", "inspect", str(tmp_path / "reader.token"), "--json").stdout)["id"]
+                operator = ("--token-file", str(tmp_path / "operator.token"))
+                words = (*operator, "token", "revoke", str(tmp_path / "tokens"), id, "--url", node)
+                assert (await asyncio.to_thread(run, *words)).exit_code == 0
+                with pytest.raises(SubscriptionLost):
+                    await anext(changes)
+            headers = {**JSON, "Authorization": f"Bearer {tokens['reader']}"}
+            async with aiohttp.ClientSession(headers=headers) as http, http.post(url, json=PING) as response:
+                assert response.status == 401
+        async with client(url, tokens["ana"]) as other:
+            assert (await answer(other, "load_thread", thread="t"))["state"] == {"x": 1}
 
 
 async def test_other_hosts_and_pages_are_refused_before_anything_is_looked_at(url: str) -> None:
