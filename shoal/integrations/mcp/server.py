@@ -236,7 +236,7 @@ async def serve(store: Store, space: str, *, author: str = "", memory_only: bool
         async with stdio_server(stdin=lines) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
     finally:
-        await views.view.close()
+        await views.view.subscriptions.close()
 
 
 def _text(answer: Mapping[str, Any]) -> TextContent:

@@ -4,6 +4,7 @@ Laws:
 - Over standard input there is one client, whose requests have ids that do not repeat. Over HTTP ids say nothing.
 - Over HTTP each client reaches the nodes with the token that it gave, and with no other: what it may do is decided by the
   nodes, as for any other client. This server has no right of its own.
+- No client waits for the connection of another.
 - A token that a node refuses is forgotten at once, and at most `clients_max` are known; the one that was not used for the
   longest time makes place for another, unless it is in use.
 """
@@ -38,13 +39,6 @@ class View:
         self.space = store.space(check_name("space", space))
         self.subscriptions = Subscriptions(self.connection, self.space, ended=lambda: self.listening.close())
         self.listening = ListenHandler(self.subscriptions)
-        self.users = 0  # Requests under way.
-        self.held = AsyncExitStack()  # What ends with it.
-
-    async def close(self) -> None:
-        """End its subscriptions, and what it holds."""
-        await self.subscriptions.close()
-        await self.held.aclose()
 
 
 class Views(Protocol):
@@ -98,8 +92,7 @@ class ViewsByToken:
         self._connect = connect
         self._space = check_name("space", space)
         self._clients_max = clients_max
-        self._views: OrderedDict[bytes, View] = OrderedDict()  # By the token's hash, those used last at the end.
-        self._opening = asyncio.Lock()
+        self._clients: OrderedDict[bytes, _Client] = OrderedDict()  # By the token's hash, those used last at the end.
 
     @asynccontextmanager
     async def of(self, context: ServerRequestContext, /) -> AsyncIterator[View]:
@@ -118,7 +111,8 @@ class ViewsByToken:
 
     async def admits(self, token: str) -> bool:
         """Whether the nodes take a token. If none answers, they are asked again by the request itself."""
-        if _name(token) in self._views:
+        known = self._clients.get(_name(token))
+        if known is not None and known.view is not None:
             return True
         try:
             async with self.by(token) as view:
@@ -132,47 +126,72 @@ class ViewsByToken:
     @asynccontextmanager
     async def by(self, token: str) -> AsyncIterator[View]:
         """The view of a token, while it is used. Raises as `of`."""
-        name = _name(token)
-        async with self._opening:
-            view = self._views.get(name) or await self._opened(name, token)
-            self._views.move_to_end(name)
-            view.users += 1
+        name, idle = _name(token), None
+        client = self._clients.get(name)
+        if client is None:
+            idle = self._make_place()
+            client = self._clients[name] = _Client()
+        self._clients.move_to_end(name)
+        client.users += 1
         try:
-            yield view
+            if idle is not None:
+                await idle.close()
+            yield await client.opened(self._connect, token, self._space)
         except Unauthenticated:
-            self._views.pop(name, None)
+            if self._clients.get(name) is client:
+                del self._clients[name]
             raise
         finally:
-            view.users -= 1
-            if not view.users and self._views.get(name) is not view:
-                await view.close()
+            client.users -= 1
+            if not client.users:
+                if client.view is None and self._clients.get(name) is client:
+                    del self._clients[name]
+                if self._clients.get(name) is not client:
+                    await client.close()
 
     async def close(self) -> None:
         """Close all that is not in use; the rest closes when its requests end."""
-        views = list(self._views.values())
-        self._views.clear()
-        for view in views:
-            if not view.users:
-                await view.close()
+        clients = list(self._clients.values())
+        self._clients.clear()
+        for client in clients:
+            if not client.users:
+                await client.close()
 
-    async def _opened(self, name: bytes, token: str) -> View:
-        if len(self._views) >= self._clients_max:
-            await self._make_place()
-        async with AsyncExitStack() as stack:
-            view = View(await stack.enter_async_context(self._connect(token or None)), self._space)
-            view.held = stack.pop_all()
-        self._views[name] = view
-        return view
-
-    async def _make_place(self) -> None:
-        idle = next((name for name, view in self._views.items() if not view.users), None)
+    def _make_place(self) -> _Client | None:
+        """Forget the client that was not used for the longest time, if there are as many as may be."""
+        if len(self._clients) < self._clients_max:
+            return None
+        idle = next((name for name, client in self._clients.items() if not client.users), None)
         if idle is None:
             raise Overloaded(
-                f"requests with {len(self._views)} tokens are under way, and this server takes no more at once. Nothing was "
+                f"requests with {len(self._clients)} tokens are under way, and this server takes no more at once. Nothing was "
                 "written. Try again later.",
                 retry_after_s=1.0,
             )
-        await self._views.pop(idle).close()
+        return self._clients.pop(idle)
+
+
+class _Client:
+    """Whoever sends requests with one token."""
+
+    def __init__(self) -> None:
+        self.users = 0  # Requests under way.
+        self.view: View | None = None
+        self._opening = asyncio.Lock()
+        self._held = AsyncExitStack()
+
+    async def opened(self, connect: Callable[[str | None], AbstractAsyncContextManager[Store]], token: str, space: str) -> View:
+        """Its view, which the first of its requests opens while no other client waits for that."""
+        async with self._opening:
+            if self.view is None:
+                self.view = View(await self._held.enter_async_context(connect(token or None)), space)
+            return self.view
+
+    async def close(self) -> None:
+        """End its subscriptions and its connection."""
+        if self.view is not None:
+            await self.view.subscriptions.close()
+        await self._held.aclose()
 
 
 def _name(token: str) -> bytes:
