@@ -230,6 +230,23 @@ class Config(Struct, frozen=True, kw_only=True):
     watch_id_bytes_max: int = 6 * KiB  # A position as the id of a server-sent event, which comes back in a header.
     heartbeat_s: float = 20.0
 
+    # Streams (the Durable Streams protocol).
+    stream_append_bytes_max: int = 8 * MiB  # The body of one append; beyond this: 413.
+    stream_group_appends_max: int = 256  # Appends to one stream that are written as one record.
+    stream_group_bytes_max: int = 1 * MiB  # The same in bytes; the first append may exceed it.
+    stream_read_bytes_max: int = 1 * MiB  # In one answer; the append that reaches it is sent whole.
+    stream_producers_max: int = 256  # Idempotent producers of one stream; one that was silent for seven days is forgotten.
+    stream_forks_max: int = 1024  # Of one stream.
+    stream_writers_max: int = 256  # Streams that one node writes at a time; see lease_shards.
+    stream_readers_max: int = 1024  # Live readers of streams at one node; beyond this: Overloaded.
+    stream_ttl_s: float = 3.0  # The lease of a stream's writer: if its node dies, others wait so long.
+    stream_idle_s: float = 0.5  # A writer that has nothing to do for this long gives its lease up.
+    stream_wait_s: float = 15.0  # How long a request waits for a stream that another node writes.
+    stream_poll_s: float = 20.0  # How long a long-poll waits for data.
+    stream_sse_s: float = (
+        60.0  # After this, server-sent events end and the client connects again, so that caches can share them.
+    )
+
     # Standard Yjs clients.
     yjs_connections_max: int = 1024
     yjs_update_bytes_max: int = 4 * MiB  # One message from a client; it is scanned byte by byte before anything else happens.

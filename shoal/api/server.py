@@ -38,6 +38,8 @@ from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
+from shoal.api.streams.door import METHODS as STREAM_METHODS
+from shoal.api.streams.door import STREAMS_PATH, StreamDoor
 from shoal.api.yjs.door import YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
@@ -149,6 +151,7 @@ class Sessions:
 
 SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
 YJS: web.AppKey[YjsDoor] = web.AppKey("yjs", YjsDoor)
+STREAMS: web.AppKey[StreamDoor] = web.AppKey("streams", StreamDoor)
 
 
 def create_app(
@@ -211,6 +214,11 @@ def create_app(
     app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
     for path, serve in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve}.items():
         _add(app, "GET", path, _upgrading(_guarded(serve, admitted)))
+    app[STREAMS] = StreamDoor(metered, bodies=bodies, config=config, now_s=now_s)
+    streaming = _counted(_guarded(app[STREAMS].serve, admitted), sessions)
+    resource = app.router.add_resource(_pattern(STREAMS_PATH.replace("{stream}", "{stream:.+}")))
+    for method in STREAM_METHODS:
+        resource.add_route(method, streaming)
     for path, door in (doors or {}).items():
         _add(app, "GET", path, _upgrading(door))
     app.cleanup_ctx.append(_watched_loop)
@@ -305,6 +313,16 @@ def _upgrading(door: Door) -> _Handler:
         if not all(text.isascii() for name, text in request.headers.items() if name.lower().startswith(_HANDSHAKE)):
             raise problems.Malformed("a header of the WebSocket handshake is not ASCII. Nothing was written.")
         return await door(request)
+
+    return handle
+
+
+def _counted(door: Door, sessions: Sessions) -> _Handler:
+    """A handler for whose requests a stop waits."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with sessions.request_under_way():
+            return await door(request)
 
     return handle
 

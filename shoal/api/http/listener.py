@@ -21,7 +21,7 @@ from aiohttp import web
 from shoal.api.http import accepting, problems
 from shoal.api.http.accepting import TlsServer
 from shoal.api.http.unsent import is_encrypted, unsent_bytes
-from shoal.api.server import SESSIONS, YJS
+from shoal.api.server import SESSIONS, STREAMS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
 
@@ -109,7 +109,7 @@ class Listener:
 
     def __init__(self, app: web.Application, *, config: Config, tls: SSLContext | None = None) -> None:
         self._tls = tls
-        self._sessions, self._yjs = app[SESSIONS], app[YJS]
+        self._sessions, self._yjs, self._streams = app[SESSIONS], app[YJS], app[STREAMS]
         self._config = config
         # When the runner cleans up, requests have already had their time.
         self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
@@ -158,7 +158,7 @@ class Listener:
             self._server = None
         try:
             async with asyncio.timeout(self._config.stop_timeout_s):
-                await asyncio.gather(self._sessions.stop(), self._yjs.stop())
+                await asyncio.gather(self._sessions.stop(), self._yjs.stop(), self._streams.stop())
         except TimeoutError:
             pass  # Cleaning up closes them, finished or not.
         await self._runner.cleanup()

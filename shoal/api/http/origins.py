@@ -20,6 +20,7 @@ from aiohttp import hdrs, web
 
 from shoal.api.http import bookmarks, deadlines, leases
 from shoal.api.http.problems import CrossOrigin
+from shoal.api.streams import headers
 from shoal.config import Config, origins
 
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -37,10 +38,21 @@ REQUEST_HEADERS = ", ".join(
         bookmarks.HEADER,
         deadlines.HEADER,
         leases.HEADER,
+        *headers.REQUEST_HEADERS,
     )
 )
 ANSWER_HEADERS = ", ".join(
-    ("Accept-Encoding", "Allow", "Content-Length", "ETag", "Location", "Retry-After", bookmarks.HEADER, bookmarks.LEFT_OUT)
+    (
+        "Accept-Encoding",
+        "Allow",
+        "Content-Length",
+        "ETag",
+        "Location",
+        "Retry-After",
+        bookmarks.HEADER,
+        bookmarks.LEFT_OUT,
+        *headers.ANSWER_HEADERS,
+    )
 )
 PREFLIGHT_S = 600
 """How long a browser may remember a preflight's answer."""

@@ -1,0 +1,1 @@
+"""The Durable Streams protocol over HTTP (docs/integrations/durable-streams.md)."""

@@ -1,0 +1,273 @@
+"""The door for the Durable Streams protocol: HTTP at `/v1/streams/{space}/{stream}`.
+
+Laws:
+- An answer to a read shows what every acknowledged append before it has left, on whatever node: the node catches up with a
+  quorum first. A live reader is shown what is committed as soon as its node knows of it.
+- A failure of one request is answered to it alone.
+- A stop accepts nothing new, lets live readers go, decides what waits, and gives the leases up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from shoal.api.http.bodies import Bodies
+from shoal.api.http.credentials import OpenGuarded
+from shoal.api.http.exchange import decoded
+from shoal.api.http.problems import MethodNotAllowed
+from shoal.api.streams import answers, headers
+from shoal.api.streams.reading import Reading, described
+from shoal.api.streams.tails import Tails
+from shoal.config import Config
+from shoal.errors import Overloaded, ShoalError, ShuttingDown, TooLarge
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.session import Session
+from shoal.workflows.streams.chain import caught_up
+from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, absence
+from shoal.workflows.streams.forking import forked
+from shoal.workflows.streams.record import Fork, State, thread_of
+from shoal.workflows.streams.writer import Answer, Writer
+
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
+
+STREAMS_PATH = "/v1/streams/{space}/{stream}"
+METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
+_PREFIX_PARTS = 3  # Of the path, before the space.
+
+
+class StreamDoor:
+    """All streams at this node. `serve` is the handler of `STREAMS_PATH`; `now_s` is the node's clock."""
+
+    def __init__(self, open_session: OpenGuarded, *, bodies: Bodies, config: Config, now_s: Callable[[], float]) -> None:
+        self._open_session = open_session
+        self._bodies = bodies
+        self._config = config
+        self._now_s = now_s
+        self._writers: dict[tuple[str, str], Writer] = {}
+        self._tails = Tails(self._opened, config)
+        self._after: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    async def serve(self, request: web.Request, bearer: Bearer | None = None) -> web.StreamResponse:
+        """Answer one request. `bearer` has the token of its client."""
+        try:
+            if self._stopping:
+                raise ShuttingDown("the node is stopping. Nothing was written. Send it again later, or to another node.")
+            space, stream, prefix = _place(request)
+            self._check(request, bearer, space, stream)
+            match request.method:
+                case "PUT":
+                    return await self._create(request, bearer, space, stream, prefix)
+                case "POST":
+                    return await self._append(request, space, stream)
+                case "DELETE":
+                    return self._answered(await self._decided(space, Delete(stream)), {})
+                case "GET" | "HEAD":
+                    return await self._read(request, bearer, space, stream)
+                case other:
+                    raise MethodNotAllowed(f"{other} is not allowed here. Nothing was written.", allowed=list(METHODS))
+        except ShoalError as error:
+            return answers.problem(error, {})
+
+    async def stop(self) -> None:
+        """Accept nothing new, and end what is under way."""
+        self._stopping = True
+        self._tails.wake()
+        await asyncio.gather(*(writer.close() for writer in list(self._writers.values())), *self._after, return_exceptions=True)
+
+    # ── requests ──────────────────────────────────────────────────────────────
+
+    def _check(self, request: web.Request, bearer: Bearer | None, space: str, stream: str) -> None:
+        """Check that a token grants the request: streams are threads.
+
+        Raises:
+            Forbidden, Unauthenticated: it does not.
+        """
+        if bearer is None:
+            return
+        thread = thread_of(stream)
+        wanted: requests.Request[Any] = requests.Append(space, thread, b"\xc0")
+        if request.method in ("GET", "HEAD"):
+            wanted = requests.ReadJournal(space, thread)
+        elif request.method == "DELETE":
+            wanted = requests.DeleteThread(space, thread)
+        bearer.check(wanted)
+
+    async def _create(
+        self, request: web.Request, bearer: Bearer | None, space: str, stream: str, prefix: str
+    ) -> web.StreamResponse:
+        content_type, lifetime = headers.content_type_of(request), headers.lifetime_of(request)
+        source = headers.source_of(request, prefix)
+        body = await self._body(request)
+        command = Create(stream, content_type, lifetime.ttl_s, lifetime.expires_ms, headers.closes(request), body)
+        if source is None:
+            answer = await self._decided(space, command)
+        else:
+            if bearer is not None:
+                bearer.check(requests.ReadJournal(space, thread_of(check_name("stream", source.stream))))
+            answer = await self._forked(space, command, source)
+        location = {"Location": f"{request.url.origin()}{request.rel_url.raw_path}"} if answer.outcome.created else {}
+        return self._answered(answer, location)
+
+    async def _append(self, request: web.Request, space: str, stream: str) -> web.StreamResponse:
+        command = Append(
+            stream,
+            headers.content_type_of(request),
+            b"",
+            closes=headers.closes(request),
+            sequence=headers.sequence_of(request),
+            producer=headers.producer_of(request),
+            producers_max=self._config.stream_producers_max,
+        )
+        body = await self._body(request)
+        return self._answered(await self._decided(space, replace(command, body=body)), {})
+
+    async def _read(self, request: web.Request, bearer: Bearer | None, space: str, stream: str) -> web.StreamResponse:
+        query = headers.reading(request) if request.method == "GET" else None
+        session = self._opened()
+        try:
+            head = await caught_up(session, space, stream)
+            absent = absence(head.state, self._now_ms(), head.touched_ms, stream)
+            if absent is not None:
+                self._note_expiry(space, stream, head.state)
+                raise absent
+            if query is None:
+                return described(head, self._now_ms())
+            reading = Reading(
+                request, session, space, stream, config=self._config, now_s=self._now_s, tails=self._tails, bearer=bearer
+            )
+            return await reading.answered(head, query)
+        finally:
+            await session.close()
+
+    # ── forks ─────────────────────────────────────────────────────────────────
+
+    async def _forked(self, space: str, command: Create, source: headers.Source) -> Answer:
+        """Create a fork. Its source notes it first, so that its data stays."""
+        session = self._opened()
+        try:
+            command = await forked(session, space, command, source.stream, source.at, source.sub, now_ms=self._now_ms())
+            own = await caught_up(session, space, command.stream)
+        finally:
+            await session.close()
+        if absence(own.state, self._now_ms(), own.touched_ms) is None:
+            return await self._decided(space, command)  # It exists already, as it should or not.
+        mark = _mark(command.stream)
+        held = await self._decided(space, Hold(source.stream, mark, forks_max=self._config.stream_forks_max))
+        if held.outcome.error is not None:
+            return held
+        answer = await self._decided(space, command)
+        if answer.outcome.error is not None:
+            await self._decided(space, Hold(source.stream, mark, drop=True))
+        return answer
+
+    # ── writing ───────────────────────────────────────────────────────────────
+
+    async def _body(self, request: web.Request) -> bytes:
+        with self._bodies.under_way() as receiving:
+            body = await receiving.read(request)
+        if len(body) > self._config.stream_append_bytes_max:
+            raise TooLarge(
+                f"a body may have at most {self._config.stream_append_bytes_max} bytes (stream_append_bytes_max); this one has "
+                f"{len(body)}. Nothing was written."
+            )
+        return body
+
+    async def _decided(self, space: str, command: Command) -> Answer:
+        writer = self._writer(space, command.stream)
+        try:
+            answer = await writer.submit(command)
+        finally:
+            if writer.is_idle:
+                self._drop(space, command.stream, writer)
+        released = answer.outcome.released
+        if released is not None:
+            self._later(self._release(space, released, command.stream))
+        return answer
+
+    def _writer(self, space: str, stream: str) -> Writer:
+        writer = self._writers.get((space, stream))
+        if writer is not None:
+            return writer
+        for place, idle in list(self._writers.items()):
+            if idle.is_idle:
+                self._drop(*place, idle)
+        if len(self._writers) >= self._config.stream_writers_max:
+            quiet = next((each for each in self._writers.values() if not each.is_busy), None)
+            if quiet is not None:
+                quiet.yield_soon()
+            raise Overloaded(
+                f"this node writes {self._config.stream_writers_max} streams (stream_writers_max). Nothing was written. "
+                "Try again later, or at another node.",
+                retry_after_s=self._config.stream_idle_s,
+            )
+        writer = Writer(self._opened(), space, stream, config=self._config, now_ms=self._now_ms)
+        self._writers[space, stream] = writer
+        return writer
+
+    def _drop(self, space: str, stream: str, writer: Writer) -> None:
+        if self._writers.get((space, stream)) is writer:
+            del self._writers[space, stream]
+            self._later(writer.close())
+
+    async def _release(self, space: str, fork: Fork, stream: str) -> None:
+        """Let a source know that a fork reads it no more."""
+        with suppress(ShoalError):
+            await self._decided(space, Hold(fork.source, _mark(stream), drop=True))
+
+    def _note_expiry(self, space: str, stream: str, state: State | None) -> None:
+        """Write down that a fork has expired: its source may be kept for it alone."""
+        if state is not None and not (state.deleted or state.gone) and state.fork is not None:
+            self._later(self._expire(space, stream))
+
+    async def _expire(self, space: str, stream: str) -> None:
+        with suppress(ShoalError):
+            await self._decided(space, Delete(stream, expired_only=True))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._after.add(task)
+        task.add_done_callback(self._after.discard)
+
+    def _answered(self, answer: Answer, more: dict[str, str]) -> web.Response:
+        outcome = answer.outcome
+        said = {**outcome.headers, **more}
+        if answer.offset is not None:
+            said["Stream-Next-Offset"] = str(answer.offset)
+        if outcome.error is not None:
+            return answers.problem(outcome.error, said)
+        return web.Response(status=outcome.status, headers={**said, **answers.SECURE, "Cache-Control": "no-store"})
+
+    def _opened(self) -> Session:
+        return self._open_session(Bookmark())
+
+    def _now_ms(self) -> int:
+        return int(1000 * self._now_s())
+
+
+def _place(request: web.Request) -> tuple[str, str, str]:
+    """The space and the stream that the path names, and the path of the space's streams.
+
+    Raises:
+        InvalidName: one of them is no name.
+    """
+    parts = request.rel_url.raw_path.split("/", _PREFIX_PARTS + 1)
+    space = check_name("space", decoded(parts[_PREFIX_PARTS], "space name"))
+    stream = check_name("stream", decoded(parts[_PREFIX_PARTS + 1], "stream name"))
+    check_name("stream", thread_of(stream))
+    return space, stream, "/".join(parts[: _PREFIX_PARTS + 1]) + "/"
+
+
+def _mark(stream: str) -> str:
+    """What a source keeps of a fork."""
+    return sha256(stream.encode()).hexdigest()[:16]

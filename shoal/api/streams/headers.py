@@ -1,0 +1,187 @@
+"""What a request of the Durable Streams protocol says: its headers and its query, checked."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from aiohttp import hdrs, web
+from multidict import CIMultiDictProxy
+
+from shoal.errors import InvalidInput
+from shoal.workflows.streams.decisions import ProducerMark
+from shoal.workflows.streams.record import BEGINNING, Offset
+
+_NATURAL = re.compile(r"0|[1-9][0-9]{0,15}")
+_NUMBER_MAX = 2**53 - 1  # What every client can hold.
+_CONTENT_TYPE = re.compile(r"[\w!#$&^.+*'`|~-]+/[\w!#$&^.+*'`|~-]+\s*(;.*)?")
+_PRODUCER = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
+_TEXT_MAX = 1024
+
+REQUEST_HEADERS = (
+    "Stream-Closed",
+    "Stream-Expires-At",
+    "Stream-Fork-Offset",
+    "Stream-Fork-Sub-Offset",
+    "Stream-Forked-From",
+    "Stream-Seq",
+    "Stream-TTL",
+    *_PRODUCER,
+)
+ANSWER_HEADERS = (
+    "Producer-Epoch",
+    "Producer-Expected-Seq",
+    "Producer-Received-Seq",
+    "Producer-Seq",
+    "Stream-Closed",
+    "Stream-Cursor",
+    "Stream-Expires-At",
+    "Stream-Next-Offset",
+    "Stream-SSE-Data-Encoding",
+    "Stream-TTL",
+    "Stream-Up-To-Date",
+)
+
+
+class Lifetime(NamedTuple):
+    """When a stream expires: after some time without reads and writes, or at a time."""
+
+    ttl_s: int | None = None
+    expires_ms: int | None = None
+
+
+class Source(NamedTuple):
+    """What a stream is to be forked from."""
+
+    stream: str
+    at: Offset | None  # None: its end.
+    sub: int
+
+
+class ReadingQuery(NamedTuple):
+    """What a reader asks for."""
+
+    offset: Offset | None  # None: `now`.
+    live: str  # "long-poll", "sse", or empty.
+    cursor: str
+
+
+def content_type_of(request: web.Request) -> str | None:
+    """The Content-Type that the request names; None if there is none.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    said = request.headers.get(hdrs.CONTENT_TYPE, "").strip()
+    if not said:
+        return None
+    if len(said) > _TEXT_MAX or not _CONTENT_TYPE.fullmatch(said):
+        raise InvalidInput(f"{said[:80]!r} is no content type. Nothing was written.", field="Content-Type")
+    return said
+
+
+def closes(request: web.Request) -> bool:
+    """Whether the stream is to be closed."""
+    return request.headers.get("Stream-Closed", "").strip().lower() == "true"
+
+
+def lifetime_of(request: web.Request) -> Lifetime:
+    """The lifetime that the request names.
+
+    Raises:
+        InvalidInput: it is not one number of seconds, or one time.
+    """
+    ttl, at = request.headers.get("Stream-TTL"), request.headers.get("Stream-Expires-At")
+    if ttl is not None and at is not None:
+        raise InvalidInput("Stream-TTL and Stream-Expires-At exclude each other. Nothing was written.", field="Stream-TTL")
+    return Lifetime(None if ttl is None else _natural(ttl, "Stream-TTL"), None if at is None else _time_ms(at))
+
+
+def producer_of(request: web.Request) -> ProducerMark | None:
+    """The idempotent producer of an append; None if it has none.
+
+    Raises:
+        InvalidInput: some of its headers are missing, or not numbers.
+    """
+    given = [request.headers.get(name) for name in _PRODUCER]
+    if given == [None, None, None]:
+        return None
+    id, epoch, sequence = given
+    if not id or epoch is None or sequence is None:
+        raise InvalidInput(f"{', '.join(_PRODUCER)} come together. Nothing was written.", field="Producer-Id")
+    return ProducerMark(_text(id, "Producer-Id"), _natural(epoch, "Producer-Epoch"), _natural(sequence, "Producer-Seq"))
+
+
+def sequence_of(request: web.Request) -> str | None:
+    """The `Stream-Seq` of an append."""
+    given = request.headers.get("Stream-Seq")
+    return None if given is None else _text(given, "Stream-Seq")
+
+
+def source_of(request: web.Request, prefix: str) -> Source | None:
+    """The stream that is to be forked; None if it is none. `prefix` is the path of the space's streams.
+
+    Raises:
+        InvalidInput: its name, its offset or the number beside it is malformed.
+    """
+    said = request.headers.get("Stream-Forked-From")
+    at, sub = request.headers.get("Stream-Fork-Offset"), request.headers.get("Stream-Fork-Sub-Offset")
+    number = 0 if sub is None else _natural(sub, "Stream-Fork-Sub-Offset")
+    if said is None:
+        if at is not None or sub is not None:
+            raise InvalidInput("Stream-Fork-Offset needs Stream-Forked-From. Nothing was written.", field="Stream-Forked-From")
+        return None
+    if number and at is None:
+        raise InvalidInput("Stream-Fork-Sub-Offset needs Stream-Fork-Offset. Nothing was written.", field="Stream-Fork-Offset")
+    path = urlsplit(said).path
+    stream = unquote(path.removeprefix(prefix) if path.startswith(prefix) else path.lstrip("/"))
+    if not stream:
+        raise InvalidInput(f"{said[:80]!r} is no stream. Nothing was written.", field="Stream-Forked-From")
+    return Source(stream, None if at is None else BEGINNING if at == "-1" else Offset.parse(at), number)
+
+
+def reading(query: CIMultiDictProxy[str] | web.BaseRequest) -> ReadingQuery:
+    """The query of a read; parameters that are not known are ignored, as the protocol asks.
+
+    Raises:
+        InvalidInput: the offset is missing, malformed or given twice, or the mode is unknown.
+    """
+    given = query.query if isinstance(query, web.BaseRequest) else query
+    offsets, live = given.getall("offset", []), given.get("live", "")
+    if len(offsets) > 1:
+        raise InvalidInput("the query has `offset` more than once. Nothing was written.", field="offset")
+    if "live" in given and live not in ("long-poll", "sse"):
+        raise InvalidInput(f"`live` is long-poll or sse, not {live[:80]!r}. Nothing was written.", field="live")
+    if live and not offsets:
+        raise InvalidInput("a live read names an `offset`: one that was answered, -1 or now.", field="offset")
+    said = offsets[0] if offsets else "-1"
+    offset = BEGINNING if said == "-1" else None if said == "now" else Offset.parse(said)
+    return ReadingQuery(offset, live, given.get("cursor", ""))
+
+
+def _natural(said: str, name: str) -> int:
+    if not _NATURAL.fullmatch(said) or int(said) > _NUMBER_MAX:
+        raise InvalidInput(
+            f"{name} is a whole number from 0 without further signs, not {said[:80]!r}. Nothing was written.", field=name
+        )
+    return int(said)
+
+
+def _text(said: str, name: str) -> str:
+    if len(said.encode(errors="surrogateescape")) > _TEXT_MAX or any(0xD800 <= ord(letter) < 0xE000 for letter in said):
+        raise InvalidInput(f"{name} is text of at most {_TEXT_MAX} bytes. Nothing was written.", field=name)
+    return said
+
+
+def _time_ms(said: str) -> int:
+    try:
+        time = datetime.fromisoformat(said)
+        if time.tzinfo is None or "T" not in said.upper():
+            raise ValueError
+        return int(time.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise InvalidInput(
+            f"Stream-Expires-At is a time as in RFC 3339, not {said[:80]!r}. Nothing was written.", field="Stream-Expires-At"
+        ) from None

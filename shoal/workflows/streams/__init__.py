@@ -1,0 +1,1 @@
+"""Streams: one order for all readers, on journals of threads (docs/decisions/0091-durable-streams.md)."""
