@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,8 @@ def _is_installed(sdk: str) -> bool:
 
 
 collect_ignore = [folder for folder, sdk in _SDKS.items() if not _is_installed(sdk)]
+if not (Path(sys.prefix) / "node_modules").is_dir():
+    collect_ignore.append("streams")  # Its packages are of npm.
 
 
 @pytest.fixture(scope="session")
