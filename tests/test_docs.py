@@ -20,6 +20,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "clients" / "js" / "README.md",
+    *sorted((ROOT / "examples").rglob("README.md")),
     ROOT / "CHANGELOG.md",
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]

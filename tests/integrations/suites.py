@@ -162,6 +162,14 @@ SUITES = (
         "tests/integrations/autogen",
     ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
+    Suite(
+        "Three of them, in examples/support_desk",
+        "langgraph,openai,mcp",  # As its page says: a user installs them side by side.
+        "langgraph 1.2.22, openai-agents 0.24.0, mcp 2.3.0",
+        ("langgraph==1.2.22", "openai-agents==0.24.0", "mcp==2.3.0"),
+        "tests/examples/support_desk",
+        unconstrained=("websockets",),
+    ),
 )
 
 

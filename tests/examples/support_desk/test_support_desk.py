@@ -1,0 +1,127 @@
+"""The support desk ends as it should: with a person in a browser, and whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shoal
+from examples.support_desk import __main__ as program
+from tests.end_to_end.browser import Page, browser, needs_chromium
+from tests.examples.support_desk.running import PAID, TOLD, desk
+
+MOMENTS = {
+    "triage, after it has asked": ("triage", "triage: asks: Refund 120"),
+    "answer, while it pays": ("answer", "answer: pays for order 17"),
+    "note, between two notes": ("note", "note: noted on ticket-2"),
+    "person, between two decisions": ("person", "person: refu"),
+    "node, while a question is open": ("node", "triage: asks: Refund"),
+    "node, while it is paid": ("node", "answer: pays for order 19"),
+}
+
+
+async def clicked(page: Page, ticket: str, decision: str) -> None:
+    """Wait for the ticket's question, and decide."""
+    await page(
+        f"""(async () => {{
+          const buttons = () => [...document.querySelectorAll('#{ticket} button')]
+          const find = () => buttons().find((button) => button.textContent === '{decision}')
+          while (!find()) await new Promise((resolve) => setTimeout(resolve, 20))
+          find().click()
+        }})()"""
+    )
+
+
+async def shown(page: Page, ticket: str, text: str) -> None:
+    """Wait until the page shows this of a ticket."""
+    await page(
+        f"""(async () => {{
+          while (!document.getElementById('{ticket}')?.textContent.includes('{text}')) {{
+            await new Promise((resolve) => setTimeout(resolve, 20))
+          }}
+        }})()"""
+    )
+
+
+@needs_chromium
+async def test_a_person_decides_in_a_browser_across_a_killed_browser_and_a_killed_node(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("kills", 2)
+    data = tmp_path / "desk"
+    async with desk(data) as running:
+        origin = (await running.until("The desk is open at ")).split()[-1]
+        await running.until("note: noted on ticket-4")
+        async with browser(tmp_path / "first") as page:
+            await page.open(origin)
+            await shown(page, "ticket-4", "Refund 900 € for order 20?")
+            await shown(page, "ticket-2", "Answered: Dear Ben")
+            await clicked(page, "ticket-4", "refuse")
+        await running.until("triage: ana says: refuse")
+        async with browser(tmp_path / "second") as page:
+            await page.open(origin)
+            await shown(page, "ticket-1", "Refund 120 € for order 17?")
+            await running.kill("node")
+            await clicked(page, "ticket-1", "refund")
+            await shown(page, "ticket-1", "Answered: Dear Ada, you get your 120 € back.")
+        assert await running.ended() == [*TOLD, "The shop has paid: 12 € for order 19, 120 € for order 17"]
+        assert running.paid() == PAID
+    async with shoal.open(data / "state") as store:
+        space = store.space("desk")
+        for name in ("ticket-1", "ticket-4"):
+            by = [entry.by for entry in await space.thread(name).audit()]
+            assert [who for who in by if who == "ana"] == ["ana"]
+            assert {"triage", "answer", "carla"} <= set(by)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_what_is_killed_goes_on_and_each_refund_and_note_is_there_once(
+    moment: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("kills", 1)
+    party, line = MOMENTS[moment]
+    async with desk(tmp_path / "desk", "--by-itself") as running:
+        await running.until(line)
+        await running.kill(party)
+        await running.ended()
+        assert sorted(line for line in running.lines if line in TOLD) == sorted(TOLD)
+        assert running.paid() == PAID
+        assert len([line for line in running.lines if line.startswith("triage: asks: Refund 900")]) == 1
+
+
+async def test_an_agent_that_was_killed_after_it_paid_does_not_pay_again(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("kills", 1)
+    async with desk(tmp_path / "desk", "--by-itself") as running:
+        await running.until("answer: pays for order 19")
+        await running.until_paid(19)
+        await running.kill("answer")
+        await running.until("answer: was killed while it paid for order 19: the shop has paid")
+        await running.ended()
+        assert running.paid() == PAID
+
+
+async def test_a_desk_that_was_left_in_the_middle_is_taken_up_where_it_was(tmp_path: Path) -> None:
+    async with desk(tmp_path / "desk") as running:
+        await running.until("note: noted on ticket-4")
+        await running.until("triage: asks: Refund", times=2)
+    async with desk(tmp_path / "desk", "--by-itself") as running:
+        assert (await running.ended())[:-1] == TOLD
+        assert [line for line in running.lines if "asks" in line] == []
+        assert running.paid() == PAID
+
+
+async def test_a_party_that_only_fails_ends_the_desk_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "LIVES_MAX", 2)
+    with pytest.raises(RuntimeError, match="wrong has ended 2 times"):
+        await program.Party("wrong", "no_such_module").run()
+
+
+async def test_a_port_is_free() -> None:
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", program.free_port())
+    server.close()
+    await server.wait_closed()
