@@ -115,6 +115,7 @@ async def adk(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
     """A run of Google's ADK on each service: a message, the call of a tool, its result, an answer."""
     import logging
 
+    from google.adk.sessions.base_session_service import GetSessionConfig
     from google.adk.sessions.in_memory_session_service import InMemorySessionService
     from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
@@ -129,8 +130,10 @@ async def adk(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
         "ShoalSessionService": shoal.sessions,
     }
 
-    async def read(service: Any) -> None:
-        assert await service.get_session(**worker.SESSION) is not None
+    async def read(service: Any, config: GetSessionConfig | None = None) -> None:
+        assert await service.get_session(**worker.SESSION, config=config) is not None
+
+    recent = GetSessionConfig(num_recent_events=10)
 
     turns: dict[str, Turn] = {}
     for name, service in services.items():
@@ -138,6 +141,7 @@ async def adk(directory: Path, stack: AsyncExitStack) -> dict[str, Turn]:
         run = worker.runner(service)
         turns[f"a run, {name}"] = lambda turn, run=run: worker.turn_on(run, turn)
         turns[f"`get_session`, {name}"] = lambda _, service=service: read(service)
+        turns[f"`get_session` of the last 10 events, {name}"] = lambda _, service=service: read(service, recent)
     return turns
 
 

@@ -5,13 +5,15 @@ Laws:
   Every other event continues the conversation, and only from the event that its writer has seen last.
 - The marker of a session names the last event of its conversation. If two nodes that could not reach each other
   both continued it, the marker names both, so that neither writer goes on without having seen the other's event.
+- An event says which marker it continues, so what each of the two had said stays together: a call of a tool and its
+  result never have an event of the other between them.
 
 Nothing here reads or writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.adk.events.event import Event
@@ -45,8 +47,17 @@ class Given(NamedTuple):
     continues: bool  # Whether it continues the conversation.
 
 
-def given(event: Event) -> Given:
-    """An event to store.
+class Stored(NamedTuple):
+    """An event as it is stored."""
+
+    id: str
+    after: str | None  # The marker that it continues. None: it only sets state, or is older than this field.
+    timestamp: float
+    plain: Any  # JSON.
+
+
+def given(event: Event, after: str) -> Given:
+    """An event to store. `after` is the marker of the session that it is appended to.
 
     Raises:
         InvalidValue: it is no JSON; nothing was written.
@@ -55,18 +66,52 @@ def given(event: Event) -> Given:
         plain = event.model_dump(mode="json", exclude_none=True)
     except ValueError as error:  # As pydantic's serialization errors are.
         raise InvalidValue(f"the event {event.id!r} is no JSON: {error}. Nothing was written.") from None
-    packed = values.encode({NAME: FORM, "event": opaque.stored(plain, "the event")}, where="the event")
-    return Given(event.id, packed, event.timestamp, not _only_sets_state(event))
+    continues = not _only_sets_state(event)
+    record = {NAME: FORM, "event": opaque.stored(plain, "the event"), **({"after": after} if continues else {})}
+    return Given(event.id, values.encode(record, where="the event"), event.timestamp, continues)
 
 
-def event_of(stored: Any) -> Event | None:
-    """The event of a record; None for an event of the node itself, such as a pause.
+def stored_event(record: Any) -> Stored | None:
+    """The event in a record; None for an event of the node itself, such as a pause.
 
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    record = opaque.of_form(stored, NAME, FORM)
-    return None if record is None else Event.model_validate(opaque.shown(record["event"]))
+    known = opaque.of_form(record, NAME, FORM)
+    if known is None:
+        return None
+    plain = opaque.shown(known["event"])
+    return Stored(plain["id"], known.get("after"), plain["timestamp"], plain)
+
+
+def in_lines(stored: Sequence[Stored]) -> list[Stored]:
+    """The events, given in the order of their journal, so that each comes after those that it continues.
+
+    Where two continued one event, all that followed the first comes before the second.
+    """
+    place = {event.id: nth for nth, event in enumerate(stored)}
+    following: list[list[int]] = [[] for _ in stored]
+    missing = [0] * len(stored)  # Of each event, those before it that are not shown yet.
+    for nth, event in enumerate(stored):
+        for parent in {nth - 1} if event.after is None else {place.get(id, -1) for id in _named(event.after, place)}:
+            if 0 <= parent < nth:
+                following[parent].append(nth)
+                missing[nth] += 1
+    due = [nth for nth in reversed(range(len(stored))) if not missing[nth]]
+    shown = []
+    while due:
+        nth = due.pop()
+        shown.append(stored[nth])
+        for child in reversed(following[nth]):
+            missing[child] -= 1
+            if not missing[child]:
+                due.append(child)
+    return shown
+
+
+def _named(marker: str, ids: Container[str]) -> list[str]:
+    """The events that a marker names. An id may itself have a plus."""
+    return [marker] if marker in ids else marker.split("+")
 
 
 def marker_of(events: Iterable[Event]) -> str:
@@ -74,13 +119,14 @@ def marker_of(events: Iterable[Event]) -> str:
     return next((event.id for event in reversed(list(events)) if not _only_sets_state(event)), "")
 
 
-def recent(events: Sequence[Event], config: GetSessionConfig | None) -> list[Event]:
-    """The events that a reader asks for."""
-    if config is None:
-        return list(events)
-    after, most = config.after_timestamp, config.num_recent_events
-    kept = [event for event in events if after is None or event.timestamp >= after]
-    return kept if most is None else kept[len(kept) - min(most, len(kept)) :]
+def shown(stored: Sequence[Stored], config: GetSessionConfig | None) -> list[Event]:
+    """The events that a reader asks for; only these are made, which costs more than to read them."""
+    kept = in_lines(stored)
+    if config is not None:
+        after, most = config.after_timestamp, config.num_recent_events
+        kept = [event for event in kept if after is None or event.timestamp >= after]
+        kept = kept if most is None else kept[len(kept) - min(most, len(kept)) :]
+    return [Event.model_validate(event.plain) for event in kept]
 
 
 # ── records ───────────────────────────────────────────────────────────────────

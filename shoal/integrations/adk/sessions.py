@@ -30,7 +30,7 @@ from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged, KeyReused
 from shoal.integrations.adk import events, naming
-from shoal.integrations.adk.events import Given, Head
+from shoal.integrations.adk.events import Given, Head, Stored
 from shoal.integrations.adk.naming import Place, below
 from shoal.integrations.batches import pieces, remember
 from shoal.integrations.bridge import Bridge, settled
@@ -91,7 +91,7 @@ class ShoalSessionService(BaseSessionService):
             return None
         head, shown, said = found
         session = _shown(place, head, shown)
-        session.events = events.recent(said, config)
+        session.events = events.shown(said, config)
         session._storage_update_marker = head.marker
         return session
 
@@ -129,10 +129,10 @@ class ShoalSessionService(BaseSessionService):
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
         place = Place(session.app_name, session.user_id, session.id)
-        deltas, stored = extract_json_safe_state_delta(event.actions.state_delta), events.given(event)
         seen = session._storage_update_marker
         if seen is None:  # A session that somebody made by hand, or that came through JSON.
             seen = events.marker_of(session.events)
+        deltas, stored = extract_json_safe_state_delta(event.actions.state_delta), events.given(event, seen)
         marker = await settled(self._bridge.awaited(lambda: self._append(place, stored, deltas, seen)))
         session._storage_update_marker = marker
         session.last_update_time = event.timestamp
@@ -256,7 +256,7 @@ class ShoalSessionService(BaseSessionService):
         self._remember(place, head)
         return head
 
-    async def _read(self, place: Place) -> tuple[Head, dict[str, Any], list[Event]] | None:
+    async def _read(self, place: Place) -> tuple[Head, dict[str, Any], list[Stored]] | None:
         # The item first: what is read later may be newer. A marker that is older than the events makes the session
         # stale at worst; one that is newer would let it go on without an event that it has not seen.
         item = await self._item(place)
@@ -268,8 +268,8 @@ class ShoalSessionService(BaseSessionService):
         )
         return head, events.merged(app, user, own), said
 
-    async def _events(self, thread: str) -> list[Event]:
-        read = [events.event_of(each.event) async for each in self._space.thread(thread).journal.read()]
+    async def _events(self, thread: str) -> list[Stored]:
+        read = [events.stored_event(each.event) async for each in self._space.thread(thread).journal.read()]
         return [event for event in read if event is not None]
 
     async def _list(self, app: str, user: str | None) -> list[Session]:

@@ -381,3 +381,27 @@ def test_a_blocking_program(tmp_path: Path) -> None:
 def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"ShoalServices needs an open store"):
         ShoalServices(given)
+
+
+async def test_only_the_events_that_are_asked_for_are_made(opened: Store, space: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = ShoalSessionService(opened, space=space)
+    session = await service.create_session(**WHO)
+    for nth in range(20):
+        await service.append_event(session, said(f"{nth}", timestamp=float(nth)))
+    made: list[str] = []
+    make = Event.model_validate
+
+    def counted(plain: Any) -> Event:
+        made.append(plain["content"]["parts"][0]["text"])
+        return make(plain)
+
+    monkeypatch.setattr(Event, "model_validate", counted)
+    for config, wanted in (
+        (GetSessionConfig(num_recent_events=3), ["17", "18", "19"]),
+        (GetSessionConfig(after_timestamp=18.0), ["18", "19"]),
+        (GetSessionConfig(after_timestamp=10.0, num_recent_events=1), ["19"]),
+        (GetSessionConfig(num_recent_events=0), []),
+    ):
+        made.clear()
+        assert texts(await read(service, session, config=config)) == wanted
+        assert made == wanted
