@@ -18,6 +18,7 @@ PARTS: dict[str, str] = {
     "branch": "main",
     "label": "approved",
     "document": "board",
+    "stream": "runs/42",
     "counter": "tokens",
     "register": "goal",
     "set": "seen",

@@ -21,6 +21,7 @@ NAMES: dict[str, str] = {
     "space": "A space, a namespace for the objects of one application.",
     "thread": "A thread's name.",
     "document": "A document's name.",
+    "stream": "A stream's name, which may have slashes.",
     "counter": "A counter's name.",
     "register": "A register's name.",
     "set": "A set's name.",

@@ -24,6 +24,8 @@ from shoal.api.http.exchange import JSON, MSGPACK
 from shoal.api.http.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
+from shoal.api.streams import protocol as streams
+from shoal.api.streams.protocol import STREAMS_PATH
 from shoal.api.yjs import door as yjs
 from shoal.api.yjs.door import YJS_PATH
 from shoal.errors import ShoalError
@@ -67,6 +69,7 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
         },
     }
     paths[YJS_PATH]["get"]["parameters"] = _path_parameters(YJS_PATH)
+    paths[STREAMS_PATH] = {method.lower(): _streaming(method) for method in streams.SUMMARIES}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
     refusals = {
@@ -74,7 +77,7 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
         for route in routes
         for status, name in _refusals(route)
     }
-    modules = {route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__}
+    modules = {route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__, streams.__name__}
     tags = {_tag(module): _heading(module) for module in sorted(modules)}
     return {
         "openapi": "3.1.0",
@@ -163,6 +166,20 @@ def _refusal(found: Sequence[type[ShoalError]]) -> dict[str, Any]:
 def _operation_id(route: Route) -> str:
     words = re.findall(r"[a-z]+", route.path.removeprefix("/v1").lower())
     return "_".join([route.method.lower(), *words]) if words else f"{route.method.lower()}_root"
+
+
+def _streaming(method: str) -> dict[str, Any]:
+    summary = streams.SUMMARIES[method]
+    return {
+        "tags": [_tag(streams.__name__)],
+        "summary": f"{summary}; see docs/integrations/durable-streams.md",
+        "operationId": f"{method.lower()}_streams_space_stream",
+        "parameters": _path_parameters(STREAMS_PATH),
+        "responses": {
+            "2XX": {"description": summary},
+            "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
+        },
+    }
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:

@@ -38,8 +38,8 @@ from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
-from shoal.api.streams.door import METHODS as STREAM_METHODS
-from shoal.api.streams.door import STREAMS_PATH, StreamDoor
+from shoal.api.streams import protocol as streams
+from shoal.api.streams.door import StreamDoor
 from shoal.api.yjs.door import YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
@@ -216,8 +216,8 @@ def create_app(
         _add(app, "GET", path, _upgrading(_guarded(serve, admitted)))
     app[STREAMS] = StreamDoor(metered, bodies=bodies, config=config, now_s=now_s)
     streaming = _counted(_guarded(app[STREAMS].serve, admitted), sessions)
-    resource = app.router.add_resource(_pattern(STREAMS_PATH.replace("{stream}", "{stream:.+}")))
-    for method in STREAM_METHODS:
+    resource = app.router.add_resource(_pattern(streams.STREAMS_PATH.replace("{stream}", "{stream:.+}")))
+    for method in streams.METHODS:
         resource.add_route(method, streaming)
     for path, door in (doors or {}).items():
         _add(app, "GET", path, _upgrading(door))

@@ -23,6 +23,7 @@ from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.exchange import decoded
 from shoal.api.http.problems import MethodNotAllowed
 from shoal.api.streams import answers, headers
+from shoal.api.streams.protocol import METHODS
 from shoal.api.streams.reading import Reading, described
 from shoal.api.streams.tails import Tails
 from shoal.config import Config
@@ -40,8 +41,6 @@ from shoal.workflows.streams.writer import Answer, Writer
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
-STREAMS_PATH = "/v1/streams/{space}/{stream}"
-METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 _PREFIX_PARTS = 3  # Of the path, before the space.
 
 

@@ -35,7 +35,7 @@ from shoal.protocol.requests import (
     ReadLease,
     ReadPlace,
     ReleaseLease,
-    RenewLease,
+    RenewLeases,
     Term,
     Trim,
 )
@@ -221,7 +221,7 @@ class Writer:
                     self._others_wait = True
                     self._work.set()
                 if mark:
-                    await self._session.call(RenewLease(self._space, self._lease, term.fence, term.token))
+                    await self._session.call(RenewLeases([term]))
                 mark = state.mark
                 continue
             await asyncio.sleep(every_ms / 1000)
