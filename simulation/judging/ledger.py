@@ -27,11 +27,11 @@ from shoal.client.watching import Change
 from shoal.cluster import operation
 from shoal.cluster.operation import Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
-from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
 from shoal.node.appliers import mutation
-from shoal.node.retired import RetiredOrigins
+from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
 from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
@@ -212,7 +212,7 @@ class Shelf:
         self.durable: dict[_Place, int] = {}
         self.origins: set[Origin] = set()
         self.losses = 0
-        self._replacing: dict[int, dict[_Place, int]] = {}  # By partition: the vector of the snapshot that replaces it.
+        self._replacing: dict[int, _Snapshot] = {}  # By partition: what replaces it.
         self._times: dict[int, int] = {}  # By partition: the greatest of the operations that are there.
         self._name = name
         self._ledger = ledger
@@ -221,7 +221,7 @@ class Shelf:
     def mounted(self, storage: Storage, /) -> None:
         self.held = vectors_of(storage)
         self._times = {}
-        self._replacing = {number: {} for number in switching.marked(storage)}
+        self._replacing = {number: _Snapshot() for number in switching.marked(storage)}
         for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
             self._time(_place(key)[0], Tip.unpack(tip).hlc)
         self.synced()
@@ -231,10 +231,10 @@ class Shelf:
 
     def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
         for number in switching.replaced_by(rows):
-            self._replacing.setdefault(number, {})
+            self._replacing.setdefault(number, _Snapshot())
         for start, _ in ranges:
             if start[:1] == keys.VECTOR:
-                self._replacing[int.from_bytes(start[1:3], "big")] = {}
+                self._replacing[int.from_bytes(start[1:3], "big")] = _Snapshot()
         vectors: dict[_Place, int] = {}
         for key, value in rows.items():
             if value is None:
@@ -243,7 +243,7 @@ class Shelf:
             if table == keys.LOG:
                 self._take(*keys.split_log(key), LogEntry.unpack(value))
             elif table in (keys.VECTOR, keys.RETIRED) and (replacing := self._replacing.get(_place(key)[0])) is not None:
-                replacing.update((place, tip.sequence) for place, tip in tips_of([(key, value)]).items())
+                replacing.take(key, value)
             elif table == keys.VECTOR:
                 vectors[_place(key)] = Tip.unpack(value).sequence
             elif table == keys.OBJECT and key[3] == Kind.THREAD:
@@ -258,9 +258,10 @@ class Shelf:
         """The switch of a partition to a peer's snapshot is finished."""
         brought = self._replacing.pop(number)
         for place, sequence in list(self.held.items()):
-            if place[0] == number and brought.get(place, 0) < sequence:
-                self._broken(place, f"it was replaced by a snapshot that has {brought.get(place, 0)} of {sequence}")
-        self.held.update(brought)
+            hlc = self._ledger.bodies[number, Dot(place[1], sequence)].hlc if place[0] == number else 0
+            if place[0] == number and not brought.holds(place, sequence, hlc):
+                self._broken(place, f"it was replaced by a snapshot that has {brought.vector.get(place, 0)} of {sequence}")
+        self.held.update(brought.vector)
 
     def synced(self) -> None:
         for place, sequence in self.held.items():
@@ -299,6 +300,24 @@ class Shelf:
 
     def _broken(self, place: _Place, what: str) -> None:
         self._violated("2", f"{self._name}, partition {place[0]}, origin {place[1].hex()[:8]}: {what}")
+
+
+class _Snapshot:
+    """What is written of a snapshot that replaces a partition."""
+
+    def __init__(self) -> None:
+        self.vector: dict[_Place, int] = {}
+        self._forgotten_hlc = 0  # See `shoal.node.retired.Summary`.
+
+    def take(self, key: bytes, value: bytes) -> None:
+        """Take a row of a vector, or of retired origins."""
+        if key[:1] == keys.RETIRED and key[3:] == HORIZON:
+            self._forgotten_hlc = Summary.unpack(value).forgotten_hlc
+        self.vector.update((place, tip.sequence) for place, tip in tips_of([(key, value)]).items())
+
+    def holds(self, place: _Place, sequence: int, hlc: int) -> bool:
+        """Whether it holds an operation issued at this time, or held it until its origin was retired and forgotten."""
+        return self.vector.get(place, 0) >= sequence or (place not in self.vector and hlc <= self._forgotten_hlc)
 
 
 def _holds(body: operation.Body, change: Change) -> bool:
