@@ -70,7 +70,7 @@ class LoggedStorage(Storage, Protocol):
     def erase(self, age_s: float) -> bool:
         """Carry on what began `age_s` seconds ago; True when nothing of what was deleted before is left.
 
-        Called about once a second, where `sync` is called.
+        Called about once a second, where a sync runs.
 
         Raises:
             StorageFull: the store rejects further writes.
@@ -202,7 +202,7 @@ class GroupCommit:
         try:
             while self.durable < self.written and self.failed is None:
                 started = self._now()
-                number = await self._run_blocking(self._storage.sync)
+                number = await self._run_blocking(self._storage.begin_sync())
                 self._cycle_s = self._now() - started
                 self._pending_since = started  # What is left was written after the sync had begun.
                 self._settle(number)

@@ -14,7 +14,7 @@ implementation:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from shoal.errors import Overloaded
@@ -38,7 +38,7 @@ class Snapshot(Protocol):
 
 
 class Storage(Protocol):
-    """`get`, `scan` and `write` are called from one thread, `sync` from another, at the same time."""
+    """All is called from one thread, except for what `begin_sync` returns: that runs in another, at the same time."""
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of `key`, or None.
@@ -78,14 +78,18 @@ class Storage(Protocol):
         """
         ...
 
-    def sync(self) -> int:
-        """Make all writes before the call durable; return the number of the last one.
+    def begin_sync(self) -> Callable[[], int]:
+        """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one.
 
-        Blocks, and releases the interpreter lock while it does.
+        It blocks, and releases the interpreter lock while it does.
 
         Raises:
-            StorageFull: the writes since the last sync may or may not be on disk.
+            StorageFull: now or in that call: the writes since the last sync may or may not be on disk.
         """
+        ...
+
+    def sync(self) -> int:
+        """`begin_sync` and that call at once."""
         ...
 
     def bytes_on_disk(self) -> int:

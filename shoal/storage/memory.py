@@ -125,6 +125,10 @@ class MemoryStorage:
         self._written += 1
         return self._written
 
+    def begin_sync(self) -> Callable[[], int]:
+        """See `Storage.begin_sync`."""
+        return self.sync
+
     def sync(self) -> int:
         """See `Storage.sync`."""
         self._attempt("sync")

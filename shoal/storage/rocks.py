@@ -221,6 +221,10 @@ class RocksStorage:
                 self._rotate()
         return self._written
 
+    def begin_sync(self) -> Callable[[], int]:
+        """See `Storage.begin_sync`."""
+        return self.sync
+
     def sync(self) -> int:
         """See `Storage.sync`."""
         self._refuse_if_failed()
@@ -273,7 +277,7 @@ class RocksStorage:
     def erase(self, age_s: float) -> bool:
         """Carry on the pass that began `age_s` seconds ago; True once the bytes of all rows deleted before it are gone.
 
-        Called where `sync` is called. It returns at once: RocksDB works in the background.
+        Called where a sync runs. It returns at once: RocksDB works in the background.
 
         Raises:
             StorageFull: the store rejects further writes.

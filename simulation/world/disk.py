@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
 from zlib import crc32
@@ -167,6 +167,9 @@ class SimulatedDisk:
         if holds_snapshot:
             self._points.passed("snapshot")
         return number
+
+    def begin_sync(self) -> Callable[[], int]:
+        return self.sync
 
     def sync(self) -> int:
         self._life.check()

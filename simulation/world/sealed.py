@@ -7,9 +7,11 @@ leaves is sealed rows, and the keys as their file had them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Literal
 
+from shoal.errors import StorageFull
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
 from shoal.storage.encrypted.master import LocalKeys
 from shoal.storage.encrypted.rows import RowCipher
@@ -69,13 +71,13 @@ class SealedMemory(MemoryStorage):
         return self.sealed.write(rows, ranges)
 
     def sync(self) -> int:
-        return self.below.sync()
+        return self.sealed.sync()
 
     def bytes_on_disk(self) -> int:
         return self.below.bytes_on_disk()
 
     def close(self) -> None:
-        self.below.close()
+        self.sealed.close()
 
     def fail_next(self, operation: Literal["write", "sync"], /) -> None:
         self.below.fail_next(operation)
@@ -85,15 +87,23 @@ class SealedMemory(MemoryStorage):
         scratch = MemoryStorage()
         altered = EncryptedStorage(scratch, self.sealed.keyring, entropy=self._random.randbytes, order_rows_max=1)
         altered.write({key: value})
+        altered.hand_over()
+        self._hand_over()
         for place, row in scratch.scan(b"", None):
             self.below.alter(place, row)
         self.sealed._recent.pop(key, None)
 
     def left_by_crash(self, keep: int | None = 0) -> SealedMemory:
+        if keep is None:
+            self._hand_over()
         return self._again(self.below.left_by_crash(keep))
 
     def crash(self, keep: int | None = 0) -> SealedMemory:
         return self._again(self.below.crash(keep))
+
+    def _hand_over(self) -> None:
+        with suppress(StorageFull):
+            self.sealed.hand_over()
 
     def _again(self, below: MemoryStorage) -> SealedMemory:
         return SealedMemory(below, self._home.content, self._random, self.now_ms)
@@ -136,6 +146,13 @@ class SealedDisk(SimulatedDisk):
     def inner(self) -> MemoryStorage:
         assert isinstance(self._storage, SealedMemory)
         return self._storage.below
+
+    def hand_over(self) -> None:
+        self._life.check()
+        self._sealed.hand_over()
+
+    def has_rows(self, start: bytes, stop: bytes) -> bool:
+        return self._sealed.has_rows(start, stop)
 
     def opened(self, place: bytes, stored: bytes) -> tuple[bytes, bytes]:
         return self._sealed.opened(place, stored)

@@ -244,4 +244,4 @@ class KeyKeeper:
         if not scope:
             return False
         prefix = keys.STAGED if scope == b"\0" else keys.catalog_of(scope.decode())
-        return next(self._storage.inner.scan(prefix, successor(prefix), limit=1), None) is None
+        return not self._storage.has_rows(prefix, successor(prefix) or b"\xff")

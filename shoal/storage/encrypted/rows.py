@@ -122,8 +122,7 @@ class RowCipher:
             StorageFull: a scope has no key yet, and none can be made.
             TooLarge: there are more than 255 scopes.
         """
-        if len(scopes) > _LAYERS_MAX:
-            raise TooLarge(f"an operation names {len(scopes)} spaces, and {_LAYERS_MAX} are possible. Nothing was written.")
+        check_layers(scopes)
         sealed = plain
         for layer, (scope, nonce) in enumerate(zip(scopes, self.nonces(len(scopes)), strict=True), 1):
             live = self.lives.get(scope) or self.live(scope)
@@ -174,6 +173,16 @@ class RowCipher:
         if len(self._ciphers) > _CIPHERS_MAX:
             self._ciphers.popitem(last=False)
         return cipher
+
+
+def check_layers(scopes: Sequence[bytes]) -> None:
+    """Whether a row can be sealed under the keys of all these scopes.
+
+    Raises:
+        TooLarge: there are more than 255.
+    """
+    if len(scopes) > _LAYERS_MAX:
+        raise TooLarge(f"an operation names {len(scopes)} spaces, and {_LAYERS_MAX} are possible. Nothing was written.")
 
 
 def _bound_to(place: bytes, layer: int) -> bytes:

@@ -2,6 +2,8 @@
 
 Laws:
 - It keeps the laws of `shoal.storage.interface`, which hold for plain keys and values.
+- Rows that were written are *held* in memory until the next sync begins, and then sealed and written below together: that
+  takes half of the time of sealing them one write at a time. What is held was never acknowledged. Reads see it at once.
 - Rows of one *group*, whose keys share all but a hidden part, are in another order below. A scan opens a group as a
   whole and sorts it. The order of large groups is remembered, within a bound.
 - What is above sees plain rows alone: chain hashes, comparisons and snapshots are those of any other node.
@@ -9,21 +11,28 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
+from shoal.errors import StorageFull
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.encrypted.keyring import Keyring
 from shoal.storage.encrypted.master import Entropy
 from shoal.storage.encrypted.ordering import Orders, Scanning
 from shoal.storage.encrypted.places import HIDING_TABLES, STORE, STORE_TABLES, hidden_from, place_of, scopes_of
-from shoal.storage.encrypted.rows import RowCipher, unhidden, with_hidden
+from shoal.storage.encrypted.rows import RowCipher, check_layers, unhidden, with_hidden
 from shoal.storage.interface import Snapshot
 
 _RECENT_MAX: Final = 1024  # Rows that were just written, in memory,
 _RECENT_BYTES_MAX: Final = 256  # of at most this size.
+_HELD_ROWS_MAX: Final = 256  # Held rows, and the bytes of those that are not small: beyond, the next write seals them first.
+_HELD_BYTES_MAX: Final = 1 << 20
+_SMALL_BYTES: Final = 1024  # A row of so few bytes names far less than 255 spaces.
 
 
 class EncryptedStorage:
@@ -34,6 +43,10 @@ class EncryptedStorage:
         self.inner = inner
         self.cipher = RowCipher(keyring, entropy)
         self._rows_max = order_rows_max
+        self._held: dict[bytes, bytes | None] = {}
+        self._held_bytes = 0
+        self._written = 0
+        self._failed = False  # Below; then each write tries there, and is told.
         self._recent: dict[bytes, bytes] = {}
         self._snapshots: set[EncryptedSnapshot] = set()
         self._orders = orders = Orders(order_rows_max)
@@ -44,6 +57,8 @@ class EncryptedStorage:
 
     def get(self, key: bytes, /) -> bytes | None:
         """See `Storage.get`. A row that does not open raises `StoreCorrupt`."""
+        if key in self._held:
+            return self._held[key]
         if key and key[0] in HIDING_TABLES:
             if (value := self._recent.get(key)) is not None:
                 return value
@@ -60,14 +75,26 @@ class EncryptedStorage:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `Storage.scan`."""
         if limit == 0 or (stop is not None and start >= stop):
-            return iter(())
+            return
+        held = {key: value for key, value in self._held.items() if start <= key and (stop is None or key < stop)}
+        if not held:
+            yield from self._scanned(start, stop, reverse=reverse, limit=limit)
+            return
+        below = (row for row in self._scanned(start, stop, reverse=reverse, limit=None) if row[0] not in held)
+        above = sorted(held.items(), reverse=reverse)
+        rows = merge(below, above, key=itemgetter(0), reverse=reverse)
+        yield from islice(((key, value) for key, value in rows if value is not None), limit)
+
+    def _scanned(self, start: bytes, stop: bytes | None, *, reverse: bool, limit: int | None) -> Iterator[tuple[bytes, bytes]]:
+        """The rows below."""
         if start and stop is not None and start[0] == stop[0] and start[0] not in HIDING_TABLES:
             rows = self.inner.scan(start, stop, reverse=reverse, limit=limit)
             return ((key, self.cipher.open(key, stored)) for key, stored in rows)
         return islice((self._backwards if reverse else self._forwards).rows(start, stop), limit)
 
     def snapshot(self) -> EncryptedSnapshot:
-        """See `Storage.snapshot`."""
+        """See `Storage.snapshot`; also StorageFull, if what is held cannot be written."""
+        self.hand_over()
         taken = EncryptedSnapshot(self.inner.snapshot(), self, self._rows_max)
         self._snapshots.add(taken)
         return taken
@@ -89,6 +116,12 @@ class EncryptedStorage:
         """Told by a snapshot."""
         self._snapshots.discard(snapshot)
 
+    def has_rows(self, start: bytes, stop: bytes) -> bool:
+        """Whether there is a row with `start` ≤ key < `stop`. Neither may be within a hidden part. Nothing is opened."""
+        if any(value is not None and start <= key < stop for key, value in self._held.items()):
+            return True
+        return next(self.inner.scan(start, stop, limit=1), None) is not None
+
     def shows_before(self, version: int) -> bool:
         """Whether a snapshot is open that was taken before the keyring had this version: it may need older keys."""
         return any(taken.version < version for taken in self._snapshots)
@@ -96,21 +129,46 @@ class EncryptedStorage:
     # ── writing ───────────────────────────────────────────────────────────────
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """See `Storage.write`. The first row in a space makes its keys, which blocks for the disk."""
+        """See `Storage.write`. What is beyond the bounds of what is held, or deletes ranges, is sealed at once."""
+        if ranges or self._failed or len(self._held) >= _HELD_ROWS_MAX or self._held_bytes >= _HELD_BYTES_MAX:
+            self.hand_over()
+        if ranges:
+            self._write_below(rows, ranges)
+        else:
+            for key, value in rows.items():
+                if value is not None and len(value) > _SMALL_BYTES:
+                    check_layers(scopes_of(key, value))
+                    self._held_bytes += len(value)
+            self._held.update(rows)
+        self._written += 1
+        return self._written
+
+    def hand_over(self) -> None:
+        """Seal what is held, and write it below. The first row in a space makes its keys, which blocks for the disk.
+
+        Raises:
+            StorageFull: it cannot be written. It is still held, and reads show it.
+        """
+        if self._held or self._failed:
+            self._write_below(self._held, ())
+            self._held, self._held_bytes = {}, 0
+
+    def _write_below(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> None:
         if self.cipher.follow():
             self._orders.clear()
         sealed: dict[bytes, bytes | None] = {}
         try:
             spans = [span for start, stop in ranges for span in self._deleted(start, stop, sealed)] if ranges else ()
             self._seal(rows, sealed)
-            return self.inner.write(sealed, spans)
+            self.inner.write(sealed, spans)
         except BaseException:
             self._orders.clear()
             self._recent.clear()
+            self._failed = True
             raise
 
     def _seal(self, rows: Mapping[bytes, bytes | None], sealed: dict[bytes, bytes | None]) -> None:
-        """Add rows to `sealed`, as they are below. Each save passes through here with five rows, so calls are spared."""
+        """Add rows to `sealed`, as they are below. Each save has five rows, so calls are spared."""
         cipher, recent, is_ordered = self.cipher, self._recent, self._orders.is_used
         nonces, lives = cipher.nonces(len(rows)), cipher.lives
         for key, value in rows.items():
@@ -165,9 +223,22 @@ class EncryptedStorage:
         """See `Storage.identity`."""
         return self.inner.identity
 
+    def begin_sync(self) -> Callable[[], int]:
+        """See `Storage.begin_sync`: seals what is held."""
+        self.hand_over()
+        return partial(self._sync, self.inner.begin_sync(), self._written)
+
+    def _sync(self, below: Callable[[], int], written: int) -> int:
+        try:
+            below()
+        except BaseException:
+            self._failed = True
+            raise
+        return written
+
     def sync(self) -> int:
         """See `Storage.sync`."""
-        return self.inner.sync()
+        return self.begin_sync()()
 
     def bytes_on_disk(self) -> int:
         """See `Storage.bytes_on_disk`."""
@@ -175,14 +246,17 @@ class EncryptedStorage:
 
     def rotate_if_due(self) -> bool:
         """See `LoggedStorage.rotate_if_due`."""
+        self.hand_over()
         return self.inner.rotate_if_due()
 
     def reclaim(self) -> None:
         """See `LoggedStorage.reclaim`."""
+        self.hand_over()
         self.inner.reclaim()
 
     def begin_erasing(self) -> None:
         """See `LoggedStorage.begin_erasing`."""
+        self.hand_over()
         self.inner.begin_erasing()
 
     def erase(self, age_s: float) -> bool:
@@ -195,6 +269,8 @@ class EncryptedStorage:
 
     def close(self) -> None:
         """See `Storage.close`."""
+        with suppress(StorageFull):
+            self.hand_over()
         self.inner.close()
 
 

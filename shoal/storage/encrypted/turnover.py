@@ -21,7 +21,12 @@ class Slice(NamedTuple):
 
 
 def sealed_by(storage: EncryptedStorage, numbers: Collection[int], start: bytes, *, rows_max: int, bytes_max: int) -> Slice:
-    """The rows from a key below on that the data keys of these numbers seal, in any layer. At least one row is looked at."""
+    """The rows from a key below on that the data keys of these numbers seal, in any layer. At least one row is looked at.
+
+    Raises:
+        StorageFull: what is held cannot be written.
+    """
+    storage.hand_over()  # Otherwise a row that is sealed anew would replace a newer one.
     found: dict[bytes, bytes] = {}
     damaged = size = 0
     behind: bytes | None = None

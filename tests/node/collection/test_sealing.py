@@ -95,7 +95,7 @@ class Sealed:
 
     async def _run_blocking(self, function: Callable[[], T], /) -> T:
         """A sync takes longer than anything else that blocks: what does not wait for it is early."""
-        for _ in range(50 if function == self.storage.sync else 1):
+        for _ in range(50 if getattr(function, "func", None) == self.storage._sync else 1):
             await asyncio.sleep(0)
         return function()
 
