@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from urllib.parse import quote
 
 import msgspec
 from msgspec import NODEFAULT, Raw, Struct
 
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.routes import ROUTES
-from shoal.protocol.frames import encode_call, encode_cancel
-from shoal.protocol.requests import AnyRequest
+from shoal.api.yjs.door import YJS_PATH
+from shoal.protocol.frames import encode_call, encode_cancel, encode_observe
+from shoal.protocol.requests import AnyRequest, Subscription
 from shoal.protocol.requests.families import operations
+from shoal.protocol.requests.listings import ObjectKind
 
 SPACE = "crew"
 _JUNK: tuple[Any, ...] = (
@@ -71,6 +74,19 @@ _OPENINGS = (
 _STREAMS = {route.path for route in ROUTES if route.content_type == "text/event-stream"}
 
 
+_WATCH = "/v1/spaces/{space}/watch"
+_WATCHED = (*["GET"] * 18, "HEAD", "POST")
+_SUBSCRIBED = 8  # The ids of subscriptions are few, so that some are used twice, and some are cancelled.
+_YJS = (  # Messages of y-websocket: steps 1 and 2, an update, awareness, a question for it, acknowledgements.
+    b"\x00\x00\x01\x00",
+    b"\x00\x01\x02\x00\x00",
+    b"\x00\x02\x0b\x01\x01\x01\x00\x04\x01\x01t\x01a\x00",
+    b"\x01\x06\x01\x07\x01\x02{}",
+    b"\x03",
+    b"\x64",
+)
+
+
 class Asked(NamedTuple):
     """An HTTP request as bytes."""
 
@@ -84,6 +100,7 @@ class Probes:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
         self._kinds = [(kind, get_type_hints(kind, include_extras=True)) for kind in operations()]
+        self._subscriptions = [(kind, get_type_hints(kind, include_extras=True)) for kind in get_args(Subscription)]
         self._id = 0
 
     def wrong_bytes(self) -> bytes:
@@ -112,21 +129,101 @@ class Probes:
     def frame(self) -> bytes:
         """A message of a session: a call that is nearly right; rarely, bytes that are no frame."""
         draw = self._random
-        kind, hints = draw.choice(self._kinds)
-        fields = [self._value(name, hints[name], field) for name, field in self._fields_of(kind)]
-        if draw.random() < 0.5 and fields:
-            fields[draw.randrange(len(fields))] = draw.choice(_JUNK)
-        del fields[len(fields) - int(draw.random() * 2) :]
+        packed = self._packed(*draw.choice(self._kinds))
         self._id += 1
-        try:
-            packed = msgspec.msgpack.encode([kind.__struct_config__.tag, *fields])
-        except (TypeError, ValueError, OverflowError):
-            packed = b"\x90"
         if draw.random() < 0.004:
             return self._flipped(msgspec.msgpack.encode([Raw(encode_cancel(self._id))]))
         call = encode_call(self._id, Raw(packed), key=draw.choice((None, None, "k", "")))  # type: ignore[arg-type]
         message = b"\x91" + call
         return self._flipped(message) if draw.random() < 0.004 else message
+
+    def watching(self) -> bytes:
+        """A message of a session that watches: subscriptions, cancellations, bookmarks, calls that change something."""
+        draw = self._random
+        if draw.random() < 0.3:
+            return self.frame()
+        frames = []
+        for _ in range(draw.randrange(1, 4)):
+            id = (1 << 30) + draw.randrange(_SUBSCRIBED)
+            match draw.randrange(8):
+                case 0 | 1:
+                    frames.append(encode_cancel(id))
+                case 2:
+                    frames.append(encode_observe(draw.choice((b"", b"\x01\x90", draw.randbytes(9)))))
+                case _:
+                    packed = self._packed(*draw.choice(self._subscriptions))
+                    frames.append(msgspec.msgpack.encode((1, id, Raw(packed))))
+        message = bytes([0x90 | len(frames)]) + b"".join(frames)
+        return self._flipped(message) if draw.random() < 0.004 else message
+
+    def watch(self, token: str | None, seen: Sequence[str]) -> Asked:
+        """A request for a stream of server-sent events, perhaps after the id of an event that was seen."""
+        draw = self._random
+        given = {name: self._watched(name, seen) for name in ("kind", "kinds", "prefix", "after") if draw.random() < 0.25}
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items())
+        path = re.sub(r"{(\w+)}", self._part, _WATCH) + (f"?{query}" if query else "")
+        credential = f"Authorization: Bearer {token}\r\n" if token is not None else self._wrong_credential()
+        last = self._watched("after", seen).replace("\r", "").replace("\n", "") if draw.random() < 0.4 else ""
+        after = f"Last-Event-ID: {last}\r\n" if last else ""
+        more = draw.choice(_HEADERS) if draw.random() < 0.2 else ""
+        head = f"{draw.choice(_WATCHED)} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}{after}{more}\r\n"
+        return Asked(head[:120].partition("\r")[0], head.encode("latin-1", "replace"))
+
+    def upgrade(self, token: str | None) -> Asked:
+        """A request to open a WebSocket, of a session or of a Yjs client, with frames right behind it."""
+        draw = self._random
+        path = draw.choice(("/v1/session", re.sub(r"{(\w+)}", self._part, YJS_PATH)))
+        credential = f"Authorization: Bearer {token}\r\n" if token is not None else self._wrong_credential()
+        offered = draw.choice(("", "Sec-WebSocket-Protocol: shoal\r\n", "Sec-WebSocket-Protocol: shoal, shoal.token.x, \r\n"))
+        head = (
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{offered}{credential}\r\n"
+        )
+        frames = b"".join(self._masked(draw.choice((self.watching, self.yjs))()) for _ in range(draw.randrange(4)))
+        return Asked(f"an upgrade of {path[:100]}", head.encode("latin-1", "replace") + frames)
+
+    def yjs(self) -> bytes:
+        """A message of a Yjs client."""
+        draw = self._random
+        message = b"".join(draw.choice(_YJS) for _ in range(draw.randrange(1, 3)))
+        return self._flipped(message) if draw.random() < 0.03 else message
+
+    def choice(self, *chances: float) -> int:
+        """An index, with these chances."""
+        return self._random.choices(range(len(chances)), chances)[0]
+
+    def _watched(self, name: str, seen: Sequence[str]) -> str:
+        draw = self._random
+        kinds: tuple[str, ...] = get_args(ObjectKind)
+        match name:
+            case "kind":
+                return draw.choice((*kinds, "", "x", "\x00"))
+            case "kinds":
+                return ",".join(draw.choice((*kinds, *kinds, *kinds, "", "no")) for _ in range(draw.randrange(6)))
+            case "after" if seen and draw.random() < 0.7:
+                id = draw.choice(seen)
+                return id if draw.random() < 0.6 else self._flipped(id.encode()).decode("latin-1")
+            case _:
+                return draw.choice(_NAMES)
+
+    def _masked(self, message: bytes) -> bytes:
+        """A frame of a WebSocket; some are none."""
+        draw, size = self._random, len(message)
+        kind = 0x82 if draw.random() < 0.8 else draw.randrange(256)
+        length = bytes([0x80 | size]) if size < 126 else b"\xfe" + min(size, 0xFFFF).to_bytes(2, "big")
+        return bytes([kind]) + (length if draw.random() < 0.95 else b"\xff" + draw.randbytes(8)) + bytes(4) + message
+
+    def _packed(self, kind: type[Any], hints: dict[str, Any]) -> bytes:
+        """A request that is nearly right."""
+        draw = self._random
+        fields = [self._value(name, hints[name], field) for name, field in self._fields_of(kind)]
+        if draw.random() < 0.5 and fields:
+            fields[draw.randrange(len(fields))] = draw.choice(_JUNK)
+        del fields[len(fields) - int(draw.random() * 2) :]
+        try:
+            return msgspec.msgpack.encode([kind.__struct_config__.tag, *fields])
+        except (TypeError, ValueError, OverflowError):
+            return b"\x90"
 
     def _fields_of(self, kind: type[AnyRequest]) -> list[tuple[str, Any]]:
         return [(field.name, field) for field in msgspec.structs.fields(kind)]

@@ -27,18 +27,28 @@ import msgspec
 
 from chaos.cluster import PROGRAM, START_S_MAX, STOP_S_MAX, NodeFailed, last_words
 from chaos.fuzz.probes import SPACE, Asked, Probes
+from chaos.fuzz.streams import ANSWER_S_MAX, Streams
 from shoal.access import grants, keys
-from shoal.protocol.frames import PROTOCOL, ErrorFrame, Hello, ReplyFrame, decode_node_frames, encode_call, encode_hello
+from shoal.protocol.frames import (
+    PROTOCOL,
+    EndFrame,
+    ErrorFrame,
+    Hello,
+    PushFrame,
+    ReplyFrame,
+    decode_node_frames,
+    encode_call,
+    encode_hello,
+)
 from shoal.protocol.requests import ListSpaces
 
 _PING = 1 << 40  # The id of a call that must be answered; probes have lower ones.
 _BATCH = 50  # Frames before it.
 _BATCHES = 40  # In one session.
 _AT_ONCE = 4
-_ANSWER_S_MAX = 30.0  # Then a connection counts as hung.
 _SLOW_MAX = 100  # That are sent again.
 _SAID_EVERY_S = 30.0
-_KINDS = 4  # Of probes.
+_KINDS = 6  # Of probes.
 _BUG = "error"
 """The code of an error that is no error of the caller's."""
 
@@ -50,14 +60,16 @@ class FuzzOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     slow_s: float = 1.0
     memory_mb: int = 1024
-    minutes: float | None = None  # Of all four kinds of probes together; then it ends, with what was sent by then.
+    minutes: float | None = None  # Of all kinds of probes together; then it ends, with what was sent by then.
 
 
 class Found(msgspec.Struct):
     """What a run did and found."""
 
     seed: int
-    sent: dict[str, int] = msgspec.field(default_factory=dict)  # By kind: bytes and requests before, frames and requests after.
+    sent: dict[str, int] = msgspec.field(
+        default_factory=dict
+    )  # By kind: bytes, requests and streams before; frames, requests and streams after.
     seconds: float = 0.0
     answers: dict[str, int] = msgspec.field(default_factory=dict)  # By status.
     slowest_s: float = 0.0
@@ -76,16 +88,19 @@ class Run:
         self._answers: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._slow: list[Asked | list[bytes]] = []
+        self._streams = Streams(self._probes, port, token, answers=self._answers, findings=self.found.findings, took=self._took)
         self._said_s = time.monotonic()
 
     async def all(self) -> Found:
         """Send everything."""
         begun = time.monotonic()
-        half = self._options.frames // 2
-        await self._each("bytes before a token", self._options.frames - half, self._some_bytes)
-        await self._each("requests before a token", half, lambda: self._request(None))
-        await self._each("frames after", self._options.frames - half, self._session)
-        await self._each("requests after", half, lambda: self._request(self._token))
+        third = self._options.frames // 3
+        await self._each("bytes before a token", self._options.frames - 2 * third, self._some_bytes)
+        await self._each("requests before a token", third, lambda: self._request(None))
+        await self._each("streams before a token", third, self._streams.refused)
+        await self._each("frames after", self._options.frames - 2 * third, lambda: self._session(self._probes.frame))
+        await self._each("requests after", third, lambda: self._request(self._token))
+        await self._each("streams after", third, self._stream)
         for probe in self._slow[:_SLOW_MAX]:
             await self._alone(probe)
         self.found.seconds = round(time.monotonic() - begun, 1)
@@ -130,7 +145,7 @@ class Run:
         with suppress(ConnectionError):
             writer.write(probe)
             writer.write_eof()
-            async with asyncio.timeout(_ANSWER_S_MAX):
+            async with asyncio.timeout(ANSWER_S_MAX):
                 while await reader.read(1 << 16):
                     pass
         self._took(Asked(f"the bytes {probe[:200]!r}", b""), time.monotonic() - begun)
@@ -147,7 +162,7 @@ class Run:
             begun = time.monotonic()
             writer.write(asked.raw)
             try:
-                async with asyncio.timeout(_ANSWER_S_MAX):
+                async with asyncio.timeout(ANSWER_S_MAX):
                     status, stays = await answer(reader)
             except TimeoutError:
                 status, stays = "none", False
@@ -164,7 +179,10 @@ class Run:
 
     # ── with a token ──────────────────────────────────────────────────────────
 
-    async def _session(self) -> int:
+    async def _stream(self) -> int:
+        return await (self._session(self._probes.watching) if self._probes.choice(1, 20) == 0 else self._streams.opened())
+
+    async def _session(self, frame: Callable[[], bytes]) -> int:
         sent = 0
         async with aiohttp.ClientSession() as http:
             opened = await http.ws_connect(
@@ -173,7 +191,7 @@ class Run:
             await opened.send_bytes(encode_hello(Hello(PROTOCOL, "fuzz")))
             await opened.receive_bytes()
             for _ in range(_BATCHES):
-                some = [self._probes.frame() for _ in range(_BATCH)]
+                some = [frame() for _ in range(_BATCH)]
                 sent += len(some)
                 begun = time.monotonic()
                 is_open = await self._answered(opened, some)
@@ -190,7 +208,7 @@ class Run:
                 await opened.send_bytes(frame)
             await opened.send_bytes(b"\x91" + encode_call(_PING, ListSpaces(), key=None))
         try:
-            async with asyncio.timeout(_ANSWER_S_MAX):
+            async with asyncio.timeout(ANSWER_S_MAX):
                 while True:
                     message = await opened.receive()
                     if message.type is not aiohttp.WSMsgType.BINARY:
@@ -207,10 +225,12 @@ class Run:
     def _heard(self, message: bytes) -> bool:
         """Count the frames of a message; return whether the last call is answered."""
         for frame in decode_node_frames(message):
-            if isinstance(frame, ErrorFrame):
+            if isinstance(frame, PushFrame):
+                self._answers["push"] += 1
+            if isinstance(frame, ErrorFrame | EndFrame) and frame.fault is not None:
                 self._answers[frame.fault.code] += 1
                 if frame.fault.code == _BUG:
-                    self.found.findings.append(f"a call met a bug: {frame.fault.message}")
+                    self.found.findings.append(f"a call or a subscription met a bug: {frame.fault.message}")
             if isinstance(frame, ReplyFrame):
                 if frame.id == _PING:
                     return True
@@ -246,7 +266,7 @@ class Run:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 20)
             writer.write(probe.raw)
             with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-                async with asyncio.timeout(_ANSWER_S_MAX):
+                async with asyncio.timeout(ANSWER_S_MAX):
                     await answer(reader)
             took.append(time.monotonic() - begun)
             writer.transport.abort()

@@ -29,7 +29,10 @@ class Sides(NamedTuple):
     schema: str  # The schema of all sides; empty if they differ.
     schema_version: int
     readable_from: int
-    secret: list[str]
+    secret: list[str]  # Of all sides.
+    hides: list[
+        str
+    ]  # Those, and those of the ancestor: a side under a newer version of the schema may have declared them open.
 
 
 async def sides(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, *, branch: str) -> Sides:
@@ -99,6 +102,7 @@ async def _sides(checkpoints: ThreadCheckpoints, wanted: list[str]) -> Sides:
     found = [await checkpoints.read(id) for id in asked.ordered]
     claims = {(side.schema, side.schema_version) for side in found}
     schema, version = claims.pop() if len(claims) == 1 else ("", 0)
+    secret = {pointer for side in found for pointer in side.secret}
     return Sides(
         asked.id,
         tuple(asked.ordered),
@@ -107,5 +111,6 @@ async def _sides(checkpoints: ThreadCheckpoints, wanted: list[str]) -> Sides:
         schema,
         version,
         max(side.readable_from for side in found) if schema else 0,
-        sorted({pointer for side in found for pointer in side.secret}),
+        sorted(secret),
+        sorted(secret if base is None else secret.union(base.secret)),
     )

@@ -16,6 +16,9 @@ from chaos.__main__ import app
 from chaos.fuzz import run as fuzzing
 from chaos.fuzz.probes import Probes
 from chaos.fuzz.run import FuzzOptions, Run
+from chaos.fuzz.streams import Streams
+from shoal.errors import NotFound, ShoalError
+from shoal.protocol.frames import encode_end
 from shoal.protocol.requests.families import operations
 
 OPTIONS = FuzzOptions(frames=8, seed=1)
@@ -24,7 +27,18 @@ OPTIONS = FuzzOptions(frames=8, seed=1)
 def said(seed: int) -> list[object]:
     probes = Probes(seed)
     return [
-        each for _ in range(200) for each in (probes.wrong_bytes(), probes.request(None), probes.request("t"), probes.frame())
+        each
+        for _ in range(200)
+        for each in (
+            probes.wrong_bytes(),
+            probes.request(None),
+            probes.request("t"),
+            probes.frame(),
+            probes.watching(),
+            probes.watch("t", ["AZAB"]),
+            probes.upgrade(None),
+            probes.yjs(),
+        )
     ]
 
 
@@ -40,11 +54,20 @@ def test_frames_name_all_kinds_of_requests() -> None:
 
 
 def test_a_node_stands_it(tmp_path: Path) -> None:
-    found = asyncio.run(fuzzing.run(FuzzOptions(frames=120, seed=5, slow_s=20.0), tmp_path, say=print))
+    found = asyncio.run(fuzzing.run(FuzzOptions(frames=540, seed=5, slow_s=20.0), tmp_path, say=print))
     assert found.findings == []
-    assert all(count >= 60 for count in found.sent.values())
-    assert len(found.sent) == 4
-    assert found.answers.keys() >= {"401", "200", "reply", "invalid-input"}
+    assert all(count >= 180 for count in found.sent.values())
+    assert len(found.sent) == 6
+    assert found.answers.keys() >= {
+        "401",
+        "200",
+        "reply",
+        "invalid-input",
+        "stream 401",
+        "stream 200",
+        "event began",
+        "yjs answered",
+    }
     assert found.memory_mb > 10
 
 
@@ -104,7 +127,7 @@ async def test_a_refusal_is_no_finding() -> None:
 
 
 async def test_what_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzzing, "_ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr(fuzzing, "ANSWER_S_MAX", 0.05)
 
     async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read(1 << 20)
@@ -123,6 +146,65 @@ async def test_a_node_that_ended_is_found() -> None:
 async def test_memory_beyond_its_bound_is_found() -> None:
     async with serving(saying("401 Unauthorized")) as port:
         assert "MB" in (await told(port, msgspec.structs.replace(OPTIONS, memory_mb=1)))[0]
+
+
+async def streamed(port: int, *, opened: bool) -> list[str]:
+    run = Run(OPTIONS, port, "token", os.getpid(), lambda _: None)
+    for _ in range(20):
+        await (run._streams.opened() if opened else run._streams.refused())
+    return run.found.findings
+
+
+def streaming(*events: str) -> Answer:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"Upgrade" in head:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for event in (*events, ""):
+                writer.write(b"%x\r\n%s\r\n" % (len(event), event.encode()))
+        writer.close()
+
+    return answers
+
+
+@pytest.fixture
+def no_yjs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Streams, "_yjs", Streams.opened)
+
+
+@pytest.mark.usefixtures("no_yjs")
+@pytest.mark.parametrize(
+    ("events", "finding"),
+    [
+        ((": watching\n\n", 'event: error\ndata: {"code": "error", "detail": "planted"}\n\n'), "met a bug: planted"),
+        ((": watching\n\n", "event: odd\ndata: {}\n\n"), "told 'event: odd"),
+        (("event: began\ndata: {}\n\n",), "let in and told nothing"),
+    ],
+)
+async def test_a_stream_that_tells_what_it_should_not_is_found(events: tuple[str, ...], finding: str) -> None:
+    async with serving(streaming(*events)) as port:
+        assert any(finding in each for each in await streamed(port, opened=True))
+
+
+@pytest.mark.usefixtures("no_yjs")
+async def test_a_sound_stream_is_no_finding() -> None:
+    async with serving(streaming(": watching\n\n", "event: began\nid: AZAB\ndata: {}\n\n", ": heartbeat\n\n")) as port:
+        assert await streamed(port, opened=True) == []
+
+
+@pytest.mark.parametrize("status", ["101 Switching Protocols", "200 OK"])
+async def test_a_stream_that_is_let_in_without_a_token_is_found(status: str) -> None:
+    async with serving(saying(status)) as port:
+        assert "was let in without a token" in (await streamed(port, opened=False))[0]
+
+
+async def test_a_subscription_that_ends_by_a_bug_is_found() -> None:
+    run = Run(OPTIONS, 1, "token", os.getpid(), lambda _: None)
+    run._heard(b"\x91" + encode_end(7, ShoalError("planted")))
+    run._heard(b"\x91" + encode_end(7, NotFound("gone")))
+    assert run.found.findings == ["a call or a subscription met a bug: planted"]
 
 
 async def test_the_time_bounds_a_run_of_any_size() -> None:

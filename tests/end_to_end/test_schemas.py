@@ -81,3 +81,30 @@ async def test_a_diff_over_rest_shows_that_a_secret_changed_and_not_how(space: S
     assert found["channels"] == {"token": [{"op": "replace", "path": "", "before": "«secret»", "after": "«secret»"}]}
     found = await rest("GET", f"/threads/t/diff?from={first.id}&reveal=true")
     assert found["channels"] == {"token": [{"op": "replace", "path": "", "before": "hunter2", "after": "hunter3"}]}
+
+
+async def test_a_preview_of_a_merge_over_rest_shows_no_secrets_unless_asked_to(space: Space, rest: Rest) -> None:
+    thread = space.thread("t", schema=Schema("login", secret={"/token", "/login/password"}))
+    login = {"user": "ana", "password": "hunter1"}
+    first = await thread.save({"token": "hunter2", "login": login})
+    await thread.branch("other", at=first.id)
+    await thread.save({"token": "hunter3", "login": login}, parent=first.id)
+    other = await thread.save({"token": "hunter4", "login": login}, branch="other", parent=first.id)
+    preview = f"/threads/t/merge?heads={other.id}"
+    found = await rest("GET", preview)
+    assert found["state"] == {"login": {"user": "ana", "password": "«secret»"}}
+    assert found["conflicts"] == {"token": {"base": "«secret»", "sides": ["«secret»", "«secret»"], "removed": False}}
+    found = await rest("GET", f"{preview}&reveal=true")
+    assert found["state"] == {"login": login}
+    assert found["conflicts"] == {"token": {"base": "hunter2", "sides": ["hunter3", "hunter4"], "removed": False}}
+
+
+async def test_a_preview_hides_what_was_secret_in_the_ancestor_alone(space: Space, rest: Rest) -> None:
+    first = await space.thread("t", schema=Schema("login", secret={"/token"})).save({"token": "hunter2"})
+    thread = space.thread("t", schema=Schema("login", version=2))
+    await thread.branch("other", at=first.id)
+    await thread.save({"token": "open"}, parent=first.id)
+    other = await thread.save({"token": "also open"}, branch="other", parent=first.id)
+    found = await rest("GET", f"/threads/t/merge?heads={other.id}")
+    assert found["secret"] == []
+    assert found["conflicts"]["token"]["base"] == "«secret»"

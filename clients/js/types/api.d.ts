@@ -2317,6 +2317,11 @@ export interface components {
              * @default
              */
             heads?: string;
+            /**
+             * @description Show secret values too.
+             * @default false
+             */
+            reveal?: boolean;
         };
         /**
          * MergeView

@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from shoal.api.http.exchange import Exchange
 from shoal.api.thread.threads import Limit, SavedView
 from shoal.errors import HeadMoved, InvalidInput
+from shoal.schemas.pointers import hidden
 from shoal.workflows import editing, merges
 from shoal.workflows import undo as workflow
 from shoal.workflows.checkpoint import Checkpoint
@@ -29,6 +30,7 @@ class MergeQuery(Struct, forbid_unknown_fields=True):
 
     branch: str = "main"
     heads: str = ""  # Ids with commas between them, in addition to the winning head; empty: all heads of the branch.
+    reveal: bool = False  # Show secret values too.
 
 
 class MergeConflictView(Struct):
@@ -116,23 +118,26 @@ class MutationsView(Struct):
 
 
 async def merge_preview(exchange: Exchange) -> web.Response:
-    """Show the result and the conflicts of a merge; nothing is written."""
+    """Show the result and the conflicts of a merge; secret values are hidden unless `reveal` is given. Nothing is written."""
     query = exchange.query(MergeQuery)
     heads = [id for id in query.heads.split(",") if id] or None
     sides = await merges.sides(exchange.checkpoints(), heads, branch=query.branch)
     found: dict[str, MergeConflictView] = {}
 
+    def shown(channel: str, value: Any) -> Raw:
+        return exchange.of_value(value if query.reveal else hidden(sides.hides, channel, "", value))
+
     def left(channel: str, base: Any, made: Any) -> Any:
         found[channel] = MergeConflictView(
-            UNSET if base is ABSENT else exchange.of_value(base),
-            [exchange.of_value(side) for side in made if side is not ABSENT],
+            UNSET if base is ABSENT else shown(channel, base),
+            [shown(channel, side) for side in made if side is not ABSENT],
             any(side is ABSENT for side in made),
         )
         return ABSENT
 
     state = await merged(sides.base, sides.states, left)
-    shown = {name: exchange.of_value(value) for name, value in state.items()}
-    return exchange.answer(MergeView(list(sides.ordered), sides.base_id, shown, found, sides.secret))
+    result = {name: shown(name, value) for name, value in state.items()}
+    return exchange.answer(MergeView(list(sides.ordered), sides.base_id, result, found, sides.secret))
 
 
 async def merge(exchange: Exchange) -> web.Response:
