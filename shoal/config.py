@@ -248,7 +248,7 @@ class Config(Struct, frozen=True, kw_only=True):
     )
 
     # Standard Yjs clients.
-    yjs_connections_max: int = 1024
+    yjs_connections_max: int = 1024  # Of a Hocuspocus provider, its WebSocket and each open document count.
     yjs_update_bytes_max: int = 4 * MiB  # One message from a client; it is scanned byte by byte before anything else happens.
     yjs_updates_max: int = 256  # Of several clients, in one operation.
     yjs_pending_bytes_max: int = 8 * MiB  # Received for one document, not yet durable; beyond this, its clients are not read.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.api.yjs.door import YJS_PATH
+from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
 from shoal.config import Config
 from tests.test_threads_doc import program
 
@@ -28,6 +28,8 @@ async def test_a_snippet_runs_and_gives_what_it_says_also_a_second_time(snippet:
 
 def test_the_path_and_the_bounds_are_those_of_the_code() -> None:
     assert f"`WS {YJS_PATH}`" in TEXT
+    assert f"`WS {HOCUSPOCUS_PATH}`" in TEXT
+    assert TEXT.count(HOCUSPOCUS_PATH.format(space="crew")) == 2
     assert YJS_PATH.format(space="crew", document="x").removesuffix("/x") in TEXT
     named = set(re.findall(r"`(?:--set )?((?:yjs|presence|document|allowed)_\w+)`", TEXT))
     assert named

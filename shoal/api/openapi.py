@@ -27,7 +27,7 @@ from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
 from shoal.api.streams import protocol as streams
 from shoal.api.streams.protocol import STREAMS_PATH
 from shoal.api.yjs import door as yjs
-from shoal.api.yjs.door import YJS_PATH
+from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
 from shoal.errors import ShoalError
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
@@ -67,8 +67,14 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
         YJS_PATH: {
             "get": _socket(yjs.__name__, "get_yjs_space_document", "The y-websocket protocol over a WebSocket; see docs/YJS.md")
         },
+        HOCUSPOCUS_PATH: {
+            "get": _socket(
+                yjs.__name__, "get_hocuspocus_space", "The protocol of Hocuspocus's provider over a WebSocket; see docs/YJS.md"
+            )
+        },
     }
-    paths[YJS_PATH]["get"]["parameters"] = _path_parameters(YJS_PATH)
+    for path in (YJS_PATH, HOCUSPOCUS_PATH):
+        paths[path]["get"]["parameters"] = _path_parameters(path)
     paths[STREAMS_PATH] = {method.lower(): _streaming(method) for method in streams.SUMMARIES}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)

@@ -40,7 +40,7 @@ from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
 from shoal.api.streams import protocol as streams
 from shoal.api.streams.door import StreamDoor
-from shoal.api.yjs.door import YJS_PATH, YjsDoor
+from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
@@ -214,6 +214,7 @@ def create_app(
     app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
     for path, serve in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve}.items():
         _add(app, "GET", path, _upgrading(_guarded(serve, admitted)))
+    _add(app, "GET", HOCUSPOCUS_PATH, _upgrading(_guarded_within(app[YJS].serve_hocuspocus, gate)))
     app[STREAMS] = StreamDoor(metered, bodies=bodies, config=config, now_s=now_s)
     streaming = _counted(_guarded(app[STREAMS].serve, admitted), sessions)
     resource = app.router.add_resource(_pattern(streams.STREAMS_PATH.replace("{stream}", "{stream:.+}")))
@@ -333,6 +334,22 @@ def _guarded(
 ) -> Door:
     async def door(request: web.Request) -> web.StreamResponse:
         return await serve(request, admitted(request))
+
+    return door
+
+
+def _guarded_within(
+    serve: Callable[[web.Request, Callable[[str], Bearer | None]], Awaitable[web.StreamResponse]], gate: Gate | None
+) -> Door:
+    """A door that is told tokens by messages; a request that has one needs no other."""
+
+    async def door(request: web.Request) -> web.StreamResponse:
+        def verify(token: str) -> Bearer | None:
+            if gate is None:
+                return None
+            return gate.bearer(token or credentials.presented(request), address=request.remote or "")
+
+        return await serve(request, verify)
 
     return door
 

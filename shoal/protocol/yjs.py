@@ -72,7 +72,7 @@ def decode(data: bytes) -> list[Message]:
         InvalidValue: the bytes are not messages of the protocol.
     """
     messages: list[Message] = []
-    reader = _Reader(data)
+    reader = Reader(data)
     while reader.left:
         message = _message(reader)
         if message is None:
@@ -81,12 +81,12 @@ def decode(data: bytes) -> list[Message]:
     return messages
 
 
-def _message(reader: _Reader) -> Message | None:
+def _message(reader: Reader) -> Message | None:
     match reader.number():
         case 0:
             return _sync(reader)
         case 1:
-            return Awareness(_entries(_Reader(reader.bytes())))
+            return Awareness(_entries(Reader(reader.bytes())))
         case 3:
             return QueryAwareness()
         case 100:
@@ -95,7 +95,7 @@ def _message(reader: _Reader) -> Message | None:
             return None
 
 
-def _sync(reader: _Reader) -> Step1 | Update:
+def _sync(reader: Reader) -> Step1 | Update:
     step = reader.number()
     if step not in (_STEP_1, _STEP_2, _UPDATE):
         _refuse(f"a sync message is of the unknown kind {step}")
@@ -103,7 +103,7 @@ def _sync(reader: _Reader) -> Step1 | Update:
     return Step1(content) if step == _STEP_1 else Update(content, step == _STEP_2)
 
 
-def _entries(reader: _Reader) -> list[Present]:
+def _entries(reader: Reader) -> list[Present]:
     count = reader.number()
     if count > reader.left:
         _refuse("it ends too early")
@@ -132,25 +132,34 @@ def clocks(state: bytes) -> dict[int, int]:
     return yjs.parse_state(state)
 
 
+def brings_nothing(update: bytes, document: bytes) -> bool:
+    """Whether an update changes nothing in the document that the update `document` builds.
+
+    Raises:
+        InvalidValue: it is not a Yjs update.
+    """
+    return yjs.covers(yjs.parse(document), yjs.parse(update))
+
+
 def encode_step_1(state: bytes) -> bytes:
     """Ask for the updates that are not in the state vector `state`."""
-    return b"\x00\x00" + _sized(state)
+    return b"\x00\x00" + sized(state)
 
 
 def encode_step_2(update: bytes) -> bytes:
     """Answer a step 1 with the updates that the other side lacks, as one."""
-    return b"\x00\x01" + _sized(update)
+    return b"\x00\x01" + sized(update)
 
 
 def encode_update(update: bytes) -> bytes:
     """Send an edit."""
-    return b"\x00\x02" + _sized(update)
+    return b"\x00\x02" + sized(update)
 
 
 def encode_awareness(entries: Iterable[Present]) -> bytes:
     """Send presence entries; those with the state `GONE` end."""
-    listed = [pack_number(entry.client) + pack_number(entry.clock) + _sized(entry.state) for entry in entries]
-    return b"\x01" + _sized(pack_number(len(listed)) + b"".join(listed))
+    listed = [pack_number(entry.client) + pack_number(entry.clock) + sized(entry.state) for entry in entries]
+    return b"\x01" + sized(pack_number(len(listed)) + b"".join(listed))
 
 
 def encode_durable(count: int) -> bytes:
@@ -168,11 +177,14 @@ def pack_number(value: int) -> bytes:
     return bytes(packed)
 
 
-def _sized(content: bytes) -> bytes:
+def sized(content: bytes) -> bytes:
+    """A byte string, preceded by its length."""
     return pack_number(len(content)) + content
 
 
-class _Reader:
+class Reader:
+    """Reads numbers and byte strings, in lib0's encoding, one after the other; raises InvalidValue where they end too early."""
+
     __slots__ = ("_data", "_position")
 
     def __init__(self, data: bytes) -> None:
@@ -181,9 +193,15 @@ class _Reader:
 
     @property
     def left(self) -> int:
+        """How many bytes are not read yet."""
         return len(self._data) - self._position
 
+    def rest(self) -> bytes:
+        """All that is not read yet; it stays unread."""
+        return self._data[self._position :]
+
     def number(self) -> int:
+        """A number."""
         value = shift = 0
         while True:
             if self._position >= len(self._data):
@@ -201,6 +219,7 @@ class _Reader:
         return value
 
     def bytes(self) -> bytes:
+        """A byte string."""
         size = self.number()
         start = self._position
         end = start + size

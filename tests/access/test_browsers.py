@@ -94,7 +94,7 @@ async def test_a_yjs_client_that_may_only_read_is_cut_off_when_it_writes(
     async with asyncio.timeout(30):
         while (message := await reader.receive()).type is aiohttp.WSMsgType.BINARY:
             pass
-    assert reader.close_code == 1008
+    assert reader.close_code == 4403
     assert "does not grant `write` of document" in str(message.extra)
     writer = await yjs(http, served, mint.make("crew:document:read,write"))
     await writer.send_bytes(update)
@@ -111,7 +111,71 @@ async def test_a_yjs_connection_ends_with_its_token(mint: Mint, serve: Serve, ht
     async with asyncio.timeout(30):
         while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
             pass
-    assert (socket.close_code, message.extra) == (1008, "the token has expired")
+    assert (socket.close_code, message.extra) == (4401, "the token has expired")
 
 
-# ── what no change told of ────────────────────────────────────────────────────
+async def test_a_hocuspocus_provider_opens_each_document_with_a_token_of_its_own(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from shoal.protocol.yjs import sized
+
+    served = await serve(token_keys=mint.keys)
+    stranger = Mint(mint.directory.parent / "stranger")
+    tokens = {
+        b"none": "",
+        b"unknown": stranger.make("crew:read").text,
+        b"expired": mint.make("crew:read", lasts_s=10, ago_s=20).text,
+        b"elsewhere": mint.make("other:read").text,
+        b"counters": mint.make("crew:counter:read").text,
+        b"reader": mint.make("crew:document:read").text,
+        b"writer": mint.make("crew:document:read,write").text,
+    }
+    socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew")
+    told = {}
+    for address, token in tokens.items():
+        await socket.send_bytes(sized(address) + b"\x02\x00" + sized(token.encode()))
+        answer = await socket.receive_bytes(timeout=30)
+        assert answer.startswith(sized(address) + b"\x02")
+        told[address] = answer.removeprefix(sized(address))[1:]
+    assert {address for address, answer in told.items() if answer[0] == 1} == set(tokens) - {b"reader", b"writer"}
+    assert told[b"reader"][2:] == b"readonly"
+    assert told[b"writer"][2:] == b"read-write"
+    assert b"none was given" in told[b"none"]
+    await socket.close()
+    # A token of the request counts for a document that has none.
+    socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew", headers=mint.make("crew:read").header)
+    await socket.send_bytes(sized(b"d") + b"\x02\x00\x00")
+    assert (await socket.receive_bytes(timeout=30)).endswith(b"readonly")
+    await socket.close()
+
+
+async def test_a_yjs_client_that_may_only_read_may_say_what_the_document_has(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import yjs as protocol
+
+    served = await serve(token_keys=mint.keys)
+    document: Doc[Any] = Doc()
+    document["text"] = Text("hello")
+    del document["text"][1:3]
+    writer = await yjs(http, served, mint.make("crew:document:read,write"))
+    await writer.send_bytes(bytes((protocol.DURABLE,)))
+    await writer.send_bytes(protocol.encode_update(document.get_update()))
+    reader = await yjs(http, served, mint.make("crew:document:read"))
+    while (await writer.receive_bytes(timeout=30))[0] != protocol.DURABLE:
+        pass
+    await reader.send_bytes(bytes((protocol.DURABLE,)))
+    await reader.send_bytes(protocol.encode_update(document.get_update()))
+    while (said := await reader.receive_bytes(timeout=30))[0] != protocol.DURABLE:
+        pass
+    assert said == protocol.encode_durable(1)
+    # A deletion that the document lacks is an edit.
+    del document["text"][0]
+    await reader.send_bytes(protocol.encode_update(document.get_update()))
+    async with asyncio.timeout(30):
+        while (await reader.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert reader.close_code == 4403
+    await writer.close()

@@ -66,7 +66,7 @@ async def test_any_other_page_is_refused_and_told_nothing(
 
 
 @pytest.mark.parametrize(("allowed", "joins"), [(APP, True), ("*", True), ("https://x.example", False)])
-@pytest.mark.parametrize("path", ["/v1/session", "/v1/yjs/crew/board"])
+@pytest.mark.parametrize("path", ["/v1/session", "/v1/yjs/crew/board", "/v1/hocuspocus/crew"])
 async def test_a_websocket_is_held_to_the_same_origins(
     serve: Serve, http: aiohttp.ClientSession, allowed: str, joins: bool, path: str
 ) -> None:

@@ -36,7 +36,8 @@ import { path } from './transport.js'
  */
 
 // docs/YJS.md: with these, coming back cannot help.
-const FINAL = new Map([[1003, 'unsupported'], [1007, 'invalid-value'], [1008, 'conflict'], [1009, 'too-large']])
+const FINAL = new Map([[1003, 'unsupported'], [1009, 'too-large'], [4400, 'invalid-value'], [4403, 'forbidden'], [4413, 'too-large']])
+const isFinal = (/** @type {CloseEvent} */ { code }) => FINAL.has(code) || (code >= 4400 && code < 4500 && code !== 4401)
 const ACKNOWLEDGE = 100
 const [SYNC, STEP_2, UPDATE] = [0, 1, 2]
 const OPEN = 1 // Of a WebSocket.
@@ -58,7 +59,7 @@ export class SharedDocument {
       disableBc: true,
       protocols: protocols(await transport.token()),
       WebSocketPolyfill: WebSocket,
-      shouldReconnect: (/** @type {CloseEvent} */ event) => !FINAL.has(event.code),
+      shouldReconnect: (/** @type {CloseEvent} */ event) => !isFinal(event),
       ...(awareness === undefined ? {} : { awareness })
     })
     return new SharedDocument(transport, space, name, provider, doc)

@@ -1,8 +1,7 @@
-"""The WebSocket of one standard Yjs client: its messages go to its room, and the room's updates go to it.
+"""One standard Yjs client in one document: its messages go to the document's room, and the room's updates go to it.
 
 Laws:
-- Frames are written to the connection's transport as they are, so that an update is
-  encoded once for all connections. The bytes that wait there count against the budget.
+- How messages travel, and how the client learns that an update is durable or rejected, is the `Line`'s matter.
 - Above `yjs_send_bytes_max` nothing more is queued. Once everything that waited was sent, the
   client gets the missed updates as one difference from the state that it is known to have.
   A client that reads nothing for `yjs_stalled_s` is cut off.
@@ -13,21 +12,20 @@ Laws:
 - A rejected update closes the connection with the reason, because the client's copy
   has the update and this node never will. If an update depends on others that this node
   lacks, the node asks the client for them, and the update waits in the room.
-- An acknowledgement counts updates in the order in which they were sent: the first
-  so many are all durable.
+- A client that may only read is no writer as long as what it sends brings nothing new: a provider repeats what it has
+  when a connection begins, and when it finds a copy in its browser.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode
 
-from shoal.api.http.unsent import unsent_bytes
-from shoal.api.yjs.room import Room, close_code, message_frame
+from shoal.api.yjs.room import Room, close_code
+from shoal.api.yjs.socket import Message, Socket
 from shoal.config import Config
 from shoal.errors import Forbidden, InvalidValue, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
@@ -37,128 +35,135 @@ from shoal.protocol.session import Session
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
-_CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
-_CLOSE_S = 0.5  # For the other end to answer; then the connection is cut.
 _LOOK_S = 0.05  # Between two looks at a buffer that was full.
 _EMPTY = b"\x00\x00"  # The update without content.
 _NOTHING = b"\x00"  # The state vector of an empty document.
 
 
-class YjsConnection:
-    """One client's connection; `serve` returns when it is over."""
+class Line(Protocol):
+    """What carries the messages of one client about one document, in the protocol that it speaks."""
 
-    def __init__(
-        self, socket: web.WebSocketResponse, room: Room, session: Session, *, config: Config, bearer: Bearer | None = None
-    ) -> None:
+    socket: Socket
+    address: bytes
+    """What precedes each message to the client."""
+
+    def taken(self, number: int, update: yjs.Update | yjs.AskDurable, /) -> None:
+        """The client sent this update, its `number`-th; or asked to be told of those after it."""
+
+    def durable(self, number: int, update: yjs.Update, /) -> bytes | None:
+        """An update is durable: what the client is told, if anything."""
+
+    def read_only(self) -> bytes | None:
+        """What a client is told of an update that it may not write; None: its connection ends."""
+
+    async def close(self, code: int, reason: str, /) -> None:
+        """End this client's part in the document, with the reason."""
+
+    async def expire(self, reason: str, /) -> None:
+        """End it because the token counts no more; the client may come back with another."""
+
+
+class YjsConnection:
+    """One client in one document; `enter` begins, `leave` ends."""
+
+    def __init__(self, line: Line, room: Room, session: Session, *, config: Config, bearer: Bearer | None = None) -> None:
         self.session = session
+        self._line = line
         self._bearer = bearer
         self._sees_presence = bearer is None or bearer.allows(FollowPresence(room.space, room.document))
-        self._socket = socket
         self._room = room
         self._config = config
-        self._transport: asyncio.Transport | None = None
         self._asked: bytes | None = None  # The state vector of a step 1 that is not answered yet.
         self._wants = False  # Whether to ask the client for updates that this node lacks.
         self._awaits = False  # Whether it was asked because an update was not ready, and has not answered.
         self._known: bytes | None = None  # The state that the client has for certain: the vector of the last answer.
         self._missed = False  # Whether a relayed update was not sent to it.
-        self._held: list[bytes] | None = None  # Frames to relay after an answer that is being made.
+        self._held: list[Message] | None = None  # Messages to relay after an answer that is being made.
         self._held_bytes = 0
         self._work: asyncio.Task[None] | None = None
         self._taken = 0  # Updates that it sent.
-        self._asked_at: int | None = None  # How many it had sent when it asked for acknowledgements; None if it did not.
-        self._acknowledged = 0  # How many updates after that were acknowledged as durable.
-        self._undurable: OrderedDict[int, None] = OrderedDict()  # The numbers of those that are not, in order.
         self._ending: asyncio.Task[None] | None = None
 
-    async def serve(self, request: web.Request) -> None:
-        """Upgrade, then read until either side closes."""
-        self._transport = request.transport
-        await self._socket.prepare(request)
+    def enter(self) -> None:
+        """Take part from now on."""
         self._room.enter(self)
         self._tell_present()
-        try:
-            await self._read()
-        finally:
-            self._room.leave(self)
-            if self._work is not None:
-                self._work.cancel()
-                await asyncio.gather(self._work, return_exceptions=True)
-            if self._ending is not None:
-                await asyncio.wait([self._ending])
 
-    async def close(self, code: int, reason: str) -> None:
-        """Send the reason, wait a moment for the client to agree, then cut the connection."""
+    async def leave(self) -> None:
+        """Take part no more."""
         self._room.leave(self)
-        with suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(_CLOSE_S):
-                await self._socket.close(code=code, message=_reason(reason))
-        if self._transport is not None and unsent_bytes(self._transport):
-            self._transport.abort()  # It reads nothing.
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the client may change the document."""
+        return self._bearer is None or self._bearer.allows(Updates(self._room.space, self._room.document, []))
 
     # ── what the client says ──────────────────────────────────────────────────
 
-    async def _read(self) -> None:
-        while (message := await self._socket.receive()).type is WSMsgType.BINARY:
-            try:
-                for said in yjs.decode(message.data):
-                    if isinstance(said, yjs.Awareness):
-                        await self._announce(said)
-                    else:
-                        self._take(said)
-            except (InvalidValue, TooLarge) as error:
-                self.end(close_code(error), error.message)
-                return
-            if self._room.is_full:
-                await self._room.has_room()
-        if message.type is WSMsgType.TEXT:
-            self.end(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
+    async def take(self, said: Sequence[yjs.Message]) -> None:
+        """Take messages of the client; returns once there is room for more."""
+        for message in said:
+            match message:
+                case yjs.Awareness():
+                    await self._announce(message)
+                case yjs.Update():
+                    await self._update(message)
+                case yjs.Step1(state):
+                    self._asked, self._wants = state, True
+                    self._hold()
+                    self._start_work()
+                case yjs.AskDurable():
+                    self._line.taken(self._taken, message)
+                case yjs.QueryAwareness():
+                    self._tell_present()
+        if self._room.is_full:
+            await self._room.has_room()
 
-    def _take(self, said: yjs.Message) -> None:
-        match said:
-            case yjs.Update():
-                self._taken += 1
-                if self._asked_at is not None:
-                    self._undurable[self._taken] = None
-                if said.update == _EMPTY:
-                    self.written(self._taken, said)
-                elif self._may_write():
-                    self._room.take(self, self._taken, said)
-            case yjs.Step1(state):
-                self._asked, self._wants = state, True
-                self._hold()
-                self._start_work()
-            case yjs.AskDurable():
-                self._asked_at, self._acknowledged = self._taken, 0
-                self._undurable.clear()
-            case yjs.QueryAwareness():
-                self._tell_present()
+    async def _update(self, update: yjs.Update) -> None:
+        self._taken += 1
+        self._line.taken(self._taken, update)
+        if update.update == _EMPTY:
+            self.written(self._taken, update)
+        elif self.may_write:
+            self._room.take(self, self._taken, update)
+        else:
+            await self._read_only(self._taken, update)
 
-    def _may_write(self) -> bool:
-        """Whether the client may change the document. If not, the connection ends with the reason."""
+    async def _read_only(self, number: int, update: yjs.Update) -> None:
         try:
-            if self._bearer is not None:
-                self._bearer.check(Updates(self._room.space, self._room.document, []))
+            document = await self.session.call(ReadDocument(self._room.space, self._room.document), stale=True)
+            if yjs.brings_nothing(update.update, document.update):
+                return self.written(number, update)
+            assert self._bearer is not None
+            told = self._line.read_only()
+            if told is not None:
+                return self._send(told)
+            self._bearer.check(Updates(self._room.space, self._room.document, []))
         except ShoalError as error:
             self.refused(error)
-            return False
-        return True
+
+    async def close(self, code: int, reason: str) -> None:
+        """Take part no more, and tell the client why."""
+        self._room.leave(self)
+        await self._line.close(code, reason)
 
     def expire(self, reason: str) -> None:
         """Close the connection: its token counts no more."""
-        self.end(WSCloseCode.POLICY_VIOLATION, reason)
+        self._room.leave(self)
+        self._begin_end(self._line.expire(reason))
 
     def written(self, number: int, update: yjs.Update, /) -> None:
-        """See `Guest.written`; sends an acknowledgement if the client asked for them."""
+        """See `Guest.written`."""
         if update.answers:
             self._awaits = False
-        if self._asked_at is None:
-            return
-        self._undurable.pop(number, None)
-        durable = next(iter(self._undurable), self._taken + 1) - 1 - self._asked_at
-        if durable > self._acknowledged:
-            self._acknowledged = durable
-            self._send(message_frame(yjs.encode_durable(durable)))
+        told = self._line.durable(number, update)
+        if told is not None:
+            self._send(told)
 
     def early(self) -> None:
         """See `Guest.early`; asks the client for what the node lacks, unless it is already asked."""
@@ -177,38 +182,48 @@ class YjsConnection:
             announced = await self.session.call(request)
         except (Overloaded, Forbidden):
             return  # Nobody sees its presence; editing continues.
+        except (InvalidValue, TooLarge) as error:
+            self.refused(error)
+            return
         assert isinstance(announced, Announced)
         if announced.gone:
             # A client that is present, but learns that it is gone, announces itself with a newer clock.
-            self._send(message_frame(yjs.encode_awareness(announced.gone)))
+            self._send(yjs.encode_awareness(announced.gone))
 
     def _tell_present(self) -> None:
         if present := self._room.present:
-            self.mention(message_frame(yjs.encode_awareness(present)))
+            self.mention(Message(yjs.encode_awareness(present)))
 
     def end(self, code: int, reason: str, /) -> None:
         """Start to close the connection, without waiting for it; only the first call counts."""
+        self._begin_end(self.close(code, reason))
+
+    def _begin_end(self, ending: Coroutine[None, None, None]) -> None:
         if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self.close(code, reason))
+            self._ending = asyncio.get_running_loop().create_task(ending)
+        else:
+            ending.close()
 
     # ── what it is sent ───────────────────────────────────────────────────────
 
-    def relay(self, frame: bytes, /) -> None:
+    def relay(self, message: Message, /) -> None:
         """See `Guest.relay`; held back during an answer to step 1, and skipped if there is no room."""
         if self._missed or (self._known is None and self._held is None):
             return  # It comes with the next answer, or was never asked for.
+        frame = message.frame(self._line.address)
         if not self._fits(len(frame)):
             self.resync()
         elif self._held is None:
-            self._send(frame)
+            self._line.socket.write(frame)
         else:
-            self._held.append(frame)
+            self._held.append(message)
             self._held_bytes += len(frame)
 
-    def mention(self, frame: bytes, /) -> None:
+    def mention(self, message: Message, /) -> None:
         """See `Guest.mention`; left out if there is no room."""
+        frame = message.frame(self._line.address)
         if self._sees_presence and self._fits(len(frame)):
-            self._send(frame)
+            self._line.socket.write(frame)
 
     def resync(self) -> None:
         """See `Guest.resync`; the rest is sent as one difference when there is room."""
@@ -226,13 +241,10 @@ class YjsConnection:
 
     @property
     def _waiting_bytes(self) -> int:
-        transport = self._transport
-        return 0 if transport is None or transport.is_closing() else unsent_bytes(transport)
+        return self._line.socket.unsent_bytes
 
-    def _send(self, frame: bytes) -> None:
-        # Not through the socket, which would encode it again. The socket too writes a frame in one piece.
-        if self._transport is not None and not self._socket.closed and not self._transport.is_closing():
-            self._transport.write(frame)
+    def _send(self, payload: bytes) -> None:
+        self._line.socket.write(Message(payload).frame(self._line.address))
 
     # ── answers to step 1, and resynchronisations ─────────────────────────────
 
@@ -257,14 +269,14 @@ class YjsConnection:
         self._asked, self._missed, self._wants = None, False, False
         reply = await self.session.call(ReadDocument(self._room.space, self._room.document, state or _NOTHING), stale=True)
         if lacking:
-            self._send(message_frame(yjs.encode_step_2(reply.update)))
+            self._send(yjs.encode_step_2(reply.update))
             self._known = reply.state
         if wants:
-            self._send(message_frame(yjs.encode_step_1(reply.state)))
+            self._send(yjs.encode_step_1(reply.state))
         if lacking and not self._missed and self._asked is None:
             held, self._held, self._held_bytes = self._held or [], None, 0
-            for frame in held:
-                self.relay(frame)
+            for message in held:
+                self.relay(message)
 
     async def _drained(self) -> bool:
         """Wait until nothing waits to be sent; False if the client reads nothing and is cut off."""
@@ -278,8 +290,3 @@ class YjsConnection:
                 return False
             await asyncio.sleep(_LOOK_S)
         return True
-
-
-def _reason(text: str) -> bytes:
-    """The beginning of `text` that fits a close frame."""
-    return text.encode(errors="replace")[:_CLOSE_REASON_BYTES_MAX].decode(errors="ignore").encode()

@@ -1,4 +1,4 @@
-"""The door for standard Yjs clients: WebSockets at `/v1/yjs/{space}/{document}`.
+"""The doors for standard Yjs clients: y-websocket at `/v1/yjs/{space}/{document}`, Hocuspocus at `/v1/hocuspocus/{space}`.
 
 Laws:
 - A failure on one connection closes that connection alone, with a reason.
@@ -10,7 +10,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, web
@@ -19,29 +20,36 @@ from shoal.api.http.credentials import PROTOCOL, OpenGuarded
 from shoal.api.http.exchange import name_in
 from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
-from shoal.api.yjs.connection import YjsConnection
+from shoal.api.yjs.connection import Line, YjsConnection
+from shoal.api.yjs.hocuspocus import HocuspocusSocket
 from shoal.api.yjs.room import Room
+from shoal.api.yjs.socket import Socket
+from shoal.api.yjs.y_websocket import YWebsocketLine
 from shoal.config import Config
 from shoal.errors import Overloaded, ShuttingDown
+from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.hocuspocus import ADDRESS_BYTES_MAX
 from shoal.protocol.requests import ReadDocument
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
 YJS_PATH = "/v1/yjs/{space}/{document}"
+HOCUSPOCUS_PATH = "/v1/hocuspocus/{space}"
 
 _MESSAGE_OVERHEAD_BYTES = 64  # Around an update: kinds and lengths.
 
 
 class YjsDoor:
-    """All connections of Yjs clients at this node. `serve` is the handler of `YJS_PATH`."""
+    """All connections of Yjs clients at this node. `serve` is the handler of `YJS_PATH`, `serve_hocuspocus` of the other."""
 
     def __init__(self, open_session: OpenGuarded, *, config: Config, metrics: Metrics) -> None:
         self._open_session = open_session
         self._config = config
         self._metrics = metrics
         self._open: dict[YjsConnection, None] = {}
+        self._sockets: dict[HocuspocusSocket, None] = {}
         self._rooms: dict[tuple[str, str], Room] = {}
         self._stopping = False
 
@@ -54,49 +62,90 @@ class YjsDoor:
             ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
         """
         space, document = (name_in(request, YJS_PATH, part) for part in ("space", "document"))
+        socket = self._socket(_MESSAGE_OVERHEAD_BYTES)
+        line = YWebsocketLine(socket)
+        try:
+            async with self.joined(line, space, document, bearer=bearer) as connection:
+                await socket.open(request)
+                connection.enter()
+                await line.read(connection)
+        except Exception as bug:
+            await _failed(socket, bug)
+        return socket.response
+
+    async def serve_hocuspocus(self, request: web.Request, verify: Callable[[str], Bearer | None]) -> web.StreamResponse:
+        """Answer one provider until it leaves. `verify` checks the token of each document, as `Verify` says.
+
+        Raises:
+            InvalidName: the path names no space.
+            ShuttingDown, Overloaded: raised before the upgrade, so that a crowd costs little.
+        """
+        space = name_in(request, HOCUSPOCUS_PATH, "space")
+        self._refuse_if_full()
+        socket = self._socket(_MESSAGE_OVERHEAD_BYTES + ADDRESS_BYTES_MAX)
+
+        def join(line: Line, document: str, /, *, bearer: Bearer | None) -> AbstractAsyncContextManager[YjsConnection]:
+            return self.joined(line, space, check_name("document", document), bearer=bearer)
+
+        provider = HocuspocusSocket(socket, join, verify, heartbeat_s=self._config.heartbeat_s)
+        self._sockets[provider] = None
+        try:
+            await socket.open(request)
+            await provider.serve()
+        except Exception as bug:
+            await _failed(socket, bug)
+        finally:
+            del self._sockets[provider]
+        return socket.response
+
+    @asynccontextmanager
+    async def joined(self, line: Line, space: str, document: str, *, bearer: Bearer | None) -> AsyncIterator[YjsConnection]:
+        """A context in which a client is in a document, once it has entered.
+
+        Raises:
+            Forbidden: the token does not grant to read it.
+            ShuttingDown, Overloaded.
+        """
         if bearer is not None:
             bearer.check(ReadDocument(space, document))
         self._refuse_if_full()
-        config = self._config
-        socket = web.WebSocketResponse(
-            heartbeat=config.heartbeat_s,
-            compress=False,
-            max_msg_size=config.yjs_update_bytes_max + _MESSAGE_OVERHEAD_BYTES,
-            protocols=(PROTOCOL,),
-        )
         room = self._room(space, document)
         session = self._open_session(Bookmark(), bearer=bearer)
-        connection = YjsConnection(socket, room, session, config=config, bearer=bearer)
+        connection = YjsConnection(line, room, session, config=self._config, bearer=bearer)
         self._open[connection] = None
         self._metrics.yjs_connections.inc()
         try:
             with nullcontext() if bearer is None else bearer.watched(connection.expire):
-                await connection.serve(request)
-        except Exception as bug:
-            if not socket.prepared:
-                raise
-            # Past the upgrade there is no HTTP answer any more. ConnectionError: the peer left.
-            if not isinstance(bug, ConnectionError):
-                internal(bug, where="yjs connection")
-                await connection.close(WSCloseCode.INTERNAL_ERROR, "unexpected error")
+                yield connection
         finally:
             self._open.pop(connection, None)
             self._metrics.yjs_connections.dec()
-            await self._left(room, connection)
-        return socket
+            try:
+                await connection.leave()
+            finally:
+                await self._left(room, connection)
+
+    def _socket(self, overhead_bytes: int) -> Socket:
+        return Socket(
+            web.WebSocketResponse(
+                heartbeat=self._config.heartbeat_s,
+                compress=False,
+                max_msg_size=self._config.yjs_update_bytes_max + overhead_bytes,
+                protocols=(PROTOCOL,),
+            )
+        )
 
     async def stop(self) -> None:
         """Accept no new connection, write the updates that were received, and close every connection."""
         self._stopping = True
         await asyncio.gather(*(room.written() for room in self._rooms.values()))
-        await asyncio.gather(
-            *(connection.close(WSCloseCode.GOING_AWAY, "the node is stopping") for connection in list(self._open))
-        )
+        there: list[HocuspocusSocket | YjsConnection] = [*self._sockets, *self._open]
+        await asyncio.gather(*(each.close(WSCloseCode.GOING_AWAY, "the node is stopping") for each in there))
 
     def _refuse_if_full(self) -> None:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written. Try again later, or at another node.")
-        if len(self._open) >= self._config.yjs_connections_max:
+        if len(self._open) + len(self._sockets) >= self._config.yjs_connections_max:
             raise Overloaded(
                 f"the node has {self._config.yjs_connections_max} Yjs connections, which is its maximum. "
                 "Nothing was written. Try again later, or at another node.",
@@ -120,3 +169,13 @@ class YjsDoor:
                 del self._rooms[room.space, room.document]
                 await room.close()
             await connection.session.close()
+
+
+async def _failed(socket: Socket, bug: Exception) -> None:
+    """Close a socket on which something went wrong; raises what can be answered over HTTP."""
+    if not socket.response.prepared:
+        raise bug
+    # Past the upgrade there is no HTTP answer any more. ConnectionError: the peer left.
+    if not isinstance(bug, ConnectionError):
+        internal(bug, where="yjs connection")
+        await socket.close(WSCloseCode.INTERNAL_ERROR, "unexpected error")

@@ -24,8 +24,9 @@ from aiohttp import WSCloseCode
 
 from shoal.api.http.problems import internal
 from shoal.api.yjs.early import EarlyUpdates
+from shoal.api.yjs.socket import Message
 from shoal.config import Config
-from shoal.errors import InvalidValue, Overloaded, ShoalError, SlowConsumer, StorageError, TooLarge, Unavailable
+from shoal.errors import Overloaded, ShoalError, SlowConsumer, StorageError, Unavailable
 from shoal.protocol import yjs
 from shoal.protocol.requests import (
     DocumentState,
@@ -41,18 +42,18 @@ from shoal.protocol.requests import (
 from shoal.protocol.session import Session
 from shoal.protocol.yjs import GONE
 
-_SMALL, _MEDIUM = 126, 1 << 16
 _RETRY_S = 0.1
+_FOR_GOOD = 4000
 
 
 class Guest(Protocol):
     """A connection, as its room sees it."""
 
-    def relay(self, frame: bytes, /) -> None:
-        """Send a durable update, as one WebSocket frame."""
+    def relay(self, message: Message, /) -> None:
+        """Send a durable update."""
 
-    def mention(self, frame: bytes, /) -> None:
-        """Send who is present, as one WebSocket frame; it may be left out."""
+    def mention(self, message: Message, /) -> None:
+        """Send who is present; it may be left out."""
 
     def resync(self) -> None:
         """Updates may have been missed: send the difference from the current state."""
@@ -248,9 +249,9 @@ class Room:
                 self._present.pop(present.client, None)
             else:
                 self._present[present.client] = present
-        frame = message_frame(yjs.encode_awareness(entries))
+        message = Message(yjs.encode_awareness(entries))
         for guest in list(self._guests):
-            guest.mention(frame)
+            guest.mention(message)
 
     def _end(self, code: int, reason: str) -> None:
         self._over = code, reason
@@ -263,29 +264,16 @@ class Room:
             guest.resync()
 
     def _relay(self, update: bytes) -> None:
-        frame = message_frame(yjs.encode_update(update))
+        message = Message(yjs.encode_update(update))
         for guest in list(self._guests):
-            guest.relay(frame)
+            guest.relay(message)
 
 
-def close_code(error: ShoalError) -> WSCloseCode:
-    """The WebSocket close code for an error; the client sees only the code and the reason."""
-    match error:
-        case TooLarge():
-            return WSCloseCode.MESSAGE_TOO_BIG
-        case InvalidValue():
-            return WSCloseCode.INVALID_TEXT
-        case Unavailable() | StorageError():
-            return WSCloseCode.TRY_AGAIN_LATER
-        case _:
-            return WSCloseCode.POLICY_VIOLATION
+def close_code(error: ShoalError) -> int:
+    """The WebSocket close code for an error; the client sees only the code and the reason.
 
-
-def message_frame(payload: bytes) -> bytes:
-    """A whole binary message as one unmasked WebSocket frame (RFC 6455, 5.2), encoded once for all connections."""
-    size = len(payload)
-    if size < _SMALL:
-        return b"\x82" + bytes((size,)) + payload
-    if size < _MEDIUM:
-        return b"\x82\x7e" + size.to_bytes(2, "big") + payload
-    return b"\x82\x7f" + size.to_bytes(8, "big") + payload
+    Codes from 4400 to 4499 are y-websocket's for what coming back cannot help; they mirror HTTP's.
+    """
+    if isinstance(error, Unavailable | StorageError):
+        return WSCloseCode.TRY_AGAIN_LATER
+    return _FOR_GOOD + error.status if 400 <= error.status < 500 else WSCloseCode.INTERNAL_ERROR

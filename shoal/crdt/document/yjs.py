@@ -132,6 +132,16 @@ def joined(parts: Sequence[Parsed]) -> Parsed:
 _clock = attrgetter("clock")
 
 
+def covers(whole: Parsed, part: Parsed) -> bool:
+    """Whether a document that `whole` builds stays as it is if `part` is applied to it."""
+    for client, structs in part.structs.items():
+        ends = whole.structs.get(client)
+        known = ends[-1].clock + ends[-1].length if ends else 0
+        if any(struct.clock + struct.length > known for struct in structs if not struct.gap):
+            return False
+    return pack_deletes(whole.deletes) == pack_deletes(whole.deletes + part.deletes)
+
+
 def parse_state(packed: bytes) -> StateVector:
     """Read a state vector.
 

@@ -117,8 +117,23 @@ async def test_an_edit_without_the_right_to_write_ends_the_connection_with_the_r
     await js(JOIN + "await kept.document.synced; kept.text.insert(0, 'x')", given)
     with pytest.raises(Rejected) as refused:
         await js("await kept.document.saved()")
-    assert refused.value.detail["close"] == 1008
+    assert refused.value.detail["close"] == 4403
     assert await js("return kept.document.provider.shouldConnect") is False
+
+
+async def test_a_document_outlives_the_token_that_opened_it(js: Program, guarded: tuple[str, Mint]) -> None:
+    url, mint = guarded
+    tokens = [mint.make("crew:write,read", lasts_s=lasts_s).text for lasts_s in (4, 999, 999)]
+    token = (
+        "given.options = { token: () => given.tokens.length > 1 ? given.tokens.shift() : given.tokens[0] }; kept.given = given;"
+    )
+    await js(token + JOIN, {"url": url, "tokens": tokens, "name": "long"})
+    await js("kept.text.insert(0, 'first ')")
+    await js(
+        "while (kept.given.tokens.length > 1) await new Promise((resolve) => setTimeout(resolve, 10))"
+    )  # The second is used.
+    await js("kept.text.insert(0, 'second '); await kept.document.saved()")
+    assert await js("return kept.document.failure") is None
 
 
 async def test_a_document_that_was_deleted_meanwhile_is_not_restored(js: Program, open_url: str) -> None:
@@ -129,4 +144,4 @@ async def test_a_document_that_was_deleted_meanwhile_is_not_restored(js: Program
         await js(
             "for (;;) { kept.text.insert(0, 'y'); await kept.document.saved(); await new Promise((go) => setTimeout(go, 10)) }"
         )
-    assert (deleted.value.code, deleted.value.detail["close"]) == ("conflict", 1008)
+    assert (deleted.value.code, deleted.value.detail["close"]) == ("conflict", 4410)

@@ -86,6 +86,21 @@ def test_an_update_is_split_into_what_it_brings_and_what_it_deletes(steps: list[
             yjs.split(issued.update + b"\x00")
 
 
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_a_document_covers_an_update_if_and_only_if_that_changes_nothing(steps: list[Step]) -> None:
+    def form() -> tuple[yjs.StateVector, bytes]:
+        return yjs.parse_state(doc.get_state()), yjs.pack_deletes(yjs.parse(doc.get_update()).deletes)
+
+    doc = rebuilt([])
+    for issued in play(steps):
+        update, before = yjs.parse(issued.update), form()
+        covered = yjs.covers(yjs.parse(doc.get_update()), update)
+        doc.apply_update(issued.update)
+        assert covered == (form() == before)
+        assert yjs.covers(yjs.parse(doc.get_update()), update)
+
+
 def test_an_update_whose_left_origin_of_another_client_is_missing_is_not_ready() -> None:
     theirs: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
     theirs.get("t", type=pycrdt.Text).insert(0, "a")

@@ -1,0 +1,185 @@
+"""The WebSocket of a Hocuspocus provider: any number of documents of one space, each opened with a token of its own.
+
+Laws:
+- What is wrong with one document ends that document, and the others go on: a refused token, a deleted document, an
+  update that is no update. Only what may be better later (the node stops, or cannot write) ends the WebSocket: the provider
+  then comes back by itself.
+- An update is reported as synchronised once it is durable. If the client may only read, its edits are reported as rejected.
+- If a token expires, the WebSocket ends, so that the provider comes back with the token that its application gives it then.
+- The provider takes a silent WebSocket for dead, so one without news gets an empty message each `heartbeat_s`. If it
+  has no document open then, it is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import WSCloseCode, WSMsgType
+
+from shoal.api.yjs.connection import YjsConnection
+from shoal.api.yjs.room import close_code
+from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket
+from shoal.errors import InvalidValue, ShoalError, TooLarge
+from shoal.protocol import hocuspocus, yjs
+
+if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
+
+_LATER = frozenset({WSCloseCode.GOING_AWAY, WSCloseCode.TRY_AGAIN_LATER, WSCloseCode.INTERNAL_ERROR})
+_TIMEOUT = 4408  # Hocuspocus's own code.
+
+Verify = Callable[[str], "Bearer | None"]
+"""The bearer of a token, which is empty if the provider has none. Raises Unauthenticated, Overloaded."""
+
+
+class Join(Protocol):
+    """Joins a document; raises what an HTTP request for it would."""
+
+    def __call__(
+        self, line: HocuspocusLine, document: str, /, *, bearer: Bearer | None
+    ) -> AbstractAsyncContextManager[YjsConnection]:
+        """As `YjsDoor.joined`."""
+        ...
+
+
+class HocuspocusLine:
+    """See `Line`: one document of a provider's WebSocket."""
+
+    def __init__(self, socket: Socket, address: bytes, leave: Callable[[], None]) -> None:
+        self.socket = socket
+        self.address = hocuspocus.prefix(address)
+        self._leave = leave
+        self._owed = False  # Whether the client counts its next answer to our step 1, as it does one after its own step 1.
+
+    def taken(self, _number: int, _update: yjs.Update | yjs.AskDurable, /) -> None:
+        """See `Line.taken`."""
+
+    def durable(self, _number: int, update: yjs.Update, /) -> bytes | None:
+        """See `Line.durable`; nothing for an answer that the client does not count."""
+        if update.answers:
+            if not self._owed:
+                return None
+            self._owed = False
+        return hocuspocus.encode_status(durable=True)
+
+    def read_only(self) -> bytes | None:
+        """See `Line.read_only`."""
+        return hocuspocus.encode_status(durable=False)
+
+    async def close(self, code: int, reason: str, /) -> None:
+        """See `Line.close`."""
+        if code in _LATER:
+            await self.socket.close(code, reason)
+        else:
+            self.socket.write(Message(hocuspocus.encode_close(reason)).frame(self.address))
+            self._leave()
+
+    async def expire(self, reason: str, /) -> None:
+        """See `Line.expire`."""
+        await self.socket.close(UNAUTHORIZED, reason)
+
+    def asks(self) -> None:
+        """The client sent a step 1."""
+        self._owed = True
+
+
+class _Open:
+    """A document that is open."""
+
+    def __init__(self, line: HocuspocusLine, connection: YjsConnection, stack: AsyncExitStack) -> None:
+        self.line, self.connection, self.stack = line, connection, stack
+
+
+class HocuspocusSocket:
+    """One provider's WebSocket, which is open; `serve` returns when it is over."""
+
+    def __init__(self, socket: Socket, join: Join, verify: Verify, *, heartbeat_s: float) -> None:
+        self._socket = socket
+        self._join = join
+        self._verify = verify
+        self._heartbeat_s = heartbeat_s
+        self._documents: dict[bytes, _Open] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Read until either side closes."""
+        keeping = asyncio.create_task(self._keep())
+        try:
+            await self._read()
+        finally:
+            keeping.cancel()
+            for address in list(self._documents):
+                self._leave(address)
+            await asyncio.gather(keeping, *self._leaving, return_exceptions=True)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the WebSocket."""
+        await self._socket.close(code, reason)
+
+    async def _read(self) -> None:
+        while (message := await self._socket.response.receive()).type is WSMsgType.BINARY:
+            try:
+                found = hocuspocus.decode(message.data)
+            except InvalidValue as error:
+                await self._socket.close(close_code(error), error.message)
+                return
+            if found is not None:
+                await self._take(*found)
+        if message.type is WSMsgType.TEXT:
+            await self._socket.close(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
+
+    async def _take(self, address: bytes, said: hocuspocus.Open | hocuspocus.Close | hocuspocus.Said) -> None:
+        match said:
+            case hocuspocus.Open(token):
+                await self._open(address, token)
+            case hocuspocus.Close():
+                self._leave(address)
+            case hocuspocus.Said(messages) if address in self._documents:
+                await self._say(self._documents[address], messages)
+            # Messages of a document that is not open are not waited for: the provider repeats them when it is.
+
+    async def _say(self, there: _Open, messages: bytes) -> None:
+        try:
+            said = yjs.decode(messages)
+        except (InvalidValue, TooLarge) as error:
+            there.connection.end(close_code(error), error.message)
+            return
+        if any(isinstance(message, yjs.Step1) for message in said):
+            there.line.asks()
+        await there.connection.take(said)
+
+    async def _open(self, address: bytes, token: str) -> None:
+        if address in self._documents:
+            return  # The token that it was opened with counts.
+        line = HocuspocusLine(self._socket, address, lambda: self._leave(address))
+        stack = AsyncExitStack()
+        try:
+            bearer = self._verify(token)
+            joining = self._join(line, hocuspocus.document_of(address), bearer=bearer)
+            connection = await stack.enter_async_context(joining)
+        except ShoalError as error:
+            self._socket.write(Message(hocuspocus.encode_denied(error.message)).frame(line.address))
+            return
+        self._documents[address] = _Open(line, connection, stack)
+        scope: hocuspocus.Scope = "read-write" if connection.may_write else "readonly"
+        self._socket.write(Message(hocuspocus.encode_accepted(scope)).frame(line.address))
+        connection.enter()
+
+    def _leave(self, address: bytes) -> None:
+        there = self._documents.pop(address, None)
+        if there is not None:
+            task = asyncio.create_task(there.stack.aclose())
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            if not self._documents:
+                await self._socket.close(_TIMEOUT, "no document is open")
+                return
+            line = next(iter(self._documents.values())).line
+            self._socket.write(Message(yjs.encode_awareness([])).frame(line.address))

@@ -1,0 +1,70 @@
+"""The protocol of Hocuspocus's provider."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.errors import InvalidValue
+from shoal.protocol import hocuspocus, yjs
+from shoal.protocol.hocuspocus import ADDRESS_BYTES_MAX, Addressed, Close, Open, Said
+
+NAME = b"\x04plan"
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        (NAME + b"\x02\x00\x03abc\x054.8.0", Addressed(b"plan", Open("abc"))),
+        (NAME + b"\x02\x00\x00", Addressed(b"plan", Open(""))),
+        (NAME + b"\x07", Addressed(b"plan", Close())),
+        (NAME + yjs.encode_step_1(b"\x00"), Addressed(b"plan", Said(yjs.encode_step_1(b"\x00")))),
+        (NAME + b"\x05\x02hi", Addressed(b"plan", Said(b"\x05\x02hi"))),
+        (b"\x06plan\x00x\x07", Addressed(b"plan\x00x", Close())),
+        (NAME + b"\x02\x02\x01x", None),
+        (b"\x09", None),
+        (b"\x0a", None),
+    ],
+)
+def test_a_message_has_an_address(message: bytes, found: Addressed | None) -> None:
+    assert hocuspocus.decode(message) == found
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"", "ends too early"),
+        (b"\x04pla", "ends too early"),
+        (NAME, "ends too early"),
+        (NAME + b"\x02\x00\x05ab", "ends too early"),
+        (NAME + b"\x02\x00\x01\xff", "not UTF-8"),
+        (yjs.sized(b"x" * (ADDRESS_BYTES_MAX + 1)) + b"\x07", "an address has 2049 bytes; 2048 are allowed"),
+    ],
+)
+def test_what_is_no_message_is_refused(message: bytes, reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        hocuspocus.decode(message)
+
+
+@given(st.binary())
+def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
+    try:
+        found = hocuspocus.decode(message)
+    except InvalidValue:
+        return
+    assert found is None or len(found.address) < len(message)
+
+
+def test_an_address_names_a_document_and_perhaps_a_provider() -> None:
+    assert hocuspocus.document_of(b"plan") == hocuspocus.document_of(b"plan\x00f3k") == "plan"
+    with pytest.raises(InvalidValue, match="not UTF-8"):
+        hocuspocus.document_of(b"\xff")
+
+
+def test_messages_to_the_provider_are_those_that_it_reads() -> None:
+    assert hocuspocus.prefix(b"plan") == NAME
+    assert hocuspocus.encode_accepted("readonly") == b"\x02\x02\x08readonly"
+    assert hocuspocus.encode_denied("no") == b"\x02\x01\x02no"
+    assert (hocuspocus.encode_status(durable=True), hocuspocus.encode_status(durable=False)) == (b"\x08\x01", b"\x08\x00")
+    assert hocuspocus.encode_close("gone") == b"\x07\x04gone"
