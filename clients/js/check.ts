@@ -18,6 +18,10 @@ export async function uses (): Promise<void> {
   const provider: WebsocketProvider = document.provider
   await document.saved()
   provider.disconnect()
+  await space.items.put(['memory', 'ana'], 'n1', { kind: 'fact' }, { ttlS: 60, expect: '' })
+  for await (const item of space.items.search(['memory'], { filter: { kind: 'fact' } })) console.log(item.key, item.namespace.length)
+  // @ts-expect-error a namespace is an array
+  await space.items.get('memory', 'n1')
   if (await space.set('seen').has('x')) await space.counter('n').add(1)
   // @ts-expect-error there is no such kind
   space.watch({ kinds: ['threads'] })

@@ -1,6 +1,7 @@
 /** The way in: a store, and its spaces. */
 
 import { SharedDocument } from './document.js'
+import { Items } from './items.js'
 import { Thread } from './thread.js'
 import { path, Transport } from './transport.js'
 import { Counter, Register, SharedMap, SharedSet } from './values.js'
@@ -79,6 +80,10 @@ export class Space {
   /** @param {string} name */
   set (name) {
     return new SharedSet(this._transport, this.name, 'sets', name)
+  }
+
+  get items () {
+    return new Items(this._transport, this.name)
   }
 
   /**

@@ -1,3 +1,4 @@
+export { Items } from "./items.js";
 export { SharedDocument } from "./document.js";
 export { ShoalError } from "./errors.js";
 export type Options = import("./options.js").Options;

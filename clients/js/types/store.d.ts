@@ -28,6 +28,7 @@ export class Space {
     map(name: string): SharedMap;
     /** @param {string} name */
     set(name: string): SharedSet;
+    get items(): Items;
     /**
      * Join a document with its editors and agents, as a Yjs client.
      * @template {import('./document.js').Provider} P
@@ -60,4 +61,5 @@ import { Counter } from './values.js';
 import { Register } from './values.js';
 import { SharedMap } from './values.js';
 import { SharedSet } from './values.js';
+import { Items } from './items.js';
 import { SharedDocument } from './document.js';

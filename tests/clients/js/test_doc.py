@@ -47,7 +47,7 @@ async def ran(text: str, tmp_path: Path) -> None:
 
 
 @needs_node
-@pytest.mark.parametrize("snippet", SHOWN, ids=["threads", "watching", "values", "documents", "errors"])
+@pytest.mark.parametrize("snippet", SHOWN, ids=["threads", "watching", "values", "items", "documents", "errors"])
 async def test_a_snippet_of_the_guide_runs(snippet: str, open_url: str, tmp_path: Path) -> None:
     # In a store of its own each: a space for each snippet.
     text = program(snippet, open_url, before="const thread = space.thread('t')\n{\nasync function show () { ending.abort() }\n")
