@@ -237,6 +237,7 @@ class Config(Struct, frozen=True, kw_only=True):
     stream_read_bytes_max: int = 1 * MiB  # In one answer; the append that reaches it is sent whole.
     stream_producers_max: int = 256  # Idempotent producers of one stream; one that was silent for seven days is forgotten.
     stream_forks_max: int = 1024  # Of one stream.
+    stream_fork_depth_max: int = 32  # Forks of forks of a stream.
     stream_writers_max: int = 256  # Streams that one node writes at a time; see lease_shards.
     stream_readers_max: int = 1024  # Live readers of streams at one node; beyond this: Overloaded.
     stream_ttl_s: float = 3.0  # The lease of a stream's writer: if its node dies, others wait so long.

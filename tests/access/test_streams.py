@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 from tests.access.conftest import Mint, Serve
+from tests.access.test_reading import noted
 
 TEXT = {"Content-Type": "text/plain"}
 
@@ -47,3 +48,17 @@ async def test_without_a_token_nothing_is_told(serve: Serve, mint: Mint, method:
         http.request(method, f"{served.url}/v1/streams/crew/s", headers=TEXT) as answer,
     ):
         assert answer.status == 401
+
+
+async def test_a_read_of_a_logged_space_is_noted(serve: Serve, mint: Mint) -> None:
+    served = await serve(token_keys=mint.keys, audit_reads="crew")
+    made = mint.make("crew:admin", author="ana")
+    async with aiohttp.ClientSession(headers=made.header) as http:
+        url = f"{served.url}/v1/streams/crew/s"
+        for method in ("PUT", "GET"):
+            async with http.request(method, url, headers=TEXT) as answer:
+                assert answer.status < 300
+        async with http.put(f"{served.url}/v1/streams/crew/f", headers={**TEXT, "Stream-Forked-From": "s"}) as answer:
+            assert answer.status == 201
+    found = [each for each in await noted(served, mint) if each["by"] == "ana"]
+    assert [name for each in found for _, _, name in each["reads"]] == ["stream/s", "stream/s"]

@@ -54,13 +54,14 @@ class Suite:
     """The tests of one integration."""
 
     name: str  # Of the framework.
-    extra: str
+    extra: str  # Of this package; of a suite with packages of npm, only its name.
     version: str  # Of the package that is named first among the requirements.
     requirements: Sequence[str]
     ours: str  # The folder of our own tests.
     conformance: str = ""  # Our module that runs the framework's conformance suite.
     unconstrained: Sequence[str] = ()  # Packages whose version in constraints.txt the framework excludes.
     theirs: Theirs | None = None
+    packages: Sequence[str] = ()  # Of npm. They stand in `node_modules` of the environment.
 
 
 SUITES = (
@@ -163,6 +164,15 @@ SUITES = (
     ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
     Suite(
+        "Durable Streams",
+        "streams",
+        "@durable-streams/server-conformance-tests 0.3.6",
+        (),
+        "tests/integrations/streams",
+        conformance="tests/integrations/streams/test_conformance.py",
+        packages=("@durable-streams/server-conformance-tests@0.3.6", "@durable-streams/client@0.2.6", "vitest@4.1.12"),
+    ),
+    Suite(
         "Three of them, in examples/support_desk",
         "langgraph,openai,mcp",  # As its page says: a user installs them side by side.
         "langgraph 1.2.22, openai-agents 0.24.0, mcp 2.3.0",
@@ -232,7 +242,10 @@ def environment(suite: Suite) -> Path:
         "-c",
         constraints,
     )
-    _run([*install, "-e", f".[{suite.extra}]", *PYTEST, *suite.requirements, *theirs])
+    shoal = "." if suite.packages else f".[{suite.extra}]"
+    _run([*install, "-e", shoal, *PYTEST, *suite.requirements, *theirs])
+    if suite.packages:
+        _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-save", "--prefix", place, *suite.packages])
     return python
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from shoal.api.http.bodies import Bodies
+from shoal.api.http.bodies import Bodies, Receiving
 from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.exchange import decoded
 from shoal.api.http.problems import MethodNotAllowed
@@ -35,7 +34,7 @@ from shoal.protocol.session import Session
 from shoal.workflows.streams.chain import caught_up
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, absence
 from shoal.workflows.streams.forking import forked
-from shoal.workflows.streams.record import Fork, State, thread_of
+from shoal.workflows.streams.record import COMMITTED, Fork, State, thread_of
 from shoal.workflows.streams.writer import Answer, Writer
 
 if TYPE_CHECKING:
@@ -63,12 +62,14 @@ class StreamDoor:
             if self._stopping:
                 raise ShuttingDown("the node is stopping. Nothing was written. Send it again later, or to another node.")
             space, stream, prefix = _place(request)
-            self._check(request, bearer, space, stream)
+            await self._check(request, bearer, space, stream)
             match request.method:
-                case "PUT":
-                    return await self._create(request, bearer, space, stream, prefix)
-                case "POST":
-                    return await self._append(request, space, stream)
+                case "PUT" | "POST":
+                    with self._bodies.under_way() as receiving:  # Until it is written.
+                        body = await self._body(request, receiving)
+                        if request.method == "POST":
+                            return await self._append(request, space, stream, body)
+                        return await self._create(request, bearer, space, stream, prefix, body)
                 case "DELETE":
                     return self._answered(await self._decided(space, Delete(stream)), {})
                 case "GET" | "HEAD":
@@ -86,7 +87,7 @@ class StreamDoor:
 
     # ── requests ──────────────────────────────────────────────────────────────
 
-    def _check(self, request: web.Request, bearer: Bearer | None, space: str, stream: str) -> None:
+    async def _check(self, request: web.Request, bearer: Bearer | None, space: str, stream: str) -> None:
         """Check that a token grants the request: streams are threads.
 
         Raises:
@@ -95,41 +96,51 @@ class StreamDoor:
         if bearer is None:
             return
         thread = thread_of(stream)
-        wanted: requests.Request[Any] = requests.Append(space, thread, b"\xc0")
         if request.method in ("GET", "HEAD"):
-            wanted = requests.ReadJournal(space, thread)
+            await self._reads(bearer, space, thread)
         elif request.method == "DELETE":
-            wanted = requests.DeleteThread(space, thread)
-        bearer.check(wanted)
+            bearer.check(requests.DeleteThread(space, thread))
+        else:
+            bearer.check(requests.Append(space, thread, b"\xc0"))
+
+    async def _reads(self, bearer: Bearer, space: str, thread: str) -> None:
+        """Read something of the thread as its client: so that is checked, and logged where reads are.
+
+        Raises:
+            Forbidden, Unauthenticated: the token does not grant it.
+        """
+        session = self._open_session(Bookmark(), bearer=bearer)
+        try:
+            await session.call(requests.ReadPlace(space, thread, COMMITTED))
+        finally:
+            await session.close()
 
     async def _create(
-        self, request: web.Request, bearer: Bearer | None, space: str, stream: str, prefix: str
+        self, request: web.Request, bearer: Bearer | None, space: str, stream: str, prefix: str, body: bytes
     ) -> web.StreamResponse:
         content_type, lifetime = headers.content_type_of(request), headers.lifetime_of(request)
         source = headers.source_of(request, prefix)
-        body = await self._body(request)
         command = Create(stream, content_type, lifetime.ttl_s, lifetime.expires_ms, headers.closes(request), body)
         if source is None:
             answer = await self._decided(space, command)
         else:
             if bearer is not None:
-                bearer.check(requests.ReadJournal(space, thread_of(check_name("stream", source.stream))))
+                await self._reads(bearer, space, thread_of(check_name("stream", source.stream)))
             answer = await self._forked(space, command, source)
         location = {"Location": f"{request.url.origin()}{request.rel_url.raw_path}"} if answer.outcome.created else {}
         return self._answered(answer, location)
 
-    async def _append(self, request: web.Request, space: str, stream: str) -> web.StreamResponse:
+    async def _append(self, request: web.Request, space: str, stream: str, body: bytes) -> web.StreamResponse:
         command = Append(
             stream,
             headers.content_type_of(request),
-            b"",
+            body,
             closes=headers.closes(request),
             sequence=headers.sequence_of(request),
             producer=headers.producer_of(request),
             producers_max=self._config.stream_producers_max,
         )
-        body = await self._body(request)
-        return self._answered(await self._decided(space, replace(command, body=body)), {})
+        return self._answered(await self._decided(space, command), {})
 
     async def _read(self, request: web.Request, bearer: Bearer | None, space: str, stream: str) -> web.StreamResponse:
         query = headers.reading(request) if request.method == "GET" else None
@@ -155,7 +166,16 @@ class StreamDoor:
         """Create a fork. Its source notes it first, so that its data stays."""
         session = self._opened()
         try:
-            command = await forked(session, space, command, source.stream, source.at, source.sub, now_ms=self._now_ms())
+            command = await forked(
+                session,
+                space,
+                command,
+                source.stream,
+                source.at,
+                source.sub,
+                now_ms=self._now_ms(),
+                depth_max=self._config.stream_fork_depth_max,
+            )
             own = await caught_up(session, space, command.stream)
         finally:
             await session.close()
@@ -172,9 +192,8 @@ class StreamDoor:
 
     # ── writing ───────────────────────────────────────────────────────────────
 
-    async def _body(self, request: web.Request) -> bytes:
-        with self._bodies.under_way() as receiving:
-            body = await receiving.read(request)
+    async def _body(self, request: web.Request, receiving: Receiving) -> bytes:
+        body = await receiving.read(request)
         if len(body) > self._config.stream_append_bytes_max:
             raise TooLarge(
                 f"a body may have at most {self._config.stream_append_bytes_max} bytes (stream_append_bytes_max); this one has "

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
-from shoal.errors import InvalidInput, NoQuorum
+from shoal.errors import InvalidInput, NoQuorum, NotFound
 from shoal.protocol.requests import CatchUp, Event, MultiRead, Place, ReadJournal, ReadPlace
 from shoal.protocol.session import Session
 from shoal.workflows.streams.record import (
@@ -178,9 +178,9 @@ async def _inherited(session: Session, space: str, state: State, start: Offset, 
     """What a fork shows of its source."""
     fork = state.fork
     assert fork is not None
-    source = await head(session, space, fork.source)
-    if source.state is None or source.state.incarnation != fork.incarnation:
-        raise InvalidInput(f"the source of this fork, {fork.source!r}, does not exist any more. Nothing was written.")
+    source = await caught_up(session, space, fork.source)  # It may be in another partition, where this node is behind.
+    if source.state is None or source.state.deleted or source.state.incarnation != fork.incarnation:
+        raise NotFound(f"{fork.source!r}, the source of this fork, does not exist any more. Nothing was written.")
     part = await read(session, space, fork.source, source.state, start, committed=source.committed, bytes_max=bytes_max)
     wanted = fork.at.data - start.data
     return part if len(part.entries) < wanted else Part(part.entries[:wanted], fork.at)

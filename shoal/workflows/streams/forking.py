@@ -12,7 +12,15 @@ from shoal.workflows.streams.record import Fork, Offset, State, media_type
 
 
 async def forked(
-    session: Session, space: str, command: Create, source: str, at: Offset | None, sub: int, *, now_ms: int
+    session: Session,
+    space: str,
+    command: Create,
+    source: str,
+    at: Offset | None,
+    sub: int,
+    *,
+    now_ms: int,
+    depth_max: int,
 ) -> Create:
     """The command to create a fork of `source`, at its end unless an offset is given.
 
@@ -22,7 +30,7 @@ async def forked(
     Raises:
         NotFound: there is no such source.
         Conflict: it was deleted, or has another content type.
-        InvalidInput: it has no such position.
+        InvalidInput: it has no such position, or is the end of too many forks of forks.
         NoQuorum: too few nodes can be reached.
     """
     head = await chain.caught_up(session, space, source)
@@ -40,6 +48,13 @@ async def forked(
     place = state.tail if at is None else at
     if place.data > state.tail.data:
         raise InvalidInput("Stream-Fork-Offset is beyond the source's end. Nothing was written.", field="Stream-Fork-Offset")
+    depth = 1 if state.fork is None else state.fork.depth + 1
+    if depth > depth_max:
+        raise InvalidInput(
+            f"stream {source!r} is a fork of forks, {depth_max} deep (stream_fork_depth_max). Nothing was written. Fork one of "
+            "its sources.",
+            field="Stream-Forked-From",
+        )
     prefix = None
     if sub:
         part = await chain.read(session, space, source, state, place, committed=head.committed, bytes_max=1)
@@ -50,7 +65,7 @@ async def forked(
         content_type=command.content_type or state.content_type,
         ttl_s=command.ttl_s if lasts else state.ttl_s,
         expires_ms=command.expires_ms if lasts else state.expires_ms,
-        fork=Fork(source, state.incarnation, place, sub),
+        fork=Fork(source, state.incarnation, place, sub, depth),
         fork_is_named=at is not None,
         prefix=prefix,
     )

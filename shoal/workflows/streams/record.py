@@ -81,6 +81,7 @@ class Fork(Struct, array_like=True, frozen=True):
     incarnation: int  # Of the source.
     at: Offset
     sub: int = 0  # Bytes, or messages, of the append after `at` that were copied.
+    depth: int = 1  # Forks from here to a stream that is none.
 
 
 class State(Struct, frozen=True, omit_defaults=True):

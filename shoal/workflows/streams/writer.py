@@ -111,7 +111,7 @@ class Writer:
         try:
             return await waiting.answer
         finally:
-            if waiting in self._queue:  # The client left before its turn.
+            if not waiting.answer.done() and waiting in self._queue:  # The client left before its turn.
                 self._queue.remove(waiting)
 
     def yield_soon(self) -> None:
@@ -154,9 +154,9 @@ class Writer:
             except Exception as error:
                 self._fail_all(error)
                 return
-            while (await self._wait()) and not (self._others_wait and not self._closing):
+            while await self._wait():
                 known = await self._group(holding, head)
-                if known is None:
+                if known is None or (self._others_wait and not self._closing):
                     return
                 head = known
         finally:
@@ -295,8 +295,9 @@ class Writer:
             ReachPlace(self._space, self._thread, FROM, record.from_ms),
         ]
         terms = [holding.term]
-        # A single node needs no second write: nobody else can have begun meanwhile.
-        writes = Batch([append, *notes]) if holding.is_alone else append
+        # A single node needs no second write: nobody else can have begun meanwhile. It may have got peers since the term began.
+        is_alone = holding.is_alone and (await self._session.call(CatchUp(self._space, self._thread))).size == 1
+        writes = Batch([append, *notes]) if is_alone else append
         answered = (await self._session.call(Fenced(terms, writes), durability="quorum")).reply
         if isinstance(answered, BatchReply):
             [answered, *_] = answered.replies

@@ -227,3 +227,15 @@ async def test_a_deleted_stream_frees_its_data(streams: Streams) -> None:
         while len((await session.call(requests.ReadJournal("crew", "stream/s", skip_trimmed=True))).events) > 1:
             await asyncio.sleep(0.01)
     assert (await streams("GET", "s")).status == 404
+
+
+async def test_forks_of_forks_are_bounded(serve: Serve) -> None:
+    streams = await serve(stream_fork_depth_max=2)
+    await streams("PUT", "0", b"x", Content_Type="text/plain")
+    made = [await streams("PUT", str(n), Stream_Forked_From=str(n - 1)) for n in (1, 2, 3)]
+    assert [answer.status for answer in made] == [201, 201, 400]
+    assert await streams.text("2") == "x"
+    await streams("DELETE", "2")
+    await streams("DELETE", "1")
+    await streams("DELETE", "0")
+    assert (await streams("PUT", "0", Content_Type="text/html")).status == 201
