@@ -18,6 +18,7 @@ from msgspec import NODEFAULT, Raw, Struct
 
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.routes import ROUTES
+from shoal.api.streams.headers import REQUEST_HEADERS
 from shoal.api.yjs.door import YJS_PATH
 from shoal.protocol.frames import encode_call, encode_cancel, encode_observe
 from shoal.protocol.requests import AnyRequest, Subscription
@@ -76,6 +77,8 @@ _STREAMS = {route.path for route in ROUTES if route.content_type == "text/event-
 
 _WATCH = "/v1/spaces/{space}/watch"
 _WATCHED = (*["GET"] * 18, "HEAD", "POST")
+_STREAMED = ("PUT", "PUT", *["POST"] * 6, *["GET"] * 8, "HEAD", "DELETE", "PATCH")
+_SAID = ("0", "1", "-1", "true", "a", "/v1/streams/crew/a", "2030-01-01T00:00:00Z", "x" * 2000, "\xff")
 _SUBSCRIBED = 8  # The ids of subscriptions are few, so that some are used twice, and some are cancelled.
 _YJS = (  # Messages of y-websocket: steps 1 and 2, an update, awareness, a question for it, acknowledgements.
     b"\x00\x00\x01\x00",
@@ -168,6 +171,36 @@ class Probes:
         more = draw.choice(_HEADERS) if draw.random() < 0.2 else ""
         head = f"{draw.choice(_WATCHED)} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}{after}{more}\r\n"
         return Asked(head[:120].partition("\r")[0], head.encode("latin-1", "replace"))
+
+    def durable(self, token: str | None, seen: Sequence[str]) -> Asked:
+        """A request of the Durable Streams protocol to one of few streams, perhaps at an offset that was answered."""
+        draw = self._random
+        method = draw.choice(_STREAMED)
+        offset = draw.choice(("-1", "now", *seen) if draw.random() < 0.9 else _NAMES)
+        if draw.random() < 0.1:
+            offset = self._flipped(offset.encode("latin-1", "replace")).decode("latin-1")
+        query = {
+            "offset": offset,
+            "live": draw.choice((*["sse"] * 6, "long-poll", "long-poll", "x")),
+            "cursor": draw.choice(_NAMES),
+        }
+        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items() if draw.random() < 0.7)
+        path = f"/v1/streams/{SPACE}/{draw.choice(('a', 'b', 'c/d', *_NAMES) if draw.random() < 0.2 else ('a', 'b', 'c/d'))}"
+        given = [f"{name}: {draw.choice(_SAID)}\r\n" for name in REQUEST_HEADERS if draw.random() < 0.03]
+        if draw.random() < 0.3:
+            given += [f"Producer-{name}: {draw.randrange(3)}\r\n" for name in ("Id", "Epoch", "Seq")]
+        body = (
+            draw.choice((b"[]", b'{"a": 1}', b"[1, 2]", b"[[]]", b"text", draw.randbytes(9)))
+            if method in ("POST", "PUT")
+            else b""
+        )
+        kind = draw.choice((*["application/json"] * 9, "text/plain", "no", ""))
+        credential = f"Authorization: Bearer {token}\r\n" if token is not None else self._wrong_credential()
+        head = (
+            f"{method} {path}?{asked} HTTP/1.1\r\nHost: 127.0.0.1\r\n{credential}{''.join(given)}"
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return Asked(head[:120].partition("\r")[0], head.encode("latin-1", "replace") + body)
 
     def upgrade(self, token: str | None) -> Asked:
         """A request to open a WebSocket, of a session or of a Yjs client, with frames right behind it."""

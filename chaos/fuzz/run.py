@@ -329,7 +329,7 @@ async def node(directory: Path) -> AsyncIterator[tuple[Process, int, str]]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     log = directory / "node.log"
-    settings = ("token_failures_max=1000000000", "journal_wait_s_max=0.01", "lease_poll_s=0.05")
+    settings = ("token_failures_max=1000000000", "journal_wait_s_max=0.01", "lease_poll_s=0.05", "stream_poll_s=0.05")
     options = [part for each in settings for part in ("--set", each)]
     serve = ["serve", "--data", str(directory / "state"), "--listen", f"127.0.0.1:{port}"]
     with log.open("ab") as out:

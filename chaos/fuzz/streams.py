@@ -1,4 +1,4 @@
-"""Streams that are opened and left: server-sent events, sessions that watch, and Yjs clients, with a token or without.
+"""Streams that are opened and left: of changes, durable ones, sessions that watch, Yjs clients; with a token or without.
 
 Laws:
 - A stream that is let in says so at once, and each of its events is whole: a name, JSON, and an id by which it is continued
@@ -24,7 +24,7 @@ from chaos.fuzz.probes import SPACE, Asked, Probes
 ANSWER_S_MAX = 30.0  # Then a stream counts as hung.
 _QUIET_S = 0.02  # Then nothing more is expected of it.
 _EVENTS = 8  # That are read of a stream.
-_MESSAGES = 20  # Of a Yjs client.
+_MESSAGES = 5  # Of a Yjs client.
 _SEEN_MAX = 100  # Ids of events.
 _NAMES = {"began", "change", "reset", "error"}
 _ASKED = b"\x00\x00\x01\x00"  # What has the document that I lack?
@@ -48,10 +48,17 @@ class Streams:
         self._probes, self._port, self._token = probes, port, token
         self._answers, self._findings, self._took = answers, findings, took
         self._seen: deque[str] = deque(maxlen=_SEEN_MAX)
+        self._offsets: deque[str] = deque(maxlen=_SEEN_MAX)
 
     async def refused(self) -> int:
         """Ask for one stream without a token."""
-        asked = self._probes.watch(None, self._seen) if self._probes.choice(1, 1) else self._probes.upgrade(None)
+        match self._probes.choice(1, 1, 1):
+            case 0:
+                asked = self._probes.watch(None, self._seen)
+            case 1:
+                asked = self._probes.durable(None, self._offsets)
+            case _:
+                asked = self._probes.upgrade(None)
         status, _ = await self._sent(asked, self._left)
         if status == "101" or status.startswith("2"):
             self._findings.append(f"{asked.what} was let in without a token: {asked.raw!r}")
@@ -59,12 +66,17 @@ class Streams:
 
     async def opened(self) -> int:
         """Open one stream with the token; returns how many probes were sent in it."""
-        match self._probes.choice(3, 1, 1):
+        match self._probes.choice(3, 1, 4, 1):
             case 0:
                 asked = self._probes.watch(self._token, self._seen)
                 await self._sent(asked, self._events)
             case 1:
                 await self._sent(self._probes.upgrade(self._token), self._left)
+            case 2:
+                asked = self._probes.durable(self._token, self._offsets)
+                _, head = await self._sent(asked, self._durable)
+                if offset := re.search(rb"(?i)\r\nstream-next-offset: (\S+)\r\n", head):
+                    self._offsets.append(offset[1].decode("latin-1"))
             case _:
                 return await self._yjs()
         return 1
@@ -96,6 +108,20 @@ class Streams:
         if status in ("500", "none"):
             self._findings.append(f"{asked.what} was answered with {status}: {asked.raw!r}")
         return status, head
+
+    async def _durable(self, reader: asyncio.StreamReader, asked: Asked) -> None:
+        """The events of a durable stream, if it tells any: each has a name, and says where it goes on."""
+        told = b""
+        with suppress(TimeoutError, ValueError):  # Not in chunks: it is no stream of events.
+            async for chunk in _chunks(reader, _QUIET_S):
+                told += chunk
+                if told.count(b"\n\n") > _EVENTS:
+                    break
+        for event in told.decode("utf-8", "replace").split("\n\n")[:-1]:
+            if not (found := re.match(r"event: (data|control|error)\n", event)) and not event.startswith(":"):
+                self._findings.append(f"{asked.what} told {event!r}: {asked.raw!r}")
+            elif found:
+                self._answers[f"durable {found[1]}"] += 1
 
     async def _left(self, reader: asyncio.StreamReader, _: Asked) -> None:
         """Until the node closes, which it does once its peer has closed."""
@@ -157,13 +183,12 @@ class Streams:
         return _MESSAGES
 
 
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def _chunks(reader: asyncio.StreamReader, quiet_s: float = ANSWER_S_MAX) -> AsyncIterator[bytes]:
     """The chunks of an answer, until it ends.
 
     Raises:
-        TimeoutError: there was none for a while.
+        TimeoutError: there was none for a while. The first one says that the stream is open.
     """
-    quiet_s = ANSWER_S_MAX  # The first one says that the stream is open.
     while True:
         async with asyncio.timeout(quiet_s):
             size = int((await reader.readline()).strip() or b"0", 16)

@@ -16,7 +16,6 @@ from chaos.__main__ import app
 from chaos.fuzz import run as fuzzing
 from chaos.fuzz.probes import Probes
 from chaos.fuzz.run import FuzzOptions, Run
-from chaos.fuzz.streams import Streams
 from shoal.errors import NotFound, ShoalError
 from shoal.protocol.frames import encode_end
 from shoal.protocol.requests.families import operations
@@ -37,6 +36,7 @@ def said(seed: int) -> list[object]:
             probes.watching(),
             probes.watch("t", ["AZAB"]),
             probes.upgrade(None),
+            probes.durable("t", ["0"]),
             probes.yjs(),
         )
     ]
@@ -170,11 +170,11 @@ def streaming(*events: str) -> Answer:
 
 
 @pytest.fixture
-def no_yjs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Streams, "_yjs", Streams.opened)
+def changes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Probes, "choice", lambda *_: 0)
 
 
-@pytest.mark.usefixtures("no_yjs")
+@pytest.mark.usefixtures("changes_alone")
 @pytest.mark.parametrize(
     ("events", "finding"),
     [
@@ -188,10 +188,18 @@ async def test_a_stream_that_tells_what_it_should_not_is_found(events: tuple[str
         assert any(finding in each for each in await streamed(port, opened=True))
 
 
-@pytest.mark.usefixtures("no_yjs")
+@pytest.mark.usefixtures("changes_alone")
 async def test_a_sound_stream_is_no_finding() -> None:
     async with serving(streaming(": watching\n\n", "event: began\nid: AZAB\ndata: {}\n\n", ": heartbeat\n\n")) as port:
         assert await streamed(port, opened=True) == []
+
+
+async def test_a_durable_stream_that_tells_what_it_should_not_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Probes, "choice", lambda *_: 2)
+    async with serving(streaming("event: control\ndata:{}\n\n", ": heartbeat\n\n")) as port:
+        assert await streamed(port, opened=True) == []
+    async with serving(streaming("event: began\ndata:{}\n\n")) as port:
+        assert "told 'event: began" in (await streamed(port, opened=True))[0]
 
 
 @pytest.mark.parametrize("status", ["101 Switching Protocols", "200 OK"])
