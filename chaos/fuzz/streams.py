@@ -20,6 +20,8 @@ from contextlib import suppress
 import aiohttp
 
 from chaos.fuzz.probes import SPACE, Asked, Probes
+from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
+from shoal.protocol.hocuspocus import prefix
 
 ANSWER_S_MAX = 30.0  # Then a stream counts as hung.
 _QUIET_S = 0.02  # Then nothing more is expected of it.
@@ -29,6 +31,8 @@ _SEEN_MAX = 100  # Ids of events.
 _NAMES = {"began", "change", "reset", "error"}
 _ASKED = b"\x00\x00\x01\x00"  # What has the document that I lack?
 _ANSWERED = b"\x00\x01"
+_OPENED = b"\x02\x00\x00"  # A Hocuspocus provider opens a document, with the token of its WebSocket,
+_LEFT = b"\x07"  # and the node ends it.
 _BUG = "error"
 
 
@@ -156,27 +160,34 @@ class Streams:
             self._findings.append(f"{asked.what} met a bug: {told['detail']}: {asked.raw!r}")
 
     async def _yjs(self) -> int:
-        """A client of a document, which asks for it in the end."""
-        sent = [self._probes.yjs() for _ in range(_MESSAGES)]
-        asked = Asked(f"a Yjs client that sent {sent!r}", b"")
-        url = f"http://127.0.0.1:{self._port}/v1/yjs/{SPACE}/n{self._probes.choice(1, 1, 1)}"
+        """A client of a document, in either protocol, which asks for it in the end."""
+        name = f"n{self._probes.choice(1, 1, 1)}"
+        if self._probes.choice(1, 1):
+            path, before, opening = HOCUSPOCUS_PATH.format(space=SPACE), prefix(name.encode()), [_OPENED]
+        else:
+            path, before, opening = YJS_PATH.format(space=SPACE, document=name), b"", []
+        sent = [before + message for message in [*opening, *(self._probes.yjs() for _ in range(_MESSAGES))]]
+        asked = Asked(f"a client of {path} that sent {sent!r}", b"")
+        url = f"http://127.0.0.1:{self._port}{path}"
         async with aiohttp.ClientSession() as http:
             opened = await http.ws_connect(url, headers={"Authorization": f"Bearer {self._token}"}, max_msg_size=0)
             begun, heard = time.monotonic(), "closed"
             try:
                 with suppress(ConnectionError):
-                    for message in (*sent, _ASKED):
+                    for message in (*sent, before + _ASKED):
                         await opened.send_bytes(message)
                 async with asyncio.timeout(ANSWER_S_MAX):
                     while (told := await opened.receive()).type is aiohttp.WSMsgType.BINARY:
-                        if told.data.startswith(_ANSWERED):
+                        if told.data.startswith(before + _ANSWERED):
                             heard = "answered"
+                            break
+                        if before and told.data.startswith(before + _LEFT):
                             break
             except TimeoutError:
                 heard = "hung"
                 self._findings.append(f"{asked.what} was neither answered nor closed")
             self._took(asked, time.monotonic() - begun)
-            self._answers[f"yjs {heard}"] += 1
+            self._answers[f"{path.split('/')[2]} {heard}"] += 1
             if opened.close_code == aiohttp.WSCloseCode.INTERNAL_ERROR:
                 self._findings.append(f"{asked.what} met a bug")
             await opened.close()

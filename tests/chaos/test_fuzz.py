@@ -67,6 +67,7 @@ def test_a_node_stands_it(tmp_path: Path) -> None:
         "stream 200",
         "event began",
         "yjs answered",
+        "hocuspocus answered",
     }
     assert found.memory_mb > 10
 
