@@ -216,6 +216,7 @@ class Objects(Struct, array_like=True, frozen=True, tag=16):
     stop: bytes
     objects: list[tuple[bytes, bytes]]  # The prefix of its rows' keys, and the hash.
     answer: bool
+    proved: list[bytes] = []  # Those of these objects whose rows the sender has rebuilt from its log, which is whole.
 
 
 class ObjectRowsRequest(Struct, array_like=True, frozen=True, tag=44):
@@ -420,7 +421,7 @@ def decode(packed: bytes) -> Message:
                 raise InvalidValue("a peer names an impossible snapshot, or piece of one. Nothing was written.")
         case (
             Rows(partition, _, start, stop, _)
-            | Objects(partition, _, start, stop, _, _)
+            | Objects(partition, _, start, stop, _, _, _)
             | ObjectRowsRequest(_, partition, _, start, stop, _)
         ):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))

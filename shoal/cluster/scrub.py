@@ -42,9 +42,14 @@ class Piece(NamedTuple):
         """The message that starts a comparison of this piece."""
         return Rows(self.partition, self.vector, self.start, self.stop, self.digest())
 
-    def told_of_objects(self, *, answer: bool) -> Objects:
-        """The message with a hash of each object in the piece; `answer` asks for the peer's own."""
-        return Objects(self.partition, self.vector, self.start, self.stop, list(self.objects().items()), answer)
+    def told_of_objects(self, *, answer: bool, proved: Iterable[bytes] = ()) -> Objects:
+        """The message with a hash of each object in the piece; `answer` asks for the peer's own.
+
+        `proved` are objects whose rows are what this node's whole log makes.
+        """
+        objects = self.objects()
+        shown = [name for name in proved if name in objects]
+        return Objects(self.partition, self.vector, self.start, self.stop, list(objects.items()), answer, shown)
 
     def digest(self) -> bytes:
         """A hash of all its rows."""

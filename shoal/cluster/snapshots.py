@@ -11,6 +11,7 @@ Laws:
   for a while, each time for twice as long, up to `pause_s_max`, and another peer is asked. If all peers failed several
   times, and the log is still there, it is fetched instead.
 - The pieces are hashed as a whole. A snapshot whose hash differs is not used.
+- While this replica rests, nothing is asked for; what was asked for before still arrives.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Snapshots:
         self._last_attempt = 0
         self._taken = 0
         self._bytes = 0
+        self._rests_until = 0.0
 
     # ── which ─────────────────────────────────────────────────────────────────
 
@@ -144,19 +146,28 @@ class Snapshots:
 
     # ── asking ────────────────────────────────────────────────────────────────
 
+    def rest(self, until: float) -> None:
+        """Ask for nothing before then."""
+        self._rests_until = max(self._rests_until, until)
+
+    def rests_for(self, now: float) -> float:
+        """For how many seconds nothing is asked for; 0: it does not rest."""
+        return max(0.0, self._rests_until - now)
+
     def next(self, linked: Collection[bytes], now: float) -> list[tuple[bytes, SnapshotRequest]]:
         """What to ask which peer now; `linked` are the peers that can be asked. Call it again after each event and tick."""
         self._linked = frozenset(linked)
+        rests = self.rests_for(now) > 0
         asked: list[tuple[bytes, SnapshotRequest]] = []
         for partition, transfer in list(self._transfers.items()):
             if not transfer.is_whole and not self._is_due(partition):
                 asked.append((transfer.peer, self._done(partition)))  # The operations came by another way.
             elif not transfer.is_whole and now - transfer.heard > self._limits.idle_s:
                 self.failed(partition, now)
-            elif not transfer.is_whole and transfer.peer in linked:
+            elif not transfer.is_whole and transfer.peer in linked and not rests:
                 asked += self._next_pieces(partition, transfer, now)
         for partition in list(self._sources):
-            if len(self._transfers) >= self._limits.open_max:
+            if rests or len(self._transfers) >= self._limits.open_max:
                 break
             if partition in self._transfers or not self._is_due(partition):
                 continue

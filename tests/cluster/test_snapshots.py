@@ -340,3 +340,26 @@ def test_a_snapshot_of_a_peer_that_is_gone_for_good_is_given_up() -> None:
     side.asked()
     side.snapshots.forget(ONE)
     assert side.asked() == [(OTHER, 1, 0)]
+
+
+def test_nothing_is_asked_for_in_a_rest_and_what_arrives_is_taken() -> None:
+    side = Side()
+    side.look(ONE, {1: 50})
+    first = side.begun(1)
+    side.look(ONE, {2: 50})
+    side.snapshots.rest(until=3.0)
+    side.snapshots.rest(until=2.0)
+    piece = SnapshotPiece(1, first.attempt, ID, 0, b"rows")
+    assert side.snapshots.received(ONE, piece, 1.0) == [(0, b"rows")]
+    assert side.asked(2.9) == []
+    assert sorted(side.asked(3.0)) == [(ONE, 1, 1), (ONE, 1, 2), (ONE, 2, 0)]
+
+
+def test_a_peer_that_sends_nothing_is_given_up_in_a_rest_too() -> None:
+    side = Side()
+    side.look(ONE, {1: 50})
+    side.begun(1)
+    side.snapshots.rest(until=60.0)
+    assert side.asked(LIMITS.idle_s + 0.1) == []
+    assert side.snapshots.progress.due == 1
+    assert side.asked(60.0) == [(ONE, 1, 0)], "its first piece, anew"

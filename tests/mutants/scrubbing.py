@@ -59,6 +59,10 @@ def what_is_being_supplied_is_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scrubber, "_as_sure", lambda self, piece: piece)
 
 
+def a_majority_outweighs_a_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scrubber, "_proved", lambda self, number: [])
+
+
 MUTANTS = (
     Mutant(
         what_is_being_supplied_is_compared,
@@ -86,6 +90,13 @@ MUTANTS = (
     Mutant(what_is_being_swept_is_compared, "peers compare what one has swept and the other has not yet", ("4",)),
     Mutant(
         a_damaged_chunk_is_taken_for_whole, "an object is made anew from a chunk that is not what its digest names", ("20",)
+    ),
+    Mutant(
+        a_majority_outweighs_a_log,
+        "two copies of an altered row outvote the node whose log makes the right one",
+        ("20", "4"),
+        "composed",
+        frozenset({"refilled"}),
     ),
     Mutant(rows_that_differ_are_not_replaced, "rows that differ are reported, and stay", ("20",)),
 )

@@ -1,9 +1,13 @@
-"""Settle whose rows of an object are right where the log no longer reaches back: the majority of the owners decides.
+"""Settle whose rows of an object are right where the log no longer reaches back: another owner's log decides, or the majority.
 
 Laws:
 - Only hashes of rows at equal vectors count, each owner's once, over a range of keys that all of them can compare.
-- A strict majority of all owners must have equal rows. Without one, nothing is replaced, and every side reports the difference.
-- The rows come from one owner of that majority, must match its hash, and replace those here in one write.
+- If an owner's log is whole and makes the rows that it has, they are right, however many owners have others: a disk that
+  altered a row may have filled a new one. If the logs of two owners make different rows, the program has a bug, and nothing is
+  replaced.
+- Else a strict majority of all owners must have equal rows. Without one, nothing is replaced, and every side reports the
+  difference.
+- The rows come from one owner that has the right ones, must match its hash, and replace those here in one write.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ class _Poll(NamedTuple):
     name: bytes
     piece: Piece
     votes: dict[bytes, bytes | None]
+    proofs: dict[bytes, bytes | None]  # Those of these that their owner's log makes.
     asked: int
     done: asyncio.Event
 
@@ -70,23 +75,27 @@ class Majority:
         if piece.stop != stop:
             return Outcome.TOO_LARGE
         try:
-            votes = await self._votes(piece, name)
+            votes, proofs = await self._votes(piece, name)
             own = piece.objects().get(name)
-            [(winner, count)] = Counter([own, *votes.values()]).most_common(1)
-            if 2 * count <= self._owners().size:
+            [(winner, count)] = Counter(proofs or [own, *votes.values()]).most_common(1)
+            if len(set(proofs)) > 1 or (not proofs and 2 * count <= self._owners().size):
                 return Outcome.UNDECIDED
             if winner == own:
-                return Outcome.CONFIRMED
+                return Outcome.PROVED if proofs else Outcome.CONFIRMED
             rows = {} if winner is None else await self._fetched(piece, name, winner, votes)
-            return Outcome.LACKING if rows is None else await self._replace(place, name, piece, rows)
+            if rows is None:
+                return Outcome.LACKING
+            replaced = await self._replace(place, name, piece, rows)
+            return Outcome.MENDED if proofs and replaced is Outcome.ADOPTED else replaced
         except ShoalError:
             return Outcome.REFUSED
 
     # ── votes ─────────────────────────────────────────────────────────────────
 
-    async def _votes(self, piece: Piece, name: bytes) -> dict[bytes, bytes | None]:
+    async def _votes(self, piece: Piece, name: bytes) -> tuple[dict[bytes, bytes | None], list[bytes | None]]:
+        """The hashes of the owners that answer; and those of them that a log makes."""
         asked = self._owners().linked
-        poll = self._poll = _Poll(name, piece, {}, len(asked), asyncio.Event())
+        poll = self._poll = _Poll(name, piece, {}, {}, len(asked), asyncio.Event())
         for node in asked:
             self._send(node, piece.told_of_objects(answer=True))
         try:
@@ -97,7 +106,10 @@ class Majority:
         finally:
             self._poll = None
         counted = set(self._owners().linked)
-        return {node: vote for node, vote in poll.votes.items() if node in counted}
+        return (
+            {node: vote for node, vote in poll.votes.items() if node in counted},
+            [vote for node, vote in poll.proofs.items() if node in counted],
+        )
 
     def heard(self, node: bytes, message: Objects) -> None:
         """Take an owner's hashes, if they are about the range that is being settled."""
@@ -111,6 +123,8 @@ class Majority:
         vote = dict(message.objects).get(poll.name)
         if message.vector == poll.piece.vector and vote != UNSURE:
             poll.votes[node] = vote
+            if poll.name in message.proved:
+                poll.proofs[node] = vote
         if len(poll.votes) >= poll.asked:
             poll.done.set()
 

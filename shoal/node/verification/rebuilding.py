@@ -63,6 +63,8 @@ class Outcome(Enum):
     REFUSED = "the log or the disk cannot be used"
     CONFIRMED = "they are those of most owners"
     ADOPTED = "they were replaced by those of most owners"
+    PROVED = "they are what a peer's log makes"
+    MENDED = "they were replaced by what a peer's log makes"
     UNDECIDED = "its operations have left the log, and no majority of the owners has equal rows: nothing was replaced"
 
 
@@ -99,6 +101,10 @@ class Rebuilder:
         self._garbage = garbage
         self._forget = forget
         self._config = config
+
+    def reaches_back(self, number: int) -> bool:
+        """Whether the log of a partition is whole, so that it produces all rows."""
+        return is_whole(self._storage, number)
 
     async def rebuild(self, place: ObjectPlace, fetch: Fetch) -> Outcome:
         """Rebuild an object and replace its rows if they differ. `fetch` asks peers for the blobs of operations.

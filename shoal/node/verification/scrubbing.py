@@ -3,7 +3,8 @@
 Laws:
 - Of two peers the one with the lesser node id asks, so that each pair is compared once in a pass.
 - A difference stays in `told` until the rows are equal again. A node replaces only its own rows, and only by what its own
-  log produces; or, if operations have left that log, by what a majority of the owners has (`majority`).
+  log produces; or, if operations have left that log, by what a peer's whole log produces, or else by what a majority of the
+  owners has (`majority`).
 - One object is rebuilt at a time.
 """
 
@@ -155,9 +156,15 @@ class Scrubber:
             self.majority.heard(peer, message)
         differing = self._differences.compare(peer, piece, dict(message.objects), now)
         if message.answer:
-            self._send(peer, piece.told_of_objects(answer=False))
+            self._send(peer, piece.told_of_objects(answer=False, proved=self._proved(piece.partition)))
         for name in differing:
-            self._note(name, peer, (message.start, message.stop))
+            self._note(name, peer, (message.start, message.stop), proved=name in message.proved)
+
+    def _proved(self, number: int) -> list[bytes]:
+        """The objects of a partition that differ, and are here what the log makes."""
+        prefix = bounds(number)[0]
+        sound = [name for name, outcome in self._outcomes.items() if outcome is Outcome.SOUND and name.startswith(prefix)]
+        return sound if sound and self._database.rebuilder.reaches_back(number) else []
 
     def _as_sure(self, piece: Piece | None) -> Piece | None:
         """The piece, with the threads marked as unsure that lack data of a save: peers may have it by now."""
@@ -166,14 +173,14 @@ class Scrubber:
         prefix = bounds(piece.partition)[0]
         return piece._replace(unsure=piece.unsure.union(name for name in self._dangling if name.startswith(prefix)))
 
-    def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes]) -> None:
+    def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes], *, proved: bool) -> None:
         if name not in self._outcomes and name not in self._due:
             if len(self.noticed) < self._config.rows_differ_max:
                 self.noticed.add(name)
             _log.warning("%s", self._text(name, peer))
         if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
             return
-        if self._outcomes.get(name) in (Outcome.SOUND, Outcome.CONFIRMED):
+        if self._outcomes.get(name) in (Outcome.SOUND, Outcome.PROVED, *(() if proved else (Outcome.CONFIRMED,))):
             return  # The other node, or the program, is wrong: another look would show the same.
         self._ranges[name] = within
         self._examine_soon(name)
@@ -230,7 +237,7 @@ class Scrubber:
         self._outcomes[name] = outcome
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
-        elif outcome in (Outcome.REPLACED, Outcome.ADOPTED):
+        elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED):
             self._replaced(name, place, outcome)
         elif is_news:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from shoal.config import Config
 from shoal.crdt.rows import successor
+from shoal.node.verification.evidence import bounds
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.scrubbing import place_of
 from shoal.node.verification.verify import verify
@@ -98,11 +101,12 @@ async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_rep
 # ── where operations have left the log ────────────────────────────────────────
 
 
-async def _truncated(fleet: Fleet) -> None:
-    """Let all nodes truncate all of their logs."""
+async def _truncated(fleet: Fleet, names: str = "") -> None:
+    """Let these nodes truncate all of their logs, or all nodes."""
+    members = [fleet[name] for name in names or fleet.members]
     async with asyncio.timeout(WAIT_S):
-        while any(list(member.storage.scan(keys.LOG, successor(keys.LOG), limit=1)) for member in fleet.members.values()):
-            for member in fleet.members.values():
+        while any(list(member.storage.scan(keys.LOG, successor(keys.LOG), limit=1)) for member in members):
+            for member in members:
                 member.simulated.now_ms += 2 * 3_600_000
                 truncator = member.node._database.truncator
                 await truncator.look(truncator.due())
@@ -168,3 +172,37 @@ async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
         place = place_of(keys.object_rows(*keys.split_object(next(iter(before)))[:4]))
         assert await scrubber._database.rebuilder.rebuild(place, scrubber._fetch) is Outcome.SOUND
         assert _objects(fleet, "b") == before
+
+
+async def test_a_whole_log_outweighs_two_copies_of_an_altered_row() -> None:
+    """As when a lost disk was filled by the node whose disk had altered the row."""
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await _written(fleet)
+        await _truncated(fleet, "ab")
+        await _equal(fleet)
+        before = _objects(fleet, "c")
+        key = next(key for key in before if keys.split_object(key)[1] == keys.Kind.REGISTER)
+        for name in "ab":
+            fleet[name].storage.write({key: _altered(before[key])})
+        async with asyncio.timeout(WAIT_S):
+            while any(fleet[name].replicator.scrubber.replaced < 1 for name in "ab"):
+                await asyncio.sleep(0.005)
+        await _equal(fleet)
+        assert [_objects(fleet, name)[key] for name in "abc"] == [before[key]] * 3
+        assert fleet["c"].replicator.scrubber.replaced == 0
+
+
+async def test_nothing_is_replaced_if_the_logs_of_two_owners_make_different_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet("abcde", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        await fleet["a"].store().space("crew").register("goal").set("aim")
+        await fleet.converged()
+        await _truncated(fleet, "abc")
+        [(key, value)] = [row for row in _objects(fleet, "a").items() if keys.split_object(row[0])[4]][-1:]
+        fleet["e"].storage.write({key: _altered(value)})
+        name = keys.object_rows(*keys.split_object(key)[:4])
+        for node in "de":
+            monkeypatch.setattr(fleet[node].replicator.scrubber, "_proved", lambda _number: [name])
+        scrubber = fleet["a"].replicator.scrubber
+        settled = await scrubber.majority.settle(place_of(name), name, *bounds(place_of(name).partition))
+        assert settled is Outcome.UNDECIDED, "three of five have equal rows, and that would be enough without the logs"
+        assert _objects(fleet, "a")[key] == value
