@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.stability import Holding
@@ -75,6 +76,11 @@ def an_heir_takes_all_origins_for_those_of_the_removed(patch: pytest.MonkeyPatch
     patch.setattr(orphans, "belongs", lambda origin, directory: True)
 
 
+def what_was_said_before_an_epoch_counts_in_it(patch: pytest.MonkeyPatch) -> None:
+    """When origins of removed directories are retired."""
+    patch.setattr(Knowledge, "begin_epoch", lambda self: None)
+
+
 MUTANTS = (
     Mutant(
         an_empty_directory_takes_what_it_hears,
@@ -102,6 +108,13 @@ MUTANTS = (
         members_that_are_away_are_not_waited_for,
         "what a member has that is away is retired without it",
         ("4", "22"),
+        "members",
+        FORGOTTEN,
+    ),
+    Mutant(
+        what_was_said_before_an_epoch_counts_in_it,
+        "what a member got of a removed directory after it said what it holds is retired without it",
+        ("4", "3a"),
         "members",
         FORGOTTEN,
     ),

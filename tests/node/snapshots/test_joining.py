@@ -319,6 +319,39 @@ def test_a_spoiled_piece_changes_nothing_and_its_snapshot_is_asked_for_anew(
     on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
 
 
+@pytest.mark.parametrize("memory_bytes", [1, 1_000_000], ids=["staged", "held"])
+def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
+    received, fail = SnapshotReceiver.received, SnapshotReceiver._fail
+    removed: list[int] = []
+    failed: list[int] = []
+
+    async def remove_its_sender(self: SnapshotReceiver, peer: bytes, answer: SnapshotPiece) -> None:
+        if answer.digest and not removed:
+            removed.append(answer.partition)
+            self._is_removed = lambda node: node == peer
+        await received(self, peer, answer)
+
+    def failing(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
+        rows = self._storage.scan(keys.OBJECT + number.to_bytes(2, "big"), keys.OBJECT + (number + 1).to_bytes(2, "big"))
+        assert not list(rows), "nothing of it is in the partition"
+        assert "no member any more" in error.message
+        self._is_removed = lambda node: False
+        failed.append(number)
+        fail(self, peer, number, error)
+
+    monkeypatch.setattr(SnapshotReceiver, "received", remove_its_sender)
+    monkeypatch.setattr(SnapshotReceiver, "_fail", failing)
+
+    async def story(scene: Scene) -> None:
+        await fill(scene)
+        host = await lose_disk(scene)
+        await agreed(scene.cluster)
+        assert taken(host) == 2
+        assert failed == removed != []
+
+    on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
+
+
 def test_without_a_marker_a_kill_in_the_middle_of_a_switch_is_noticed(
     monkeypatch: pytest.MonkeyPatch, watched: Callable[[str], list[Moments]]
 ) -> None:
