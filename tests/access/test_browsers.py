@@ -179,3 +179,45 @@ async def test_a_yjs_client_that_may_only_read_may_say_what_the_document_has(
             pass
     assert reader.close_code == 4403
     await writer.close()
+
+
+async def test_a_hocuspocus_provider_that_may_only_read_is_told_that_its_edits_are_not_kept(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as protocol
+
+    served = await serve(token_keys=mint.keys)
+    document: Doc[Any] = Doc()
+    document["text"] = Text("hello")
+    before = hocuspocus.prefix(b"board")
+    socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew", headers=mint.make("crew:document:read").header)
+    for message in (b"\x02\x00\x00", protocol.encode_update(document.get_update()), protocol.encode_update(b"\x00\x00")):
+        await socket.send_bytes(before + message)
+    told = [await socket.receive_bytes(timeout=30) for _ in range(3)]
+    assert told == [
+        before + hocuspocus.encode_accepted("readonly"),
+        before + hocuspocus.encode_status(durable=False),
+        before + hocuspocus.encode_status(durable=True),  # Of the update without content.
+    ]
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        assert [name async for name in store.space("crew").documents()] == []
+    await socket.close()
+
+
+async def test_a_websocket_of_a_hocuspocus_provider_ends_with_the_first_of_its_tokens(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from shoal.protocol.yjs import sized
+
+    served = await serve(token_keys=mint.keys)
+    socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew")
+    for address, lasts_s in ((b"long", 999), (b"short", 4)):
+        token = mint.make("crew:read", lasts_s=lasts_s).text
+        await socket.send_bytes(sized(address) + b"\x02\x00" + sized(token.encode()))
+    async with asyncio.timeout(30):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    assert (socket.close_code, message.extra) == (4401, "the token has expired")
