@@ -17,6 +17,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from aiohttp import web
@@ -26,6 +27,7 @@ from examples.support_desk.desk import SPACE, TICKETS, WAIT_S, Shop, open_ticket
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+SDKS = {"langgraph": "langgraph", "openai-agents": "agents", "mcp": "mcp"}  # Package → what is imported.
 LIVES_MAX = 20  # A party that ends so often does not only get killed.
 
 
@@ -100,6 +102,11 @@ async def running(*parties: Party) -> AsyncIterator[list[asyncio.Task[None]]]:
         await asyncio.gather(*(party.stop() for party in parties))
 
 
+def missing() -> list[str]:
+    """The packages that the parties need and that are not installed."""
+    return [package for package, sdk in SDKS.items() if find_spec(sdk) is None]
+
+
 def free_port() -> int:
     """A port for the node, which keeps it when it is started again."""
     with socket.socket() as probe:
@@ -147,6 +154,8 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="./desk")
     parser.add_argument("--by-itself", action="store_true")
     given = parser.parse_args()
+    if lacking := missing():
+        parser.exit(2, f"{', '.join(lacking)} is not installed. Run: pip install '.[langgraph,openai,mcp]' langgraph\n")
     Path(given.data).mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(main(str(Path(given.data).resolve()), by_itself=given.by_itself))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import shoal
 from examples.support_desk import __main__ as program
 from examples.support_desk.desk import TICKETS
 from tests.end_to_end.browser import Page, browser, needs_chromium
-from tests.examples.support_desk.running import PAID, TOLD, desk
+from tests.examples.support_desk.running import PAID, ROOT, TOLD, desk
 
 MOMENTS = {
     "triage, after it has asked": ("triage", "triage: asks: Refund 120"),
@@ -129,6 +131,17 @@ async def test_a_party_that_only_fails_ends_the_desk_with_its_name(monkeypatch: 
     monkeypatch.setattr(program, "LIVES_MAX", 2)
     with pytest.raises(RuntimeError, match="wrong has ended 2 times"):
         await program.Party("wrong", "no_such_module").run()
+
+
+def test_what_is_not_installed_is_named_before_anything_starts(tmp_path: Path) -> None:
+    code = "import runpy, sys; sys.modules['agents'] = None; sys.argv[1:] = ['--data', sys.argv[1]]; " + (
+        "runpy.run_module('examples.support_desk', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "desk")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "openai-agents is not installed. Run: pip install '.[langgraph,openai,mcp]' langgraph\n"
+    assert not (tmp_path / "desk").exists()
 
 
 async def test_a_port_is_free() -> None:
