@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -115,6 +116,9 @@ def free_port() -> int:
 
 
 async def main(directory: str, *, by_itself: bool) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # Ends the others, too.
     desk = {"space": SPACE}
     async with page(desk) as origin:
         address = f"127.0.0.1:{free_port()}"
@@ -157,5 +161,5 @@ if __name__ == "__main__":
     if lacking := missing():
         parser.exit(2, f"{', '.join(lacking)} is not installed. Run: pip install '.[langgraph,openai,mcp]' langgraph\n")
     Path(given.data).mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         asyncio.run(main(str(Path(given.data).resolve()), by_itself=given.by_itself))

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import clean_environment
 
 ROOT = Path(__file__).parents[3]
@@ -87,17 +89,21 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(data: Path, *options: str) -> AsyncIterator[Desk]:
-    """The example on a directory. All that it started is ended at the end."""
+async def desk(data: Path, *options: str, how: signal.Signals = signal.SIGTERM) -> AsyncIterator[Desk]:
+    """The example on a directory. It is ended by a signal, and ends all that it has started."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.support_desk", "--data", str(data), *options),
         cwd=ROOT,
         env=clean_environment(),
         stdout=asyncio.subprocess.PIPE,
     )
+    made = Desk(process, data)
     try:
-        yield Desk(process, data)
+        yield made
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(how)
             await process.communicate()
+    for pid in made.pids.values():
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

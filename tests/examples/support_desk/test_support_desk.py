@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -117,8 +118,9 @@ async def test_an_agent_that_was_killed_after_it_paid_does_not_pay_again(
         assert running.paid() == PAID
 
 
-async def test_a_desk_that_was_left_in_the_middle_is_taken_up_where_it_was(tmp_path: Path) -> None:
-    async with desk(tmp_path / "desk") as running:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+async def test_a_desk_that_was_left_in_the_middle_is_taken_up_where_it_was(how: signal.Signals, tmp_path: Path) -> None:
+    async with desk(tmp_path / "desk", how=how) as running:
         await running.until("note: noted on ticket-4")
         await running.until("triage: asks: Refund", times=2)
     async with desk(tmp_path / "desk", "--by-itself") as running:
