@@ -254,7 +254,7 @@ class Writer:
         for waiting, outcome in zip(group, outcomes, strict=True):
             if not waiting.answer.done():
                 waiting.answer.set_result(Answer(outcome, _position(outcome.data, head, after, record)))
-        if after.state is not None and after.state.deleted and record is not None:
+        if record is not None and record.index and (record.state.deleted or record.state.incarnation == record.index):
             await self._trim()
         return after
 
@@ -313,7 +313,7 @@ class Writer:
             raise _unknown(error) from error
 
     async def _trim(self) -> None:
-        """Free what a deleted stream held. If it fails, the next deletion does it."""
+        """Free what a stream held that was deleted, or had expired. If it fails, the next deletion does it."""
         with suppress(ShoalError):
             await self._session.call(Trim(self._space, self._thread, keep=1))
 

@@ -171,6 +171,21 @@ async def test_time_ends_a_stream_that_nobody_uses(serve: Serve) -> None:
     assert await streams.text() == "new"
 
 
+async def test_a_stream_that_is_created_again_frees_what_had_expired(serve: Serve) -> None:
+    now_s = [1_800_000_000.0]
+    streams = await serve(now_s=lambda: now_s[0])
+    await streams("PUT", "s", b"old", Content_Type="text/plain", Stream_TTL="10")
+    await streams("POST", "s", b"older", Content_Type="text/plain")
+    now_s[0] += 11
+    await streams("PUT", "s", b"new", Content_Type="text/plain")
+    session = streams.bench.node.session()
+    async with asyncio.timeout(20):
+        while len((await session.call(requests.ReadJournal("crew", "stream/s", skip_trimmed=True))).events) > 1:
+            await asyncio.sleep(0.01)
+    await streams("POST", "s", b"er", Content_Type="text/plain")
+    assert await streams.text() == "newer"
+
+
 async def test_an_expired_fork_lets_its_source_end(serve: Serve) -> None:
     now_s = [1_800_000_000.0]
     streams = await serve(now_s=lambda: now_s[0])
