@@ -10,6 +10,7 @@ from shoal import errors
 from shoal.api.http import problems
 from shoal.api.route import Route
 from shoal.errors import ShoalError
+from shoal.workflows.streams.decisions import StreamGone
 
 ALWAYS: tuple[type[ShoalError], ...] = (
     errors.InvalidInput,
@@ -37,6 +38,8 @@ _WRITE = (
     errors.Unsupported,
     errors.KeyReused,
     errors.KeyExpired,
+    errors.LeaseHeld,
+    errors.LeaseLost,
     errors.ShuttingDown,
     errors.ReadOnly,
     errors.ClockWrong,
@@ -44,6 +47,8 @@ _WRITE = (
     errors.OutcomeUnknown,
     errors.StorageFull,
 )
+_STREAM = (errors.NotFound, StreamGone, errors.Unavailable, errors.NoQuorum, errors.ShuttingDown)
+_STREAM_WRITE = (errors.Conflict,)
 
 
 def failures(route: Route) -> list[type[ShoalError]]:
@@ -58,6 +63,12 @@ def failures(route: Route) -> list[type[ShoalError]]:
         *((errors.ShuttingDown, errors.ReadOnly) if route.path == "/readyz" else ()),
         *route.errors,
     }
+    return sorted(found, key=lambda error: (error.status, error.code))
+
+
+def of_stream(*, writes: bool) -> list[type[ShoalError]]:
+    """The errors of a request to a stream, ordered likewise."""
+    found = {*ALWAYS, *_GUARDED, *_NAMED, *_STATE, *_STREAM, *(_BODY + _WRITE + _STREAM_WRITE if writes else ())}
     return sorted(found, key=lambda error: (error.status, error.code))
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from shoal.api import glossary, session
 from shoal.api.examples import BODIES, PARTS
-from shoal.api.failures import failures, told
+from shoal.api.failures import failures, of_stream, told
 from shoal.api.http import bookmarks, deadlines, leases
 from shoal.api.http.exchange import JSON, MSGPACK
 from shoal.api.http.problems import CONTENT_TYPE
@@ -76,12 +76,13 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     for path in (YJS_PATH, HOCUSPOCUS_PATH):
         paths[path]["get"]["parameters"] = _path_parameters(path)
     paths[STREAMS_PATH] = {method.lower(): _streaming(method) for method in streams.SUMMARIES}
+    refused = [*map(failures, routes), *map(_of_streaming, streams.SUMMARIES)]
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
     refusals = {
-        name: _refusal([error for error in failures(route) if str(error.status) == status])
-        for route in routes
-        for status, name in _refusals(route)
+        name: _refusal([error for error in errors if str(error.status) == status])
+        for errors in refused
+        for status, name in _refusals(errors)
     }
     modules = {route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__, streams.__name__}
     tags = {_tag(module): _heading(module) for module in sorted(modules)}
@@ -142,8 +143,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
                 "headers": _told(route),
                 "content": _content(route.reply, route.content_type),
             },
-            **{status: {"$ref": f"#/components/responses/{name}"} for status, name in _refusals(route)},
-            "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
+            **_refused(failures(route)),
         },
     }
     if route.has_etag:
@@ -155,9 +155,17 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _refusals(route: Route) -> Iterator[tuple[str, str]]:
-    """The status of each error answer, and the name of its description, which routes with the same errors share."""
-    for status, found in groupby(failures(route), key=lambda error: error.status):
+def _refused(errors: Sequence[type[ShoalError]]) -> dict[str, Any]:
+    """The error answers of an operation."""
+    return {
+        **{status: {"$ref": f"#/components/responses/{name}"} for status, name in _refusals(errors)},
+        "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
+    }
+
+
+def _refusals(errors: Sequence[type[ShoalError]]) -> Iterator[tuple[str, str]]:
+    """The status of each error answer, and the name of its description, which operations with the same errors share."""
+    for status, found in groupby(errors, key=lambda error: error.status):
         yield str(status), ".".join([str(status), *(error.code for error in found)])
 
 
@@ -183,9 +191,13 @@ def _streaming(method: str) -> dict[str, Any]:
         "parameters": _path_parameters(STREAMS_PATH),
         "responses": {
             "2XX": {"description": summary},
-            "default": {"description": "A problem document", "content": {CONTENT_TYPE: {"schema": _PROBLEM}}},
+            **_refused(_of_streaming(method)),
         },
     }
+
+
+def _of_streaming(method: str) -> list[type[ShoalError]]:
+    return of_stream(writes=method != "GET")
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
