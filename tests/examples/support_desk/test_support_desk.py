@@ -64,7 +64,7 @@ async def test_a_person_decides_in_a_browser_across_a_killed_browser_and_a_kille
             await shown(page, "ticket-4", "Refund 900 € for order 20?")
             await shown(page, "ticket-2", "Answered: Dear Ben")
             await clicked(page, "ticket-4", "refuse")
-        await running.until("triage: ana says: refuse")
+            await running.until("triage: ana says: refuse")
         async with browser(tmp_path / "second") as page:
             await page.open(origin)
             await shown(page, "ticket-1", "Refund 120 € for order 17?")
