@@ -82,7 +82,7 @@ class Streams:
                 if offset := re.search(rb"(?i)\r\nstream-next-offset: (\S+)\r\n", head):
                     self._offsets.append(offset[1].decode("latin-1"))
             case _:
-                return await self._yjs()
+                return await self.document(self._probes.choice(1, 1) == 1)
         return 1
 
     async def _sent(self, asked: Asked, then: Callable[[asyncio.StreamReader, Asked], Awaitable[None]]) -> tuple[str, bytes]:
@@ -159,10 +159,10 @@ class Streams:
         if found[1] == "error" and told["code"] == _BUG:
             self._findings.append(f"{asked.what} met a bug: {told['detail']}: {asked.raw!r}")
 
-    async def _yjs(self) -> int:
-        """A client of a document, in either protocol, which asks for it in the end."""
+    async def document(self, hocuspocus: bool) -> int:
+        """A client of a document, in either protocol, which asks for it in the end; returns how many probes it sent."""
         name = f"n{self._probes.choice(1, 1, 1)}"
-        if self._probes.choice(1, 1):
+        if hocuspocus:
             path, before, opening = HOCUSPOCUS_PATH.format(space=SPACE), prefix(name.encode()), [_OPENED]
         else:
             path, before, opening = YJS_PATH.format(space=SPACE, document=name), b"", []
