@@ -117,11 +117,6 @@ class Job(Held):
         self._settled = True
         self._tenure.forget()
 
-    async def _renew_if_late(self) -> None:
-        if self._queue.connection.uptime() >= self._tenure.due_s:
-            with suppress(ShoalError):
-                await self._tenure.renew()
-
     async def _write(self, request: CompleteItem | FailItem, durability: Durability | None) -> Any:
         if not self._settled:
             self._tenure.check()
@@ -213,7 +208,10 @@ def _term_of(space: str, thread: str, job: Job) -> Term:
 
 
 async def claimed(queue: Queue, *, ttl: float, wait: float, holder: str | None) -> Job | None:
-    """Claim the next entry of a queue; None if none comes within `wait` seconds."""
+    """Claim the next entry of a queue; None if none comes within `wait` seconds.
+
+    A claim that ended before its answer arrived was never held: while its `wait` lasts, the client goes on waiting.
+    """
     check_times(ttl, wait)
     connection = queue.connection
     name = connection.holder if holder is None else holder
@@ -233,7 +231,7 @@ async def claimed(queue: Queue, *, ttl: float, wait: float, holder: str | None) 
         pauses = None
         if reply.claimed:
             job = Job(queue, reply, name, ttl_s=ttl, sent_s=sent_s)
-            await job._renew_if_late()
-            return job
+            if await job._tenure.holds():
+                return job
         if connection.uptime() >= ends_s or connection.closed.is_set():
             return None

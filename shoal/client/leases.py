@@ -4,6 +4,7 @@ Laws:
 - If a lease is lost, the task in its block is cancelled, and its writes raise `LeaseLost` (`shoal.client.tenure`).
 - Others may take the lease only after that (`shoal.cluster.leases.timing`).
 - A claim that is given up leaves the queue.
+- A lease that ended before its answer arrived was never held: while its `wait` lasts, the client goes on waiting.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class Leasing:
 
         Raises:
             LeaseHeld: somebody else holds it, and `wait` is over.
+            LeaseLost: it ended before its answer arrived, and `wait` is over.
             Overloaded: too many wait for it, or there is no room for another lease.
             NoQuorum: too few nodes can be reached.
         """
@@ -157,13 +159,15 @@ class Leasing:
     async def _acquired(self) -> Tenure:
         token = self._connection.entropy(_TOKEN_BYTES).hex()
         try:
-            granted, sent_s = await self._granted(token)
-            term = Term(self._space, self._name, self._is_thread, granted.fence, granted.token)
-            tenure = Tenure(self._connection, term, ttl_s=self._ttl_s, sent_s=sent_s)
-            # It counts from when the request was sent. After a long wait that is over, until it is renewed.
-            if self._connection.uptime() >= tenure.due_s:
-                with suppress(ShoalError):
-                    await tenure.renew()
+            ends_s = self._connection.uptime() + self._wait_s
+            while True:
+                granted, sent_s = await self._granted(token, ends_s)
+                term = Term(self._space, self._name, self._is_thread, granted.fence, granted.token)
+                tenure = Tenure(self._connection, term, ttl_s=self._ttl_s, sent_s=sent_s)
+                if await tenure.holds():
+                    break
+                if self._connection.uptime() >= ends_s:
+                    tenure.check()
         except BaseException as error:
             if not isinstance(error, LeaseHeld):
                 keeper_of(self._connection).later(self._withdraw(token))
@@ -171,9 +175,8 @@ class Leasing:
         tenure.begin()
         return tenure
 
-    async def _granted(self, token: str) -> tuple[LeaseGranted, float]:
+    async def _granted(self, token: str, ends_s: float) -> tuple[LeaseGranted, float]:
         connection = self._connection
-        ends_s = connection.uptime() + self._wait_s
         pauses = None
         while True:
             sent_s = connection.uptime()

@@ -77,6 +77,18 @@ class Tenure:
         """How long the client counts on it, if it is not renewed."""
         return 0.0 if self.ended.is_set() else max(0.0, self._until_s - self._connection.uptime())
 
+    async def holds(self) -> bool:
+        """Whether it counts, now that it is known to be granted: an answer that was long on its way is not relied on.
+
+        Its time counts from when it was asked for. If a part of it is over, it is renewed first.
+        """
+        if self._connection.uptime() >= self.due_s:
+            with suppress(ShoalError):
+                await self.renew()
+        with suppress(LeaseLost):
+            self.check()
+        return not self.is_lost
+
     def begin(self) -> None:
         """From now on it is renewed, and writes carry it."""
         keeper_of(self._connection).keep(self)

@@ -415,6 +415,34 @@ def test_a_worker_that_gives_up_before_the_answer_keeps_no_item() -> None:
     in_fleet(work)
 
 
+@pytest.mark.parametrize("wait", [0.0, 90.0])
+def test_a_claim_that_ended_before_its_answer_came_is_none(wait: float) -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = at(nodes, "a"), at(nodes, "b")
+        await one.add(["x"])
+        await nodes.converged()
+        service = nodes["a"].node.service
+        sound, others = service.call, list[Any]()
+
+        async def late(request: Any, *args: Any, **kwargs: Any) -> Any:
+            reply = await sound(request, *args, **kwargs)
+            if isinstance(request, ClaimItem) and not others:
+                others.append(await two.claim(ttl=TTL_S, wait=60))
+                asyncio.get_running_loop().call_later(TTL_S / 2, lambda: asyncio.ensure_future(others[0].fail("given back")))
+            return reply
+
+        service.call = late  # type: ignore[method-assign]
+        job = await one.claim(ttl=TTL_S, wait=wait)
+        if not wait:
+            assert job is None
+            return
+        assert job is not None
+        assert (job.item, job.attempt) == ("x", 3)
+        await job.complete()
+
+    in_fleet(work)
+
+
 def test_an_item_that_is_claimed_is_not_done_by_others_on_any_node() -> None:
     async def work(nodes: Fleet) -> None:
         one = at(nodes, "a")

@@ -12,6 +12,7 @@ import pytest
 import shoal
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
+from shoal.protocol.requests import AcquireLease
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 
@@ -166,6 +167,33 @@ def test_a_lease_that_was_waited_for_longer_than_its_ttl_is_held() -> None:
         second.check()
         await two.save({"n": 1}, overwrite=True)
         assert second.remaining_s > 0
+
+    in_fleet(work)
+
+
+@pytest.mark.parametrize("wait", [0.0, 90.0])
+def test_a_lease_that_ended_before_its_answer_came_is_not_held(wait: float) -> None:
+    async def work(nodes: Fleet) -> None:
+        one, two = thread_of(nodes["a"].store()), thread_of(nodes["b"].store())
+        service = nodes["a"].node.service
+        sound, others = service.call, list[shoal.Lease]()
+
+        async def late(request: Any, *args: Any, **kwargs: Any) -> Any:
+            reply = await sound(request, *args, **kwargs)
+            if isinstance(request, AcquireLease) and not others:
+                others.append(await two.lease(ttl=TTL_S, wait=60).acquire())
+                asyncio.get_running_loop().call_later(3 * TTL_S, lambda: asyncio.ensure_future(others[0].release()))
+            return reply
+
+        service.call = late  # type: ignore[method-assign]
+        if not wait:
+            with pytest.raises(LeaseLost, match="was not renewed in time"):
+                await one.lease(ttl=TTL_S).acquire()
+            return
+        lease = await one.lease(ttl=TTL_S, wait=wait).acquire()
+        lease.check()
+        assert (others[0].fence, lease.fence) == (2, 3)
+        await one.save({"n": 1})
 
     in_fleet(work)
 

@@ -68,10 +68,22 @@ def a_fencing_number_is_used_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Table, "_pass_on", pass_on)
 
 
+def an_answer_that_was_long_on_its_way_is_relied_on(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is told late that it holds a lease tries to renew it, and takes it for held whether that succeeds or not."""
+    sound = Tenure.holds
+
+    async def holds(self: Tenure) -> bool:
+        await sound(self)
+        return True
+
+    patch.setattr(Tenure, "holds", holds)
+
+
 MUTANTS = (
     Mutant(a_write_of_an_ended_term_is_accepted, "a write of an ended term is accepted: no fencing", ("23",)),
     Mutant(a_node_never_forgets_a_term, "a node accepts writes of a term for ever", ("23",)),
     Mutant(a_renewal_cannot_be_told_from_the_one_before, "a renewed lease is taken for a dead one", ("23",)),
     Mutant(a_holder_counts_on_more_than_its_ttl, "a holder counts on its lease for too long", ("23",)),
+    Mutant(an_answer_that_was_long_on_its_way_is_relied_on, "a lease that has ended is taken for held", ("23",)),
     Mutant(a_fencing_number_is_used_again, "a fencing number is used again", ("23",)),
 )
