@@ -70,12 +70,14 @@ class Sessions:
         open_session: OpenGuarded,
         *,
         admit: Callable[[], None],
+        end_waits: Callable[[], None],
         welcome: Welcome,
         config: Config,
         metrics: Metrics,
     ) -> None:
         self._open_session = open_session
         self._admit = admit
+        self._end_waits = end_waits
         self._welcome = welcome
         self._config = config
         self._metrics = metrics
@@ -143,6 +145,7 @@ class Sessions:
     async def stop(self) -> None:
         """Accept nothing new, let the requests under way finish, and close the sessions."""
         self.stopping.set()
+        self._end_waits()
         await asyncio.gather(*(served.stop() for served in self._open))
         while self._requests:
             self._finished.clear()
@@ -165,6 +168,7 @@ def create_app(
     monotonic: Callable[[], float] | None = None,
     doors: Mapping[str, Door] | None = None,
     admit: Callable[[], None] = lambda: None,
+    end_waits: Callable[[], None] = lambda: None,
     gate: Gate | None = None,
 ) -> web.Application:
     """The application, which opens sessions to answer. Call it inside a running event loop.
@@ -173,8 +177,10 @@ def create_app(
     clock, in seconds since 1970. `backlog` is called at each scrape of /metrics.
     `monotonic` is a clock in seconds to time requests. `doors` are further WebSocket
     routes by their paths, such as the peers'. `admit` is called at a session's hello;
-    if it raises a `ShoalError`, the session is rejected with it. With a `gate`, all routes ask for a token but those that are
-    declared open, and the further `doors`, which have means of their own.
+    if it raises a `ShoalError`, the session is rejected with it. `end_waits` is called when the
+    application begins to stop: requests that wait for a change are then answered with what is so.
+    With a `gate`, all routes ask for a token but those that are declared open, and the further
+    `doors`, which have means of their own.
     """
     metrics = Metrics(backlog, version=version)
 
@@ -188,7 +194,7 @@ def create_app(
         return None if gate is None else credentials.bearer_of(request, gate)
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
-    sessions = Sessions(metered, admit=admit, welcome=welcome, config=config, metrics=metrics)
+    sessions = Sessions(metered, admit=admit, end_waits=end_waits, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
     hosts = Hosts(config)
     app = web.Application(middlewares=[_problems(origins, hosts)])

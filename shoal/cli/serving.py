@@ -185,6 +185,7 @@ async def listening(
         monotonic=time.monotonic,
         doors={} if peers is None else {PEER_PATH: peers.serve},
         admit=node.service.admit,
+        end_waits=node.leases.end_waits,
         gate=None if access is None else access.gate,
     )
     if peers is not None:

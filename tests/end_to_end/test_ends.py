@@ -72,6 +72,27 @@ async def test_a_stop_in_the_middle_of_requests_loses_nothing_and_is_clean(tmp_p
         assert writers.saved <= await writers.found(space)
 
 
+async def test_a_stop_waits_for_nobody_that_waits_for_a_lease_or_an_item(tmp_path: Path) -> None:
+    settings = ("--set", "lease_poll_s=3600", "--set", "stop_timeout_s=3600")
+    with served(tmp_path / "state", *settings) as (process, url):
+        patient = Config(lease_poll_s=3600)
+        async with shoal.connect(url, config=patient) as one, shoal.connect(url, config=patient) as two:
+            thread = two.space("s").thread("t")
+            async with one.space("s").thread("t").lease(ttl=600):
+                waits = [
+                    asyncio.create_task(thread.lease(ttl=600, wait=600).acquire()),
+                    asyncio.create_task(two.space("s").worklist("pages").claim(ttl=60, wait=600)),
+                ]
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (await thread.lease().state()).waiting:
+                        await asyncio.sleep(0.01)
+                process.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
+                for wait in waits:
+                    wait.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+
+
 async def test_clients_live_through_a_kill_and_nothing_is_lost_or_applied_twice(tmp_path: Path) -> None:
     each = 60
     with served(tmp_path / "state") as (process, url):

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
+from math import inf
 from typing import Any
 
 from shoal.cluster.leases.table import Claim, Group, worklist_mark
@@ -95,14 +96,13 @@ class Claims:
 
     async def _claimed(self, request: ClaimItem, claim: Claim, bookmark: Bookmark) -> ItemClaimed:
         token, worklist = claim.token, self._worklist(request)
-        waits_s = min(request.wait / 1000, self._config.lease_poll_s)
-        ends_at = self._environment.uptime() + waits_s
+        ends_at = self._leases.ends_at(request.wait)
         watch = Watch(request.space, kind="thread", prefix=request.thread)
         partition = partition_of(request.space, request.thread)
         if not self._database.holds(partition, bookmark.vector(partition)):
             await self._replicas.wait_applied(partition, bookmark.vector(partition))
         asked = False
-        async with self._watch(watch, Bookmark()) if waits_s else nullcontext() as pushes:
+        async with self._watch(watch, Bookmark()) if request.wait else nullcontext() as pushes:
             while True:
                 for _ in range(_GONE_MAX):
                     if asked and self._handouts.waits_s(worklist) != 0:
@@ -114,8 +114,7 @@ class Claims:
                     claimed = await self._begun(request, found.item.hex(), found.grant.fence, token.hex(), bookmark)
                     if claimed is not None:
                         return claimed
-                left_s = ends_at - self._environment.uptime()
-                if left_s <= 0 or not await self._changed(request, worklist, pushes, left_s):
+                if self._leases.left_s(ends_at) <= 0 or not await self._changed(request, worklist, pushes, ends_at):
                     return ItemClaimed(claimed=False, token=token.hex())
 
     async def _begun(self, request: ClaimItem, id: str, fence: int, token: str, bookmark: Bookmark) -> ItemClaimed | None:
@@ -152,17 +151,20 @@ class Claims:
 
         return Worklist(request.space, worklist_mark(request.thread, request.worklist), items, group_of)
 
-    async def _changed(self, request: ClaimItem, worklist: Worklist, pushes: Any, left_s: float) -> bool:
+    async def _changed(self, request: ClaimItem, worklist: Worklist, pushes: Any, ends_at: float) -> bool:
         """Wait until there may be something to hand out. Returns False if this node cannot tell any more."""
         now_ms = self._environment.now_ms()
         rows = self._database.document(Target(Kind.THREAD, request.space, request.thread)).rows
         at_ms = queue.next_ready_ms(rows, request.worklist, now_ms)
         dead_s = self._handouts.waits_s(worklist)
-        if at_ms is not None:
-            left_s = min(left_s, max(at_ms - now_ms, 1) / 1000)
+        most_s = inf if at_ms is None else max(at_ms - now_ms, 1) / 1000
         if dead_s is not None:
-            left_s = min(left_s, dead_s or _CROWDED_S)
-        stirred = asyncio.ensure_future(self._handouts.stirred(worklist, left_s))
+            most_s = min(most_s, dead_s or _CROWDED_S)
+
+        async def stir() -> None:
+            await self._handouts.stirred(worklist, min(most_s, self._leases.left_s(ends_at)))
+
+        stirred = asyncio.ensure_future(stir())
         pushed: asyncio.Future[Push] = asyncio.ensure_future(anext(pushes))
         try:
             await asyncio.wait((stirred, pushed), return_when=asyncio.FIRST_COMPLETED)

@@ -64,6 +64,7 @@ class Leases:
         self._known: dict[LeaseName, _Known] = {}  # Those that have ended leave it when it doubles.
         self._known_max = 64
         self._ending: dict[LeaseName, int] = {}  # The last fencing numbers that were released here.
+        self._waits_ended = False
         register.on_proposed = self._proposed
 
     # ── requests ──────────────────────────────────────────────────────────────
@@ -82,7 +83,7 @@ class Leases:
         token = check_token(request.token) if request.token else self._environment.entropy(TOKEN_BYTES)
         claim = Claim(token, request.holder, request.ttl)
         shard = self.shard_of(name)
-        ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
+        ends_at = self.ends_at(request.wait)
         while True:
             decided = await self._claimed(shard, name, claim, waits=request.wait > 0)
             if decided.outcome is not None:
@@ -172,11 +173,10 @@ class Leases:
         """Who holds a lease; with a `wait`, once that is not what the caller knows any more."""
         name = self._named(request.space, request.lease, is_thread=request.thread)
         shard = self.shard_of(name)
-        ends_at = self._environment.uptime() + min(request.wait / 1000, self._config.lease_poll_s)
+        ends_at = self.ends_at(request.wait)
         while True:
             state = self._state(name, shard, (await shard.read()).grants.get(name))
-            now = self._environment.uptime()
-            if state.mark != request.known or now >= ends_at:
+            if state.mark != request.known or self.left_s(ends_at) <= 0:
                 return state
             await self._until_changed(shard, name, state, ends_at)
 
@@ -257,8 +257,25 @@ class Leases:
         decided = await shard.decide(lambda leases, turn: leases.grants.get(name))
         return self._state(name, shard, decided.outcome)
 
+    # ── waiting ───────────────────────────────────────────────────────────────
+
+    def ends_at(self, wait_ms: int) -> float:
+        """Until when a request waits, by the node's monotonic clock: at most `lease_poll_s`, after which it is sent again."""
+        return self._environment.uptime() + min(wait_ms / 1000, self._config.lease_poll_s)
+
+    def left_s(self, ends_at: float) -> float:
+        """How long a request may wait still; 0 or less once it may not."""
+        return 0.0 if self._waits_ended else ends_at - self._environment.uptime()
+
+    def end_waits(self) -> None:
+        """Let no request wait any longer: each is answered with what is so now. The node is about to stop."""
+        self._waits_ended = True
+        for shard in self._shards:
+            shard.stir()
+
     async def close(self) -> None:
         """End the work that is under way."""
+        self.end_waits()
         for shard in self._shards:
             await shard.close()
 
@@ -284,12 +301,12 @@ class Leases:
             if grant is None or grant.is_of(claim.token):
                 return None
             remaining_s = shard.remaining_s(name, grant)
-            now = self._environment.uptime()
-            if now >= ends_at:
+            left_s = self.left_s(ends_at)
+            if left_s <= 0:
                 return grant
             if remaining_s <= 0:
                 return None
-            await shard.stirred(min(remaining_s, ends_at - now))
+            await shard.stirred(min(remaining_s, left_s))
 
     async def _renewed(self, name: LeaseName, fence: int, token: bytes, ttl_ms: int = 0) -> Grant:
         shard = self.shard_of(name)
@@ -318,16 +335,16 @@ class Leases:
 
     async def _until_changed(self, shard: Shard, name: LeaseName, state: LeaseState, ends_at: float) -> None:
         """Wait until somebody proposes another holder or queue, the grant is dead, or the time is over."""
-        while (now := self._environment.uptime()) < ends_at:
+        while (left_s := self.left_s(ends_at)) > 0:
             leases = shard.glimpse()
             grant = None if leases is None else leases.grants.get(name)
             if self._state(name, shard, grant).mark != state.mark:
                 return
-            remaining_s = ends_at - now if grant is None else shard.remaining_s(name, grant)
+            remaining_s = left_s if grant is None else shard.remaining_s(name, grant)
             if remaining_s <= 0:
                 await self.holder(name)
                 return
-            await shard.stirred(min(remaining_s, ends_at - now))
+            await shard.stirred(min(remaining_s, left_s))
 
     def know(self, name: LeaseName, grant: Grant, sent_s: float) -> None:
         """Accept writes of this term; its grant or renewal was sent then, and is stored."""

@@ -104,6 +104,10 @@ class Shard:
     def proposed(self, content: bytes) -> None:
         """Somebody proposed a content: those who watch look at it."""
         self._passed = content
+        self.stir()
+
+    def stir(self) -> None:
+        """Have those who watch look again."""
         for stirred in self._watchers:
             stirred.set()
 

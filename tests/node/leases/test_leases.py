@@ -193,6 +193,27 @@ def test_those_that_wait_on_several_nodes_are_served_in_order() -> None:
     in_fleet(work)
 
 
+def test_a_node_that_is_about_to_stop_answers_those_that_wait() -> None:
+    async def work(nodes: Fleet) -> None:
+        loop, long_ms = asyncio.get_running_loop(), 600_000
+        one = at(nodes, "b")
+        await one.call(AcquireLease("s", "t", long_ms, "one", thread=True))
+        acquiring = asyncio.ensure_future(one.call(AcquireLease("s", "t", long_ms, "two", wait=long_ms, thread=True)))
+        await asyncio.sleep(10)
+        state = await one.call(ReadLease("s", "t", thread=True))
+        reading = asyncio.ensure_future(one.call(ReadLease("s", "t", thread=True, wait=long_ms, known=state.mark)))
+        claiming = asyncio.ensure_future(one.call(requests.ClaimItem("s", "t", "pages", TTL_MS, "three", wait=long_ms)))
+        waits: list[asyncio.Future[Any]] = [acquiring, reading, claiming]
+        assert not (await asyncio.wait(waits, timeout=60))[0]
+        began = loop.time()
+        nodes["b"].node.leases.end_waits()
+        lease, read, claimed = await asyncio.gather(*waits)
+        assert (lease.granted, lease.holder, read.holder, claimed.claimed) == (False, "one", "one", False)
+        assert loop.time() - began < 5  # In virtual time.
+
+    in_fleet(work, lease_poll_s=3600.0)
+
+
 def test_a_lease_is_handed_to_one_that_waits_and_kept_if_nobody_does() -> None:
     async def work(nodes: Fleet) -> None:
         first = await acquired(at(nodes, "a"), "one")
