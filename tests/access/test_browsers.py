@@ -11,6 +11,7 @@ import pytest
 import shoal
 from shoal.config import Config
 from tests.access.conftest import Made, Mint, Serve, Served
+from tests.support.yjs_client import closed
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
 
@@ -91,11 +92,9 @@ async def test_a_yjs_client_that_may_only_read_is_cut_off_when_it_writes(
     update = protocol.encode_update(document.get_update())
     reader = await yjs(http, served, mint.make("crew:document:read"))
     await reader.send_bytes(update)
-    async with asyncio.timeout(30):
-        while (message := await reader.receive()).type is aiohttp.WSMsgType.BINARY:
-            pass
-    assert reader.close_code == 4403
-    assert "does not grant `write` of document" in str(message.extra)
+    code, reason = await closed(reader)
+    assert code == 4403
+    assert "does not grant `write` of document" in reason
     writer = await yjs(http, served, mint.make("crew:document:read,write"))
     await writer.send_bytes(update)
     async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
@@ -108,10 +107,7 @@ async def test_a_yjs_client_that_may_only_read_is_cut_off_when_it_writes(
 async def test_a_yjs_connection_ends_with_its_token(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
     served = await serve(token_keys=mint.keys)
     socket = await yjs(http, served, mint.make("crew:read", lasts_s=4))
-    async with asyncio.timeout(30):
-        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
-            pass
-    assert (socket.close_code, message.extra) == (4401, "the token has expired")
+    assert await closed(socket) == (4401, "the token has expired")
 
 
 async def test_a_hocuspocus_provider_opens_each_document_with_a_token_of_its_own(
@@ -174,10 +170,7 @@ async def test_a_yjs_client_that_may_only_read_may_say_what_the_document_has(
     # A deletion that the document lacks is an edit.
     del document["text"][0]
     await reader.send_bytes(protocol.encode_update(document.get_update()))
-    async with asyncio.timeout(30):
-        while (await reader.receive()).type is aiohttp.WSMsgType.BINARY:
-            pass
-    assert reader.close_code == 4403
+    assert (await closed(reader))[0] == 4403
     await writer.close()
 
 
@@ -217,7 +210,4 @@ async def test_a_websocket_of_a_hocuspocus_provider_ends_with_the_first_of_its_t
     for address, lasts_s in ((b"long", 999), (b"short", 4)):
         token = mint.make("crew:read", lasts_s=lasts_s).text
         await socket.send_bytes(sized(address) + b"\x02\x00" + sized(token.encode()))
-    async with asyncio.timeout(30):
-        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
-            pass
-    assert (socket.close_code, message.extra) == (4401, "the token has expired")
+    assert await closed(socket) == (4401, "the token has expired")

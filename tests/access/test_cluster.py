@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,16 +20,9 @@ from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.transport.peer import PEER_PATH
 from tests.access.conftest import Mint
+from tests.support.killable import free_ports
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int | None, str, str]:

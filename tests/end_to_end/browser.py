@@ -74,6 +74,10 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    async def run(self, code: str, given: Any = None) -> Any:
+        """What the body of an asynchronous function returns, with `given` in its scope."""
+        return await self(f"(async () => {{ const given = {json.dumps(given)}; {code} }})()")
+
     async def _send(self, method: str, **parameters: Any) -> int:
         number = next(self._numbers)
         asked = {"id": number, "method": method, "params": parameters}

@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 
 from tests.cli.conftest import served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 PAUSED_SHARE = 0.2  # Of the nodes that are killed: so many stand still before, until another has taken over.
 TTL_S = 1.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from tests.cli.conftest import served
 from tests.end_to_end.browser import Page, browser, needs_chromium
+from tests.support.site import site
 
 pytestmark = needs_chromium
 
@@ -69,25 +69,6 @@ REFUSED = """
   return told;
 })()
 """
-
-
-@asynccontextmanager
-async def site() -> AsyncIterator[str]:
-    """The origin of a web page that some other server serves."""
-
-    async def page(_request: web.Request) -> web.Response:
-        return web.Response(text="<!doctype html><link rel=icon href=data:,><title>an app</title>", content_type="text/html")
-
-    app = web.Application()
-    app.router.add_get("/", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    place = web.TCPSite(runner, "127.0.0.1", 0)
-    await place.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 import shoal
 from shoal.errors import RightsElsewhere
 from tests.cli.conftest import PATIENCE_S, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 
 async def drawn(url: str) -> None:

@@ -18,7 +18,7 @@ from shoal.crdt import deletion
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 from tests.support.remains import files_with, uncompressed
 
 PATIENCE_S = 90.0

@@ -28,7 +28,7 @@ from shoal.config import Config
 from shoal.errors import Disconnected
 from shoal.integrations.langgraph import ShoalStore
 from tests.cli.conftest import PATIENCE_S, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 Numbers = AsyncIterator[int]
 BEFORE, MEANWHILE, AFTER = range(3), range(3, 9), range(9, 12)

@@ -21,7 +21,7 @@ from shoal.storage.encrypted.keyring import Keyring, KeysFile
 from shoal.storage.encrypted.master import service_of
 from tests.cli.conftest import served
 from tests.end_to_end.test_encryption import SECRET, contents, fill, shoal_command
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 PATIENCE_S = 90.0
 QUICK = Config(encryption_erase_s=0.3, encryption_look_s=0.1)

@@ -17,7 +17,7 @@ import aiohttp
 import shoal
 from shoal.errors import NotAMember, ShoalError
 from tests.cli.conftest import PATIENCE_S, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 FAST = {"SHOAL_QUORUM_REGISTER_FOUND_S": "0.2", "SHOAL_MEMBERS_TELL_S": "0.2"}
 

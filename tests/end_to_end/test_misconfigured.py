@@ -14,7 +14,7 @@ import aiohttp
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 
 async def disagreements(url: str, *wanted: str) -> int:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, served
-from tests.tls.conftest import Certificates, free_ports
+from tests.support.killable import free_ports
+from tests.tls.conftest import Certificates
 
 
 async def test_three_nodes_over_tls_outlive_a_kill(tmp_path: Path) -> None:

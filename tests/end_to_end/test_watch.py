@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from shoal.client.watching import Change
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.conftest import Cli, Rest
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+from tests.support.killable import free_ports
 
 
 async def seen(changes: AsyncIterator[Change | shoal.Reset], names: list[str], count: int) -> None:

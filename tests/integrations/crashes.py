@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.cli.conftest import clean_environment, served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 NODES = 3
 ROOT = Path(__file__).parents[2]

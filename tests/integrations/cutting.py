@@ -15,7 +15,7 @@ import shoal
 from chaos.network import Network
 from shoal.client.store import Store
 from tests.cli.conftest import served
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 T = TypeVar("T")
 NAMES = ("one", "other")

@@ -16,6 +16,16 @@ import pycrdt
 
 from shoal.protocol import yjs
 
+PATIENCE_S = 30
+
+
+async def closed(socket: aiohttp.ClientWebSocketResponse) -> tuple[int | None, str]:
+    """How the node closed a WebSocket; what it sent before is passed over."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (message := await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    return socket.close_code, str(message.extra)
+
 
 class YjsClient:
     """Use it as a context: it is connected and synchronised within."""

@@ -11,7 +11,8 @@ import pytest
 
 import shoal
 from shoal.transport.peer import PEER_PATH
-from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, free_ports, until
+from tests.support.killable import free_ports
+from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
 UPGRADE = {
     "Connection": "Upgrade",

@@ -13,6 +13,7 @@ from shoal.errors import ReadOnly
 from shoal.protocol import hocuspocus, requests, yjs
 from tests.api.yjs.conftest import PATIENCE_S, Serve, Served, text_of
 from tests.api.yjs.test_refusals import nested_document
+from tests.support.yjs_client import closed
 
 ACCEPTED = hocuspocus.encode_accepted("read-write")
 DURABLE = hocuspocus.encode_status(durable=True)
@@ -41,10 +42,7 @@ class Provider:
                     return bytes(message.data[len(start) :])
 
     async def closed(self) -> tuple[int | None, str]:
-        async with asyncio.timeout(PATIENCE_S):
-            while (message := await self.socket.receive()).type is aiohttp.WSMsgType.BINARY:
-                pass
-        return self.socket.close_code, str(message.extra)
+        return await closed(self.socket)
 
 
 async def joined(served: Served) -> Provider:

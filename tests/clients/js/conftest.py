@@ -6,18 +6,17 @@ import asyncio
 import json
 import re
 import shutil
-import signal
 import subprocess
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import served
+from tests.support.killable import Killable
 
 NODE = shutil.which("node") or shutil.which("nodejs")
 PROGRAM = Path(__file__).parent / "program.mjs"
@@ -91,41 +90,6 @@ async def program() -> AsyncIterator[Program]:
 async def js() -> AsyncIterator[Program]:
     async with program() as running:
         yield running
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with closing(socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Killable:
-    """`shoal serve` on one directory and one port, which can be killed and started again."""
-
-    def __init__(self, data: Path) -> None:
-        self._data = data
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._serving: Any = None
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self._serving = served(self._data, "--listen", f"127.0.0.1:{self.port}")
-        self._process, url = self._serving.__enter__()
-        assert url == self.url
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._serving.__exit__(None, None, None)
-        self._process = None
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self.kill()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from shoal.api.routes import ROUTES
 
 CLIENT = Path(__file__).parents[3] / "clients" / "js"
 SOURCES = CLIENT / "types" / "SOURCES"
+VERSIONS = Path(__file__).parents[2] / "npm" / "bundling.sh"
 CHECKED = ("build.sh", "check.ts", "package.json", "tsconfig.json")
 
 
@@ -30,7 +31,8 @@ def sources() -> str:
     """The name and the SHA-256 of the types, and of all that they are made of, one in a line."""
     files = [path for folder, kind in (("src", "*.js"), ("types", "*.d.ts")) for path in sorted((CLIENT / folder).glob(kind))]
     files += [CLIENT / name for name in CHECKED]
-    parts = {"description": description().encode(), **{str(path.relative_to(CLIENT)): path.read_bytes() for path in files}}
+    parts = {"description": description().encode(), VERSIONS.name: VERSIONS.read_bytes()}
+    parts |= {str(path.relative_to(CLIENT)): path.read_bytes() for path in files}
     return "".join(f"{sha256(content).hexdigest()}  {name}\n" for name, content in parts.items())
 
 

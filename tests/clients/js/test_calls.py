@@ -14,7 +14,8 @@ from aiohttp import web
 import shoal
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
-from tests.clients.js.conftest import Killable, Program, Rejected, free_port, needs_node
+from tests.clients.js.conftest import Program, Rejected, needs_node
+from tests.support.killable import Killable, free_ports
 
 pytestmark = needs_node
 
@@ -189,7 +190,7 @@ async def test_the_next_node_is_asked_if_one_is_gone_or_hangs(js: Program, open_
     silent = await asyncio.start_server(hang, "127.0.0.1", 0)
     async with silent:
         hanging = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        for urls in (f"http://127.0.0.1:{free_port()}, {open_url}", [hanging, open_url]):
+        for urls in (f"http://127.0.0.1:{free_ports(1)[0]}, {open_url}", [hanging, open_url]):
             assert await js(ADD, {"url": urls, "options": {"attemptTimeoutMs": 300}}) > 0
         for writer in held:
             writer.close()
@@ -199,7 +200,7 @@ async def test_the_next_node_is_asked_if_one_is_gone_or_hangs(js: Program, open_
 
 async def test_a_node_that_is_not_there_is_disconnected_and_nothing_was_written(js: Program) -> None:
     with pytest.raises(Rejected) as gone:
-        await js(ADD, {"url": f"http://127.0.0.1:{free_port()}", "options": {"requestTimeoutMs": 300}})
+        await js(ADD, {"url": f"http://127.0.0.1:{free_ports(1)[0]}", "options": {"requestTimeoutMs": 300}})
     assert (gone.value.code, gone.value.written, gone.value.retryable) == ("disconnected", "no", True)
     assert "ECONNREFUSED" in gone.value.message
 
@@ -230,7 +231,7 @@ async def test_another_server_at_the_url_is_named(
     app.router.add_route("*", "/{path:.*}", other)
     runner = web.AppRunner(app)
     await runner.setup()
-    port = free_port()
+    port = free_ports(1)[0]
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         with pytest.raises(Rejected) as wrong:
@@ -285,6 +286,6 @@ async def test_a_signal_ends_a_call_with_its_reason(js: Program) -> None:
         const read = shoal.connect(given).space('crew').counter('n').value({ signal: ending.signal })
         ending.abort(new RangeError('enough'))
         return read.catch((error) => ({ name: error.name, message: error.message }))""",
-        f"http://127.0.0.1:{free_port()}",
+        f"http://127.0.0.1:{free_ports(1)[0]}",
     )
     assert told == {"name": "RangeError", "message": "enough"}

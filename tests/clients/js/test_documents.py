@@ -11,7 +11,8 @@ import pytest
 import shoal
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
-from tests.clients.js.conftest import PATIENCE_S, Killable, Program, Rejected, free_port, needs_node
+from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node
+from tests.support.killable import Killable, free_ports
 
 pytestmark = needs_node
 
@@ -79,7 +80,7 @@ async def test_an_edit_that_a_closing_socket_did_not_take_is_not_saved(js: Progr
 async def test_a_document_goes_on_at_the_next_node(js: Program, killable: Killable) -> None:
     await js(
         JOIN + "kept.text.insert(0, 'x'); await kept.document.saved()",
-        {"url": [f"http://127.0.0.1:{free_port()}", killable.url]},
+        {"url": [f"http://127.0.0.1:{free_ports(1)[0]}", killable.url]},
     )
     assert await content(killable.url) == "x"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import shoal
-from tests.clients.js.conftest import Killable, Program, Rejected, free_port, needs_node
+from tests.clients.js.conftest import Program, Rejected, needs_node
+from tests.support.killable import Killable, free_ports
 
 pytestmark = needs_node
 
@@ -86,7 +87,7 @@ async def test_an_item_that_is_missing_or_has_another_version_is_told(js: Progra
 
 
 async def test_a_put_goes_to_the_next_node_under_the_same_key_if_one_is_gone(js: Program, killable: Killable) -> None:
-    given = {"url": f"http://127.0.0.1:{free_port()},{killable.url}"}
+    given = {"url": f"http://127.0.0.1:{free_ports(1)[0]},{killable.url}"}
     code = "await items.put(['a'], 'k', given.value, { key: 'once' }); return (await items.get(['a'], 'k')).value"
     assert await js(OPEN + code, {**given, "value": 1}) == 1
     await js(f"{OPEN} await items.put(['a'], 'k', 2)", given)

@@ -10,7 +10,8 @@ from aiohttp import web
 
 import shoal
 from shoal.demo.nodes import cluster
-from tests.clients.js.conftest import PATIENCE_S, Killable, Program, Rejected, free_port, needs_node
+from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node
+from tests.support.killable import Killable, free_ports
 
 pytestmark = needs_node
 
@@ -128,7 +129,7 @@ async def served_stream(events: list[list[bytes]]) -> tuple[web.AppRunner, str, 
     app.router.add_get("/v1/spaces/crew/watch", watch)
     runner = web.AppRunner(app, shutdown_timeout=0)
     await runner.setup()
-    port = free_port()
+    port = free_ports(1)[0]
     await web.TCPSite(runner, "127.0.0.1", port).start()
     return runner, f"http://127.0.0.1:{port}", asked
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import signal
-import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from tests.cli.conftest import served
 from tests.end_to_end.browser import Page, browsing
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import Killable, free_ports
+from tests.support.site import site
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent.parent.parent / "docs" / "YJS.md"
@@ -52,7 +48,7 @@ class Tab:
 
     async def __call__(self, code: str) -> Any:
         """What the body of an asynchronous function returns in the page, with `client` in its scope."""
-        return await self.page(f"(async () => {{ {code} }})()")
+        return await self.page.run(code)
 
     async def until(self, condition: str) -> None:
         """Wait until a condition, in JavaScript, holds."""
@@ -69,35 +65,6 @@ class Tab:
         await self.page.close()
 
 
-class Member:
-    """One node of a cluster, which can be killed and started again."""
-
-    def __init__(self, data: Path, addresses: list[str], number: int, origin: str, *arguments: str) -> None:
-        self.url = f"http://{addresses[number]}"
-        joining = ("--join", ",".join(addresses), "--set", f"advertise={addresses[number]}") if len(addresses) > 1 else ()
-        self._arguments = ("--listen", addresses[number], *joining, *arguments)
-        self._data = data
-        self._origin = origin
-        self._serving: Any = None
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        config = {"SHOAL_ALLOWED_ORIGINS": self._origin}
-        self._serving = served(self._data, *self._arguments, config=config)
-        self._process, _ = self._serving.__enter__()
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._serving.__exit__(None, None, None)
-        self._process = None
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self.kill()
-
-
 class World:
     """A browser, the site of an application, and a cluster."""
 
@@ -105,46 +72,29 @@ class World:
         self._origin = origin
         self._make = make
         self._directory = directory
-        self.nodes: list[Member] = []
+        self.nodes: list[Killable] = []
 
     async def tab(self) -> Tab:
         """A tab in a browser of its own, which is closed."""
         page = await self._make()
         return Tab(page, self._origin, await page.profile())
 
-    def cluster(self, size: int, *arguments: str) -> list[Member]:
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
+    def cluster(self, size: int, *arguments: str) -> list[Killable]:
+        ports = free_ports(size)
+        joining = ("--join", ",".join(f"127.0.0.1:{port}" for port in ports)) if size > 1 else ()
+        config = {"SHOAL_ALLOWED_ORIGINS": self._origin}
         self.nodes = [
-            Member(self._directory / f"node-{number}", addresses, number, self._origin, *arguments) for number in range(size)
+            Killable(self._directory / f"node-{number}", *joining, *arguments, port=port, config=config)
+            for number, port in enumerate(ports)
         ]
         for node in self.nodes:
             node.start()
         return self.nodes
 
 
-@asynccontextmanager
-async def site() -> AsyncIterator[str]:
-    """The origin of the application's page."""
-
-    async def page(_request: web.Request) -> web.Response:
-        return web.Response(text=PAGE, content_type="text/html")
-
-    app = web.Application()
-    app.router.add_get("/", page)
-    app.router.add_static("/", HERE)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    place = web.TCPSite(runner, "127.0.0.1", 0)
-    await place.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with site() as origin, browsing(tmp_path / "browser") as make:
+    async with site(PAGE, {"/": HERE}) as origin, browsing(tmp_path / "browser") as make:
         made = World(origin, make, tmp_path)
         try:
             yield made

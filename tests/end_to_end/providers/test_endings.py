@@ -11,7 +11,7 @@ import shoal
 from tests.access.conftest import Mint
 from tests.end_to_end.browser import needs_chromium
 from tests.end_to_end.providers.conftest import PATIENCE_S, PROVIDERS, World
-from tests.end_to_end.test_watch import free_ports
+from tests.support.killable import free_ports
 
 pytestmark = needs_chromium
 

@@ -8,12 +8,13 @@ import pytest
 
 import shoal
 from tests.end_to_end.browser import needs_chromium
-from tests.end_to_end.providers.conftest import PATIENCE_S, PROVIDERS, Member, Tab, World
+from tests.end_to_end.providers.conftest import PATIENCE_S, PROVIDERS, Tab, World
+from tests.support.killable import Killable
 
 pytestmark = needs_chromium
 
 
-async def content(node: Member) -> object:
+async def content(node: Killable) -> object:
     """As an agent sees the document."""
     async with shoal.connect(node.url) as store, await store.space("crew").document("plan") as document:
         return document.to_py()

@@ -29,24 +29,24 @@ MOMENTS = {
 
 async def clicked(page: Page, ticket: str, decision: str) -> None:
     """Wait for the ticket's question, and decide."""
-    await page(
-        f"""(async () => {{
-          const buttons = () => [...document.querySelectorAll('#{ticket} button')]
-          const find = () => buttons().find((button) => button.textContent === '{decision}')
-          while (!find()) await new Promise((resolve) => setTimeout(resolve, 20))
-          find().click()
-        }})()"""
+    await page.run(
+        f"""
+        const buttons = () => [...document.querySelectorAll('#{ticket} button')]
+        const find = () => buttons().find((button) => button.textContent === '{decision}')
+        while (!find()) await new Promise((resolve) => setTimeout(resolve, 20))
+        find().click()
+        """
     )
 
 
 async def shown(page: Page, ticket: str, text: str) -> None:
     """Wait until the page shows this of a ticket."""
-    await page(
-        f"""(async () => {{
-          while (!document.getElementById('{ticket}')?.textContent.includes('{text}')) {{
-            await new Promise((resolve) => setTimeout(resolve, 20))
-          }}
-        }})()"""
+    await page.run(
+        f"""
+        while (!document.getElementById('{ticket}')?.textContent.includes('{text}')) {{
+          await new Promise((resolve) => setTimeout(resolve, 20))
+        }}
+        """
     )
 
 

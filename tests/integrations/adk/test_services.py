@@ -15,8 +15,8 @@ from shoal.errors import InvalidInput
 from shoal.integrations.adk import ShoalArtifactService, ShoalMemoryService, ShoalSessionService, register
 from shoal.integrations.adk.services import opening_of
 from tests.cli.conftest import PATIENCE_S, clean_environment
-from tests.end_to_end.test_watch import free_ports
 from tests.integrations.adk.events import WHO, read, said, texts
+from tests.support.killable import free_ports
 
 PROGRAM = """
 import asyncio

@@ -282,16 +282,43 @@ def _misnamed(piece: SnapshotPiece) -> SnapshotPiece:
     return msgspec.structs.replace(piece, digest=bytes(32))
 
 
+@pytest.fixture
+def failed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions whose snapshots could not be used; nothing of these was kept."""
+    fail = SnapshotReceiver._fail
+    found: list[int] = []
+
+    def failing(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
+        rows = self._storage.scan(keys.OBJECT + number.to_bytes(2, "big"), keys.OBJECT + (number + 1).to_bytes(2, "big"))
+        assert not list(rows), "nothing of it is in the partition"
+        found.append(number)
+        fail(self, peer, number, error)
+
+    monkeypatch.setattr(SnapshotReceiver, "_fail", failing)
+    return found
+
+
+async def recovered(scene: Scene) -> None:
+    """A disk is lost, and the node gets both of its partitions by snapshot."""
+    await fill(scene)
+    host = await lose_disk(scene)
+    await agreed(scene.cluster)
+    assert taken(host) == 2
+
+
 @pytest.mark.parametrize("memory_bytes", [1, 1_000_000], ids=["staged", "held"])
 @pytest.mark.parametrize(
     ("spoil", "which"), [(_cut, "first"), (_cut, "last"), (_altered, "first"), (_altered, "last"), (_misnamed, "last")]
 )
 def test_a_spoiled_piece_changes_nothing_and_its_snapshot_is_asked_for_anew(
-    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[SnapshotPiece], SnapshotPiece], which: str, memory_bytes: int
+    monkeypatch: pytest.MonkeyPatch,
+    failed: list[int],
+    spoil: Callable[[SnapshotPiece], SnapshotPiece],
+    which: str,
+    memory_bytes: int,
 ) -> None:
-    received, fail = SnapshotReceiver.received, SnapshotReceiver._fail
+    received = SnapshotReceiver.received
     spoiled: list[int] = []
-    failed: list[int] = []
 
     async def spoil_one(self: SnapshotReceiver, peer: bytes, answer: SnapshotPiece) -> None:
         is_it = (answer.piece == 0) if which == "first" else bool(answer.digest and answer.piece)
@@ -300,30 +327,21 @@ def test_a_spoiled_piece_changes_nothing_and_its_snapshot_is_asked_for_anew(
             answer = spoil(answer)
         await received(self, peer, answer)
 
-    def failing(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
-        rows = self._storage.scan(keys.OBJECT + number.to_bytes(2, "big"), keys.OBJECT + (number + 1).to_bytes(2, "big"))
-        assert not list(rows), "nothing of it is in the partition"
-        failed.append(number)
-        fail(self, peer, number, error)
-
     monkeypatch.setattr(SnapshotReceiver, "received", spoil_one)
-    monkeypatch.setattr(SnapshotReceiver, "_fail", failing)
 
     async def story(scene: Scene) -> None:
-        await fill(scene)
-        host = await lose_disk(scene)
-        await agreed(scene.cluster)
-        assert taken(host) == 2
+        await recovered(scene)
         assert failed == spoiled != []
 
     on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 1_000_000], ids=["staged", "held"])
-def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
+def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, failed: list[int], memory_bytes: int
+) -> None:
     received, fail = SnapshotReceiver.received, SnapshotReceiver._fail
     removed: list[int] = []
-    failed: list[int] = []
 
     async def remove_its_sender(self: SnapshotReceiver, peer: bytes, answer: SnapshotPiece) -> None:
         if answer.digest and not removed:
@@ -331,22 +349,16 @@ def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(monkeypatch: 
             self._is_removed = lambda node: node == peer
         await received(self, peer, answer)
 
-    def failing(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
-        rows = self._storage.scan(keys.OBJECT + number.to_bytes(2, "big"), keys.OBJECT + (number + 1).to_bytes(2, "big"))
-        assert not list(rows), "nothing of it is in the partition"
+    def back_again(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
         assert "no member any more" in error.message
         self._is_removed = lambda node: False
-        failed.append(number)
         fail(self, peer, number, error)
 
     monkeypatch.setattr(SnapshotReceiver, "received", remove_its_sender)
-    monkeypatch.setattr(SnapshotReceiver, "_fail", failing)
+    monkeypatch.setattr(SnapshotReceiver, "_fail", back_again)
 
     async def story(scene: Scene) -> None:
-        await fill(scene)
-        host = await lose_disk(scene)
-        await agreed(scene.cluster)
-        assert taken(host) == 2
+        await recovered(scene)
         assert failed == removed != []
 
     on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
