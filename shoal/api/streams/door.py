@@ -10,12 +10,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from shoal.api.http.bodies import Bodies, Receiving
 from shoal.api.http.credentials import OpenGuarded
@@ -31,10 +32,10 @@ from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
-from shoal.workflows.streams.chain import caught_up
-from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, absence
+from shoal.workflows.streams.chain import Head, candidate, caught_up
+from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, LetGo, Settle, absence
 from shoal.workflows.streams.forking import forked
-from shoal.workflows.streams.record import COMMITTED, Fork, State, thread_of
+from shoal.workflows.streams.record import COMMITTED, Fork, Offset, State, thread_of
 from shoal.workflows.streams.writer import Answer, Writer
 
 if TYPE_CHECKING:
@@ -83,7 +84,10 @@ class StreamDoor:
         """Accept nothing new, and end what is under way."""
         self._stopping = True
         self._tails.wake()
-        await asyncio.gather(*(writer.close() for writer in list(self._writers.values())), *self._after, return_exceptions=True)
+        while self._after or self._writers:  # What is decided may end a fork, and then its source learns of that.
+            for place, writer in list(self._writers.items()):
+                self._drop(*place, writer)
+            await asyncio.gather(*self._after, return_exceptions=True)
 
     # ── requests ──────────────────────────────────────────────────────────────
 
@@ -146,7 +150,7 @@ class StreamDoor:
         query = headers.reading(request) if request.method == "GET" else None
         session = self._opened()
         try:
-            head = await caught_up(session, space, stream)
+            head = await self._settled(session, space, stream, None if query is None else query.offset)
             absent = absence(head.state, self._now_ms(), head.touched_ms, stream)
             if absent is not None:
                 self._note_expiry(space, stream, head.state)
@@ -160,12 +164,28 @@ class StreamDoor:
         finally:
             await session.close()
 
+    async def _settled(self, session: Session, space: str, stream: str, offset: Offset | None) -> Head:
+        """The newest record of a stream, and at least that before an offset, if there is one.
+
+        A live reader at another node may have been shown a record that only that node had noted. It is committed, so it is
+        here, and whoever holds the stream next notes it.
+        """
+        head = await caught_up(session, space, stream)
+        if offset is None or head.state is None or offset.data <= head.state.tail.data:
+            return head
+        left = await candidate(session, space, stream, head)
+        if left is None or left.end.data < offset.data:
+            return head
+        await self._decided(space, Settle(stream))
+        return await caught_up(session, space, stream)
+
     # ── forks ─────────────────────────────────────────────────────────────────
 
     async def _forked(self, space: str, command: Create, source: headers.Source) -> Answer:
         """Create a fork. Its source notes it first, so that its data stays."""
         session = self._opened()
         try:
+            await self._settled(session, space, source.stream, source.at)
             command = await forked(
                 session,
                 space,
@@ -181,13 +201,15 @@ class StreamDoor:
             await session.close()
         if absence(own.state, self._now_ms(), own.touched_ms) is None:
             return await self._decided(space, command)  # It exists already, as it should or not.
-        mark = _mark(command.stream)
-        held = await self._decided(space, Hold(source.stream, mark, forks_max=self._config.stream_forks_max))
+        fork = command.fork
+        assert fork is not None
+        held = await self._decided(space, Hold(fork.source, fork.incarnation, self._config.stream_forks_max))
         if held.outcome.error is not None:
             return held
-        answer = await self._decided(space, command)
-        if answer.outcome.error is not None:
-            await self._decided(space, Hold(source.stream, mark, drop=True))
+        fork = replace(fork, mark=held.outcome.mark)
+        answer = await self._decided(space, dataclasses.replace(command, fork=fork))
+        if not answer.outcome.created:  # Somebody else was faster, or it was refused.
+            self._later(self._release(space, fork))
         return answer
 
     # ── writing ───────────────────────────────────────────────────────────────
@@ -210,7 +232,7 @@ class StreamDoor:
                 self._drop(space, command.stream, writer)
         released = answer.outcome.released
         if released is not None:
-            self._later(self._release(space, released, command.stream))
+            self._later(self._release(space, released))
         return answer
 
     def _writer(self, space: str, stream: str) -> Writer:
@@ -238,10 +260,10 @@ class StreamDoor:
             del self._writers[space, stream]
             self._later(writer.close())
 
-    async def _release(self, space: str, fork: Fork, stream: str) -> None:
+    async def _release(self, space: str, fork: Fork) -> None:
         """Let a source know that a fork reads it no more."""
         with suppress(ShoalError):
-            await self._decided(space, Hold(fork.source, _mark(stream), drop=True))
+            await self._decided(space, LetGo(fork.source, fork.mark))
 
     def _note_expiry(self, space: str, stream: str, state: State | None) -> None:
         """Write down that a fork has expired: its source may be kept for it alone."""
@@ -284,8 +306,3 @@ def _place(request: web.Request) -> tuple[str, str, str]:
     stream = check_name("stream", decoded(parts[_PREFIX_PARTS + 1], "stream name"))
     check_name("stream", thread_of(stream))
     return space, stream, "/".join(parts[: _PREFIX_PARTS + 1]) + "/"
-
-
-def _mark(stream: str) -> str:
-    """What a source keeps of a fork."""
-    return sha256(stream.encode()).hexdigest()[:16]

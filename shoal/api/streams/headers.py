@@ -77,7 +77,7 @@ def content_type_of(request: web.Request) -> str | None:
     said = request.headers.get(hdrs.CONTENT_TYPE, "").strip()
     if not said:
         return None
-    if len(said) > _TEXT_MAX or not _CONTENT_TYPE.fullmatch(said):
+    if len(said) > _TEXT_MAX or not said.isascii() or not _CONTENT_TYPE.fullmatch(said):
         raise InvalidInput(f"{said[:80]!r} is no content type. Nothing was written.", field="Content-Type")
     return said
 
@@ -135,8 +135,7 @@ def source_of(request: web.Request, prefix: str) -> Source | None:
         return None
     if number and at is None:
         raise InvalidInput("Stream-Fork-Sub-Offset needs Stream-Fork-Offset. Nothing was written.", field="Stream-Fork-Offset")
-    path = urlsplit(said).path
-    stream = unquote(path.removeprefix(prefix) if path.startswith(prefix) else path.lstrip("/"))
+    stream = _source(said, prefix)
     if not stream:
         raise InvalidInput(f"{said[:80]!r} is no stream. Nothing was written.", field="Stream-Forked-From")
     return Source(stream, None if at is None else BEGINNING if at == "-1" else Offset.parse(at), number)
@@ -159,6 +158,15 @@ def reading(query: CIMultiDictProxy[str] | web.BaseRequest) -> ReadingQuery:
     said = offsets[0] if offsets else "-1"
     offset = BEGINNING if said == "-1" else None if said == "now" else Offset.parse(said)
     return ReadingQuery(offset, live, given.get("cursor", ""))
+
+
+def _source(said: str, prefix: str) -> str:
+    """The stream at an address or a path; empty if it is none."""
+    try:
+        path = urlsplit(said).path
+        return unquote(path.removeprefix(prefix) if path.startswith(prefix) else path.lstrip("/"), errors="strict")
+    except ValueError:
+        return ""
 
 
 def _natural(said: str, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from shoal.api.streams import answers
 from shoal.api.streams.headers import ReadingQuery
 from shoal.api.streams.tails import Tail, Tails
 from shoal.config import Config
-from shoal.errors import InvalidInput, ShoalError
+from shoal.errors import ShoalError
 from shoal.protocol.requests import ReachPlace
 from shoal.protocol.session import Session
 from shoal.workflows.streams import chain
@@ -82,14 +82,13 @@ class Reading:
         """The answer.
 
         Raises:
-            InvalidInput: the offset is beyond the stream's end.
+            InvalidInput: the offset is not one of this stream.
         """
         state = head.state
         assert state is not None
         await self._touch(head, state)
         start = state.tail if query.offset is None else query.offset
-        if start.data > state.tail.data:
-            raise InvalidInput("the offset is beyond the end of the stream. Nothing was written. Read from -1.", field="offset")
+        chain.check(state, start)
         if query.live == "sse":
             return await self._events(start, query.cursor)
         if query.live:
@@ -214,7 +213,8 @@ class Reading:
             return
         now_ms = int(1000 * self._now_s())
         if now_ms - max(state.written_ms, head.touched_ms) >= 1000 * state.ttl_s // _TOUCH_SHARE:
-            await self._session.call(ReachPlace(self._space, thread_of(self._stream), TOUCHED, now_ms))
+            with suppress(ShoalError):  # A node whose disk is full goes on to show what it has.
+                await self._session.call(ReachPlace(self._space, thread_of(self._stream), TOUCHED, now_ms))
 
     def _loop_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -94,6 +94,7 @@ class Tails:
         self._config = config
         self._tails: dict[tuple[str, str], Tail] = {}
         self._readers = 0
+        self._is_over = False
         self._closing: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -110,8 +111,10 @@ class Tails:
                 retry_after_s=1.0,
             )
         tail = self._tails.get((space, stream))
-        if tail is None:
+        if tail is None or tail.is_over:  # Its watch may have failed. Its readers have gone, or go now.
             tail = self._tails[space, stream] = Tail(self._open_session(), space, stream)
+            if self._is_over:
+                tail.wake()
         tail.users += 1
         self._readers += 1
         try:
@@ -120,12 +123,14 @@ class Tails:
             tail.users -= 1
             self._readers -= 1
             if not tail.users:
-                del self._tails[space, stream]
+                if self._tails.get((space, stream)) is tail:
+                    del self._tails[space, stream]
                 closing = asyncio.create_task(tail.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
 
     def wake(self) -> None:
-        """Let everybody who waits go: the node stops."""
+        """Let everybody who waits go, and all that come: the node stops."""
+        self._is_over = True
         for tail in self._tails.values():
             tail.wake()

@@ -21,6 +21,7 @@ from shoal.workflows.streams.record import (
     Record,
     State,
     thread_of,
+    time_ms,
 )
 
 _PAGE = 64  # Events.
@@ -33,7 +34,12 @@ class Head(NamedTuple):
     state: State | None = None  # None: it never existed.
     from_ms: int = 0  # No record from here on is older.
     touched_ms: int = 0
-    last_ms: int = 0  # The time of its last record.
+    event: str = ""  # The journal's event that holds its last record.
+
+    @property
+    def last_ms(self) -> int:
+        """A time that is not after its last record."""
+        return time_ms(self.event) if self.event else 0
 
 
 class Part(NamedTuple):
@@ -57,7 +63,7 @@ async def head(session: Session, space: str, stream: str) -> Head:
         async for event in found:
             chosen.take(event.id, event.event)
     last = chosen.last()
-    return Head(committed, None if last is None else last.state, from_ms, touched_ms, chosen.last_ms)
+    return Head(committed, None if last is None else last.state, from_ms, touched_ms, chosen.event)
 
 
 async def caught_up(session: Session, space: str, stream: str) -> Head:
@@ -109,6 +115,21 @@ async def records(session: Session, space: str, stream: str, start: Offset, comm
         yield last
 
 
+def check(state: State, offset: Offset) -> None:
+    """Check that the stream can have, or inherit, an offset.
+
+    Raises:
+        InvalidInput: it is beyond its end, or of a stream of this name that was there before.
+    """
+    if offset.data > state.tail.data:
+        raise InvalidInput("the offset is beyond the end of the stream. Nothing was written. Read from -1.", field="offset")
+    if offset.data > state.begin.data and 0 < offset.record <= state.begin.record:
+        raise InvalidInput(
+            "the offset is of a stream of this name that was there before this one. Nothing was written. Read from -1.",
+            field="offset",
+        )
+
+
 async def read(
     session: Session, space: str, stream: str, state: State, start: Offset, *, committed: int, bytes_max: int
 ) -> Part:
@@ -117,6 +138,7 @@ async def read(
     Raises:
         InvalidInput: it is no offset of this stream.
     """
+    check(state, start)
     fork = state.fork
     if fork is not None and start.data < fork.at.data:
         part = await _inherited(session, space, state, start, bytes_max=bytes_max)
@@ -127,7 +149,7 @@ async def read(
         return Part(part.entries + own.entries, own.end)
     if start.data >= state.tail.data:
         return Part([], state.tail)
-    is_own = start.data > state.begin.data and start.record >= state.begin.record
+    is_own = start.data > state.begin.data and start.record > state.begin.record
     return await _own(
         session,
         space,

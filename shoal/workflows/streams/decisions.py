@@ -47,6 +47,7 @@ class Outcome:
     error: ShoalError | None = None
     released: Fork | None = None  # The source that is not read by this stream any more.
     created: bool = False
+    mark: str = ""  # Of the fork that may read the stream now.
 
 
 class Command(Protocol):
@@ -301,36 +302,59 @@ class Delete:
 
 @dataclass(frozen=True)
 class Hold:
-    """Note that a fork reads the stream, or `drop` it; a stream that was deleted ends with its last fork."""
+    """Note that a fork is about to read the stream. Its mark is the index of the record that says so: no two are equal."""
 
     alone: ClassVar[bool] = True
     stream: str
-    mark: str
-    drop: bool = False
+    incarnation: int  # Which is to be forked.
     forks_max: int = 1024
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
         """See `Command`."""
-        if self.drop:
-            if state is None or state.deleted or self.mark not in state.forks:
-                return Outcome(204)
-            left = [mark for mark in state.forks if mark != self.mark]
-            after = replace(state, forks=left)
-            ends_ms = state.ends_ms(moment.touched_ms)
-            is_over = state.gone or (ends_ms is not None and moment.now_ms >= ends_ms)
-            return _ended(after) if is_over and not left else Outcome(204, state=after)
         absent = absence(state, moment.now_ms, moment.touched_ms, self.stream)
         if isinstance(absent, StreamGone):
             return refused(Conflict(absent.message))
         if absent is not None or state is None:
             return refused(absent or NotFound(self.stream))
-        if self.mark in state.forks:
-            return Outcome(204)
+        if state.incarnation != self.incarnation:
+            return refused(Conflict(f"stream {self.stream!r} was created again meanwhile. Nothing was written. Fork it again."))
         if len(state.forks) >= self.forks_max:
             return refused(
                 Overloaded(f"stream {self.stream!r} has {self.forks_max} forks (stream_forks_max). Nothing was written.")
             )
-        return Outcome(204, state=replace(state, forks=[*state.forks, self.mark]))
+        mark = str(moment.record)
+        return Outcome(204, state=replace(state, forks=[*state.forks, mark]), mark=mark)
+
+
+@dataclass(frozen=True)
+class LetGo:
+    """Note that a fork reads the stream no more; a stream that was deleted ends with its last fork."""
+
+    alone: ClassVar[bool] = True
+    stream: str
+    mark: str
+
+    def decide(self, state: State | None, moment: Moment) -> Outcome:
+        """See `Command`."""
+        if state is None or state.deleted or self.mark not in state.forks:
+            return Outcome(204)
+        left = [mark for mark in state.forks if mark != self.mark]
+        after = replace(state, forks=left)
+        ends_ms = state.ends_ms(moment.touched_ms)
+        is_over = state.gone or (ends_ms is not None and moment.now_ms >= ends_ms)
+        return _ended(after) if is_over and not left else Outcome(204, state=after)
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Let a holder begin: what the one before it left without a note is committed by that."""
+
+    alone: ClassVar[bool] = False
+    stream: str
+
+    def decide(self, state: State | None, moment: Moment) -> Outcome:
+        """See `Command`."""
+        return Outcome(204)
 
 
 def _ended(state: State) -> Outcome:

@@ -46,8 +46,7 @@ async def forked(
             "Nothing was written."
         )
     place = state.tail if at is None else at
-    if place.data > state.tail.data:
-        raise InvalidInput("Stream-Fork-Offset is beyond the source's end. Nothing was written.", field="Stream-Fork-Offset")
+    chain.check(state, place)
     depth = 1 if state.fork is None else state.fork.depth + 1
     if depth > depth_max:
         raise InvalidInput(

@@ -26,6 +26,7 @@ COMMITTED, FROM, TOUCHED = "stream/committed", "stream/from", "stream/touched"
 
 _PREFIX = "stream/"
 _HLC_HEX = 16
+_TIME_MAX = 10**13 - 1  # What an offset has room for: the year 2286.
 _OFFSET = re.compile(r"([0-9]{16})_(?:([0-9]{13})([0-9]{12})|[0-9]{16})")
 
 
@@ -82,6 +83,7 @@ class Fork(Struct, array_like=True, frozen=True):
     at: Offset
     sub: int = 0  # Bytes, or messages, of the append after `at` that were copied.
     depth: int = 1  # Forks from here to a stream that is none.
+    mark: str = ""  # By which the source knows it.
 
 
 class State(Struct, frozen=True, omit_defaults=True):
@@ -99,7 +101,7 @@ class State(Struct, frozen=True, omit_defaults=True):
     sequence: str | None = None  # The greatest `Stream-Seq`.
     producers: dict[str, Producer] = {}
     fork: Fork | None = None
-    forks: list[str] = []  # The forks that read it, by their marks.
+    forks: list[str] = []  # Marks of the forks that read it. No two are equal, also of forks with one name.
     gone: bool = False  # Deleted for its readers, and kept for its forks.
     deleted: bool = False
 
@@ -148,8 +150,11 @@ def unpacked(value: bytes) -> Record | None:
 
 
 def time_ms(event: str) -> int:
-    """The time by which the journal orders an event, in whole milliseconds. `event` is its id."""
-    return int(event[:_HLC_HEX], 16) >> COUNTER_BITS
+    """A time that is not after the event, by which the journal orders it, in milliseconds. `event` is its id.
+
+    It is in whole milliseconds, and at most what an offset has room for: some clock may be centuries ahead.
+    """
+    return min(int(event[:_HLC_HEX], 16) >> COUNTER_BITS, _TIME_MAX)
 
 
 def media_type(content_type: str) -> str:
@@ -168,7 +173,7 @@ class Chosen:
         self._first = first
         self._committed = committed
         self._held: Record | None = None
-        self.last_ms = 0  # The time of the event that holds the last one.
+        self.event = ""  # The id of the event that holds the last one.
 
     def take(self, event: str, value: bytes) -> Record | None:
         """Look at the next event: its id and its value. Returns the record of an earlier index, if it is decided by that."""
@@ -180,7 +185,7 @@ class Chosen:
         ):
             return None
         if held is None or record.index > held.index or record.fence > held.fence:
-            self._held, self.last_ms = record, time_ms(event)
+            self._held, self.event = record, event
         return held if held is not None and record.index > held.index else None
 
     def last(self) -> Record | None:

@@ -6,6 +6,8 @@ Laws (docs/decisions/0091-durable-streams.md):
 - A holder begins with what a quorum holds. A record that may be committed without a note is written again, unchanged, under its
   own number, before anything else.
 - After an error the holder knows nothing any more: it begins a new term.
+- What writes nothing is answered only if the lease has not ended by then: a holder that stood still may know old things.
+- A holder frees only what is before its own record, so it may do that late.
 - If others wait for the lease, it is given up after the present group of requests.
 """
 
@@ -43,7 +45,7 @@ from shoal.protocol.session import Session
 from shoal.workflows.streams import chain
 from shoal.workflows.streams.chain import Head
 from shoal.workflows.streams.decisions import Command, Moment, Outcome
-from shoal.workflows.streams.record import COMMITTED, FROM, TOUCHED, Offset, Record, packed, thread_of, time_ms
+from shoal.workflows.streams.record import COMMITTED, FROM, TOUCHED, Offset, Record, packed, thread_of
 
 _RENEWALS = 3  # In each ttl.
 
@@ -218,10 +220,10 @@ class Writer:
             with suppress(ShoalError):
                 state = await self._session.call(ReadLease(self._space, self._lease, False, every_ms if mark else 0, mark))
                 if state.waiting:
-                    self._others_wait = True
-                    self._work.set()
-                if mark:
-                    await self._session.call(RenewLeases([term]))
+                    self.yield_soon()
+                if mark and (await self._session.call(RenewLeases([term]))).lost:
+                    self.yield_soon()
+                    return
                 mark = state.mark
                 continue
             await asyncio.sleep(every_ms / 1000)
@@ -238,16 +240,15 @@ class Writer:
 
     async def _group(self, holding: _Holding, head: Head) -> Head | None:
         """Decide the commands that wait, as one record. Returns the head after it; None if the term has to end."""
-        group: list[_Waiting] = []
+        group = self._taken()
         try:
             if head.state is not None and head.state.ttl_s is not None:
                 touched = await self._session.call(ReadPlace(self._space, self._thread, TOUCHED))
                 head = head._replace(touched_ms=touched.place)
-            group = self._taken()
             outcomes, record = self._decided(group, holding, head)
-            after = head if record is None else await self._committed(holding, record, head)
+            after = await (self._held(holding, head) if record is None else self._committed(holding, record, head))
         except Exception as error:
-            told = _told(error)
+            told = self._told(error)
             for waiting in group:
                 _fail(waiting, told)
             return None
@@ -255,7 +256,7 @@ class Writer:
             if not waiting.answer.done():
                 waiting.answer.set_result(Answer(outcome, _position(outcome.data, head, after, record)))
         if record is not None and record.index and (record.state.deleted or record.state.incarnation == record.index):
-            await self._trim()
+            await self._trim(after.event)
         return after
 
     def _taken(self) -> list[_Waiting]:
@@ -287,6 +288,16 @@ class Writer:
             return outcomes, None
         return outcomes, Record(holding.term.fence, moment.record, first, moment.from_ms, state, entries)
 
+    async def _held(self, holding: _Holding, head: Head) -> Head:
+        """The head, if the lease has not ended: then it is still what is committed.
+
+        Raises:
+            LeaseLost: it has ended.
+        """
+        nothing_new = ReachPlace(self._space, self._thread, COMMITTED, head.committed)
+        await self._session.call(Fenced([holding.term], nothing_new))
+        return head
+
     async def _committed(self, holding: _Holding, record: Record, head: Head) -> Head:
         """Write a record, and note that it is committed."""
         append = Append(self._space, self._thread, packed(record))
@@ -304,7 +315,7 @@ class Writer:
         else:
             await self._noted(Fenced(terms, Batch(notes)))
         assert isinstance(answered, Appended)
-        return Head(record.index + 1, record.state, record.from_ms, head.touched_ms, time_ms(answered.id))
+        return Head(record.index + 1, record.state, record.from_ms, head.touched_ms, answered.id)
 
     async def _noted(self, notes: Fenced) -> None:
         try:
@@ -312,18 +323,28 @@ class Writer:
         except ShoalError as error:
             raise _unknown(error) from error
 
-    async def _trim(self) -> None:
-        """Free what a stream held that was deleted, or had expired. If it fails, the next deletion does it."""
+    async def _trim(self, event: str) -> None:
+        """Free what a stream held before this event, which ended it or began another. If it fails, the next one does it."""
         with suppress(ShoalError):
-            await self._session.call(Trim(self._space, self._thread, keep=1))
+            await self._session.call(Trim(self._space, self._thread, before=event))
 
     def _fail_all(self, error: Exception) -> None:
-        told = error
-        if isinstance(error, LeaseLost | OutcomeUnknown):  # Of the lease, or of a record that another request left.
-            told = Unavailable(f"the lease of stream {self._stream!r} could not be kept. Nothing was written. Try again.")
+        # An unknown outcome is that of the lease, or of a record that another request left.
+        told = self._not_kept() if isinstance(error, LeaseLost | OutcomeUnknown) else error
         waiting, self._queue = list(self._queue), deque()
         for each in waiting:
             _fail(each, told)
+
+    def _told(self, error: Exception) -> Exception:
+        """The error of a group whose first write failed."""
+        if not isinstance(error, ShoalError):
+            return error
+        if error.written != "no":
+            return _unknown(error)
+        return self._not_kept() if isinstance(error, LeaseLost) else error
+
+    def _not_kept(self) -> Unavailable:
+        return Unavailable(f"the lease of stream {self._stream!r} could not be kept. Nothing was written. Try again.")
 
 
 def _position(data: int | None, before: Head, after: Head, record: Record | None) -> Offset | None:
@@ -339,13 +360,6 @@ def _position(data: int | None, before: Head, after: Head, record: Record | None
 def _fail(waiting: _Waiting, error: Exception) -> None:
     if not waiting.answer.done():
         waiting.answer.set_exception(error)
-
-
-def _told(error: Exception) -> Exception:
-    """The error of a group whose first write failed."""
-    if isinstance(error, ShoalError) and (error.written != "no" or isinstance(error, LeaseLost)):
-        return _unknown(error)
-    return error
 
 
 def _unknown(error: ShoalError) -> OutcomeUnknown:

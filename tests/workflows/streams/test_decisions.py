@@ -13,6 +13,7 @@ from shoal.workflows.streams.decisions import (
     Create,
     Delete,
     Hold,
+    LetGo,
     Moment,
     Outcome,
     ProducerMark,
@@ -143,31 +144,41 @@ def test_a_stream_expires_unless_it_is_read_or_written() -> None:
 
 
 def test_a_source_lasts_until_its_last_fork_ends() -> None:
-    held = Hold("s", "f").decide(TEXT, NOW).state
-    assert held is not None
-    gone = Delete("s").decide(held, NOW).state
+    first = Hold("s", TEXT.incarnation).decide(TEXT, NOW)
+    second = Hold("s", TEXT.incarnation).decide(first.state, NOW._replace(record=8))
+    assert second.state is not None
+    assert second.state.forks == [first.mark, second.mark] == ["7", "8"]
+    gone = Delete("s").decide(second.state, NOW).state
     assert gone is not None
     assert (gone.gone, gone.deleted) == (True, False)
     assert Create("s", "text/plain").decide(gone, NOW).status == 409
-    assert Hold("s", "g").decide(gone, NOW).status == 409
-    ended = Hold("s", "f", drop=True).decide(gone, NOW).state
-    assert ended is not None
-    assert ended.deleted
+    assert Hold("s", TEXT.incarnation).decide(gone, NOW).status == 409
+    one = LetGo("s", first.mark).decide(gone, NOW).state
+    assert one is not None
+    assert (one.deleted, LetGo("s", first.mark).decide(one, NOW).state) == (False, None)
+    none = LetGo("s", second.mark).decide(one, NOW).state
+    assert none is not None
+    assert none.deleted
+
+
+def test_a_source_that_was_created_again_is_not_forked_as_the_one_before() -> None:
+    refused = Hold("s", TEXT.incarnation - 1).decide(TEXT, NOW)
+    assert (refused.status, type(refused.error), refused.state) == (409, Conflict, None)
 
 
 def test_the_end_of_a_fork_names_its_source() -> None:
-    fork = Fork("source", 0, BEGINNING)
+    fork = Fork("source", 0, BEGINNING, mark="3")
     assert Delete("s").decide(replace(TEXT, fork=fork), NOW).released == fork
     kept = Delete("s").decide(replace(TEXT, fork=fork, forks=["x"]), NOW)
     assert kept.released is None
     assert kept.state is not None
-    assert Hold("s", "x", drop=True).decide(kept.state, NOW).released == fork
+    assert LetGo("s", "x").decide(kept.state, NOW).released == fork
 
 
 def test_forks_are_bounded() -> None:
-    refused = Hold("s", "f", forks_max=1).decide(replace(TEXT, forks=["g"]), NOW)
+    refused = Hold("s", TEXT.incarnation, forks_max=1).decide(replace(TEXT, forks=["g"]), NOW)
     assert (refused.status, refused.state) == (429, None)
-    assert Hold("s", "g", forks_max=1).decide(replace(TEXT, forks=["g"]), NOW).error is None
+    assert Hold("s", TEXT.incarnation, forks_max=1).decide(TEXT, NOW).error is None
 
 
 def test_a_deletion_for_expiry_spares_a_stream_that_has_not_expired() -> None:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from shoal.config import Config
-from shoal.errors import NoQuorum, OutcomeUnknown, ShoalError
-from shoal.protocol.requests import CaughtUp, Durability, Fenced, R, Request
+from shoal.errors import NoQuorum, OutcomeUnknown, ShoalError, StoreCorrupt
+from shoal.protocol.requests import CaughtUp, Durability, Fenced, R, ReadPlace, Request
 from shoal.protocol.session import Session, Wrapper
 from shoal.workflows.streams import chain
 from shoal.workflows.streams.decisions import Append, Create, ProducerMark
@@ -94,6 +94,26 @@ async def test_a_failed_group_fails_as_a_whole_and_the_rest_goes_on(bench: Bench
         assert [type(answer) for answer in answers] == [NoQuorum, NoQuorum]
         assert [answer.outcome.status for answer in await asyncio.gather(append(0), append(1))] == [200, 200]
         assert await stored(session) == b"01"
+
+
+class Unreadable(Wrapper):
+    """A session of a node that cannot read places."""
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        if isinstance(request, ReadPlace):
+            raise StoreCorrupt("a row is damaged. Nothing was written.")
+        return await self._session.call(request, key=key, durability=durability, stale=stale)
+
+
+async def test_an_append_fails_if_it_cannot_be_seen_whether_the_stream_has_expired(bench: Bench) -> None:
+    writer = Writer(Unreadable(bench.node.session()), "crew", "s", config=CONFIG, now_ms=lambda: 1)
+    async with asyncio.timeout(20):
+        await writer.submit(Create("s", "text/plain", ttl_s=60))
+        with pytest.raises(StoreCorrupt):
+            await writer.submit(Append("s", "text/plain", b"x"))
+    await writer.close()
 
 
 async def test_two_writers_take_turns(bench: Bench) -> None:
