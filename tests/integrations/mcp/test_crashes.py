@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.integrations.mcp.conftest import answer, client
 
-KILLS = 12
+KILLS = 25
 SEED = 18
 
 
