@@ -61,6 +61,7 @@ class Scrubber:
         self._walk = Walk(interval_s=config.scrub_interval_s, bytes_per_s=config.scrub_bytes_per_s)
         self._differences = Differences(config.rows_differ_max)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
+        self._against: dict[bytes, set[bytes]] = {}  # By object whose rows most owners have: the peers that have others.
         self._due: dict[bytes, None] = {}  # Objects that must be rebuilt.
         self._ranges: dict[bytes, tuple[bytes, bytes]] = {}  # Of these: the keys among which they differ, if they do.
         self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
@@ -91,7 +92,7 @@ class Scrubber:
         for name in {*self._outcomes, *self._dangling, *self._due, *(found.object for found in self._differences.all())}:
             if name.startswith(prefix):
                 self._differences.forget(name)
-                self._outcomes.pop(name, None)
+                self._drop(name)
                 self._dangling.discard(name)
                 self._due.pop(name, None)
 
@@ -135,7 +136,7 @@ class Scrubber:
             self._walk.done(0, None, now)
             return
         self._walk.done(piece.size, None if piece.stop == bounds(number)[1] else piece.stop, now)
-        message = piece.told_of_objects(answer=True) if self._differences.within(piece) else piece.told()
+        message = self._told(piece, answer=True) if self._differences.within(piece) else piece.told()
         for peer in asked:
             self._send(peer, message)
 
@@ -148,7 +149,7 @@ class Scrubber:
             if piece.stop == message.stop and piece.digest() == message.digest:
                 self._differences.equal(peer, piece)
             else:
-                self._send(peer, piece.told_of_objects(answer=True))
+                self._send(peer, self._told(piece, answer=True))
             return
         if piece.stop != message.stop:
             return
@@ -156,9 +157,13 @@ class Scrubber:
             self.majority.heard(peer, message)
         differing = self._differences.compare(peer, piece, dict(message.objects), now)
         if message.answer:
-            self._send(peer, piece.told_of_objects(answer=False, proved=self._proved(piece.partition)))
+            self._send(peer, self._told(piece, answer=False))
         for name in differing:
             self._note(name, peer, (message.start, message.stop), proved=name in message.proved)
+
+    def _told(self, piece: Piece, *, answer: bool) -> Objects:
+        """What a peer is told of the objects of a piece: whoever asks says what its log proves too, as its peer may not ask."""
+        return piece.told_of_objects(answer=answer, proved=self._proved(piece.partition))
 
     def _proved(self, number: int) -> list[bytes]:
         """The objects of a partition that differ, and are here what the log makes."""
@@ -180,10 +185,17 @@ class Scrubber:
             _log.warning("%s", self._text(name, peer))
         if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
             return
-        if self._outcomes.get(name) in (Outcome.SOUND, Outcome.PROVED, *(() if proved else (Outcome.CONFIRMED,))):
-            return  # The other node, or the program, is wrong: another look would show the same.
+        if self._is_settled(name, peer, proved=proved):
+            return
         self._ranges[name] = within
         self._examine_soon(name)
+
+    def _is_settled(self, name: bytes, peer: bytes, *, proved: bool) -> bool:
+        """Whether another look would show the same: the other node, or the program, is wrong."""
+        outcome = self._outcomes.get(name)
+        if outcome is Outcome.CONFIRMED:  # Unless a log decides by now, or a peer has left the majority.
+            return not proved and peer in self._against[name]
+        return outcome in (Outcome.SOUND, Outcome.PROVED)
 
     def _examine_soon(self, name: bytes) -> None:
         if self._stopped or name in self._due:
@@ -211,7 +223,12 @@ class Scrubber:
         if self._outcomes:
             differing = {found.object for found in self._differences.all()}
             for name in [name for name in self._outcomes if name not in differing and name not in self._dangling]:
-                del self._outcomes[name]
+                self._drop(name)
+
+    def _drop(self, name: bytes) -> None:
+        """Forget what was found of an object."""
+        self._outcomes.pop(name, None)
+        self._against.pop(name, None)
 
     # ── repairing ─────────────────────────────────────────────────────────────
 
@@ -229,12 +246,13 @@ class Scrubber:
 
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
-        if self._database.partitions.load(place.partition).base and name in self._ranges:
+        against = {found.peer for found in self._differences.all() if found.object == name}
+        if name in self._ranges and not self._database.rebuilder.reaches_back(place.partition):
             outcome = await self.majority.settle(place, name, *self._ranges[name])
         else:
             outcome = await self._database.rebuilder.rebuild(place, self._fetch)
         is_news = self._outcomes.get(name) is not outcome  # It is rebuilt repeatedly; the same outcome is logged once.
-        self._outcomes[name] = outcome
+        self._outcomes[name], self._against[name] = outcome, against
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
         elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED):

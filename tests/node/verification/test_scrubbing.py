@@ -9,6 +9,7 @@ import pytest
 
 from shoal.config import Config
 from shoal.crdt.rows import successor
+from shoal.node.verification import rebuilding
 from shoal.node.verification.evidence import bounds
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.scrubbing import place_of
@@ -190,6 +191,47 @@ async def test_a_whole_log_outweighs_two_copies_of_an_altered_row() -> None:
         await _equal(fleet)
         assert [_objects(fleet, name)[key] for name in "abc"] == [before[key]] * 3
         assert fleet["c"].replicator.scrubber.replaced == 0
+
+
+@pytest.mark.parametrize("holder", "abc")
+async def test_a_log_that_is_read_after_a_majority_was_found_decides_too(monkeypatch: pytest.MonkeyPatch, holder: str) -> None:
+    """Whichever of two nodes asks the other, and whoever is done first."""
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await fleet["a"].store().space("crew").register("goal").set("aim")
+        await fleet.converged()
+        others = "abc".replace(holder, "")
+        await _truncated(fleet, others)
+        await _equal(fleet)
+        [(key, right)] = [row for row in _objects(fleet, holder).items() if keys.split_object(row[0])[4]][-1:]
+        scrubber = fleet[holder].replicator.scrubber
+        proved = scrubber._proved
+        confirmed: set[str] = set()
+
+        def later(number: int) -> list[bytes]:
+            confirmed.update(name for name in others if Outcome.CONFIRMED in fleet[name].replicator.scrubber._outcomes.values())
+            return proved(number) if len(confirmed) == len(others) else []
+
+        monkeypatch.setattr(scrubber, "_proved", later)
+        for name in others:
+            fleet[name].storage.write({key: _altered(right)})
+        async with asyncio.timeout(WAIT_S):
+            while any(fleet[name].replicator.scrubber.replaced < 1 for name in others):
+                await asyncio.sleep(0.005)
+        assert [_objects(fleet, name)[key] for name in "abc"] == [right] * 3
+
+
+async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although nothing was truncated."""
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await fleet["a"].store().space("crew").register("goal").set("aim")
+        await fleet.converged()
+        monkeypatch.setattr(rebuilding, "is_whole", lambda storage, partition: False)
+        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        fleet["c"].storage.write({key: _altered(right)})
+        async with asyncio.timeout(WAIT_S):
+            while fleet["c"].replicator.scrubber.replaced < 1:
+                await asyncio.sleep(0.005)
+        assert _objects(fleet, "c")[key] == right
 
 
 async def test_nothing_is_replaced_if_the_logs_of_two_owners_make_different_rows(monkeypatch: pytest.MonkeyPatch) -> None:
