@@ -85,7 +85,7 @@ class Marking:
         if now < self._due_s:
             return
         self._due_s = now + self._interval_s
-        reached = {member.node: member.address for member in self._members.all if member.node}
+        reached = {member.resident: member.address for member in self._members.all if member.resident}
         for node in sorted(self._addresses.keys() - reached.keys()):  # Always in the same order.
             if self._addresses[node] not in self._members.addresses or self._addresses[node] in reached.values():
                 self._drop(protocol, node)  # It is no longer a member, or another directory has replaced it.

@@ -6,6 +6,8 @@ Laws:
   epoch than its own counts nothing.
 - An owner is the node that was reached at a listed address. A node that only
   dialled this one, and an id that was at the address before, do not count.
+- An address may lead to another member for a while. That one lives elsewhere, so it takes nobody's place, and whoever
+  forgets the address does not mean it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class MemberState:
 
     address: str
     node: bytes = b""  # The id that was last reached at the address; empty: none yet.
+    resident: bytes = b""  # The id of the node that was last reached there and has this address; empty: none yet.
     identity: Identity | None = None  # Its description at the last link.
     outlet: Outlet | None = None  # None: not linked.
     linked_ms: int = 0  # When the last link began.
@@ -91,14 +94,18 @@ class Members:
         self.reform()
 
     def reform(self) -> list[MemberState]:
-        """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more."""
+        """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more.
+
+        A directory that has a link and was not removed, such as a new one at an address that was, may be added while the link lasts.
+        """
         record, own = self.roster.record, self.roster.own
         before = self._members
-        strays = {address: state for address, state in self._strays.items() if self.roster.removal_of(state.node) is None}
+        linked = self._strays | {address: state for address, state in before.items() if state.outlet is not None}
+        strays = {address: state for address, state in linked.items() if self.roster.removal_of(state.node) is None}
         known = strays | self._met | before
         self._members = {address: known.get(address) or MemberState(address) for address in record.everyone if address != own}
         self._met = {}
-        self._strays = {address: state for address, state in self._strays.items() if address not in self._members}
+        self._strays = {address: state for address, state in strays.items() if address not in self._members}
         groups = record.electorate.groups
         self._groups = [
             _Group(group - {own}, len(group) // 2 + 1 - (own in group), len(group) - (own in group)) for group in groups
@@ -107,7 +114,7 @@ class Members:
         self.owners = [self._members[address] for address in sorted(owners)]
         self.size = len(frozenset().union(*groups))
         """The number of owners, this node included if it is one; the union of both lists while a change is joint."""
-        return [state for address, state in before.items() if address not in self._members]
+        return [state for address, state in before.items() if address not in self._members and address not in self._strays]
 
     @property
     def all(self) -> list[MemberState]:
@@ -179,8 +186,8 @@ class Members:
         }
 
     def node_at(self, address: str) -> bytes:
-        """The id of the node that was last reached at an address; empty if there is none."""
-        return self._members[address].node if address in self._members else b""
+        """The id of the node that was last reached at an address, and has it; empty if there is none."""
+        return self._members[address].resident if address in self._members else b""
 
     def address_of(self, node: bytes) -> str:
         """For people: the address of a node, or its whole id if it is no longer a member."""
@@ -260,9 +267,12 @@ class Members:
         is_stray = member is None
         if member is None:
             member = self._strays[outlet.address] = MemberState(outlet.address)
-        before = member.node
+        before = member.resident
         member.node, member.outlet, member.linked_ms = peer.node, outlet, now_ms
         member.identity = peer
+        if peer.name != outlet.address:
+            return b""
+        member.resident = peer.node
         return b"" if is_stray or before in self.nodes else before
 
     def unlinked(self, outlet: Outlet) -> None:

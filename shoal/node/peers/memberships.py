@@ -214,7 +214,7 @@ class Memberships:
 
     def _adopted(self, before: Record) -> None:
         record, now = self._roster.record, self._now()
-        gone = [state.node for state in self._members.reform() if state.node]
+        gone = [state.node for state in self._members.reform() if state.node and state.node not in self._members.nodes]
         self._register.reform(record.electorate)
         self._protocol.enter_epoch(is_joint=record.change is not None and record.change.is_joint)
         self.changes.adopted(list(self._outlets), now)
