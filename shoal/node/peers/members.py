@@ -96,7 +96,8 @@ class Members:
     def reform(self) -> list[MemberState]:
         """Take the addresses and lists of the present epoch. Returns the state of those that do not take part any more.
 
-        A directory that has a link and was not removed, such as a new one at an address that was, may be added while the link lasts.
+        A directory that has a link and was not removed, such as a new one at an address that was, stays known while the link
+        lasts: it may be added.
         """
         record, own = self.roster.record, self.roster.own
         before = self._members

@@ -23,6 +23,12 @@ from shoal.storage import keys
 from shoal.storage.keys import Kind
 
 
+def is_damaged(place: ObjectPlace, row: bytes, value: bytes) -> bool:
+    """Whether a stored row shows by itself that it was altered: a chunk of a thread has its hash as its key."""
+    _, key = split(row)
+    return place.kind is Kind.THREAD and key.startswith(dag.CHUNK) and sha256(value).digest() != key[1:]
+
+
 def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
     """Add an object's flaws to the report. `rows` are all of its stored rows, also of ended generations."""
     own = {key: value for row, value in rows.items() for of, key in [split(row)] if of == found.generation}

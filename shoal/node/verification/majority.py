@@ -7,6 +7,7 @@ Laws:
   replaced.
 - Else a strict majority of all owners must have equal rows. Without one, nothing is replaced, and every side reports the
   difference.
+- Content that does not match its hash has no vote: it is replaced by any owner's that does.
 - The rows come from one owner that has the right ones, must match its hash, and replace those here in one write.
 """
 
@@ -22,6 +23,7 @@ from shoal.cluster.scrub import UNSURE, Piece, digest_of
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.database import Database
+from shoal.node.verification.integrity import is_damaged
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.report import ObjectPlace
 
@@ -75,6 +77,9 @@ class Majority:
         if piece.stop != stop:
             return Outcome.TOO_LARGE
         try:
+            damaged = {key for key, value in piece.rows_of(name) if is_damaged(place, key[len(name) :], value)}
+            if damaged:
+                return await self._restore(place, name, piece, damaged)
             votes, proofs = await self._votes(piece, name)
             own = piece.objects().get(name)
             [(winner, count)] = Counter(proofs or [own, *votes.values()]).most_common(1)
@@ -85,6 +90,8 @@ class Majority:
             rows = {} if winner is None else await self._fetched(piece, name, winner, votes)
             if rows is None:
                 return Outcome.LACKING
+            if any(is_damaged(place, key[len(name) :], value) for key, value in rows.items()):
+                return Outcome.UNDECIDED
             replaced = await self._replace(place, name, piece, rows)
             return Outcome.MENDED if proofs and replaced is Outcome.ADOPTED else replaced
         except ShoalError:
@@ -170,6 +177,20 @@ class Majority:
         asked, answer = self._wanted.get(found.id, (b"", None))
         if answer is not None and asked == node and not answer.done():
             answer.set_result(found)
+
+    async def _restore(self, place: ObjectPlace, name: bytes, piece: Piece, damaged: set[bytes]) -> Outcome:
+        """Replace damaged content by that of other owners, whichever have it whole."""
+        found: dict[bytes, bytes] = {}
+        for node in self._owners().linked:
+            answer = await self._asked(node, piece, name)
+            rows = () if answer is None else answer.rows
+            found |= {key: value for key, value in rows if key in damaged and not is_damaged(place, key[len(name) :], value)}
+            if found.keys() == damaged:
+                break
+        if not found:
+            return Outcome.LACKING
+        replaced = await self._replace(place, name, piece, dict(piece.rows_of(name)) | found)
+        return Outcome.RESTORED if replaced is Outcome.ADOPTED else replaced
 
     async def _replace(self, place: ObjectPlace, name: bytes, piece: Piece, rows: dict[bytes, bytes]) -> Outcome:
         now = self._database.evidence.within(piece.partition, piece.start, piece.stop)

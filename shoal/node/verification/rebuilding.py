@@ -65,6 +65,7 @@ class Outcome(Enum):
     ADOPTED = "they were replaced by those of most owners"
     PROVED = "they are what a peer's log makes"
     MENDED = "they were replaced by what a peer's log makes"
+    RESTORED = "content that was damaged here was replaced by a peer's, which matches its hash"
     UNDECIDED = "its operations have left the log, and no majority of the owners has equal rows: nothing was replaced"
 
 

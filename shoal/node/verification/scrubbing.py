@@ -255,7 +255,7 @@ class Scrubber:
         self._outcomes[name], self._against[name] = outcome, against
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
-        elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED):
+        elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED, Outcome.RESTORED):
             self._replaced(name, place, outcome)
         elif is_news:
             _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
