@@ -37,7 +37,7 @@ class ClockWatch:
         self._cluster = cluster
         self._violated = violated
         self._seen: set[tuple[int, Dot]] = set()
-        self._linked_s: dict[tuple[str, str], float] = {}  # So long, without a break.
+        self._linked: dict[tuple[str, str], tuple[tuple[int, int], float]] = {}  # In which lives, and so long, without a break.
         self._told: dict[tuple[str, str], tuple[int, int]] = {}  # Node and its peer → the lives in which this was so.
         for host in cluster.hosts.values():
             host.disk.watchers.append(_Disk(host, self))
@@ -59,8 +59,10 @@ class ClockWatch:
             self._told.pop(pair, None)
         is_calm = host.up and peer.up and is_right(peer) and self._cluster.is_calm(*pair)
         lives = host.life.number, peer.life.number
-        self._linked_s[pair] = self._linked_s.get(pair, 0.0) + LOOK_S if is_calm else 0.0
-        if self._linked_s[pair] >= enough_s:
+        then, linked_s = self._linked.get(pair, (lives, 0.0))
+        linked_s = linked_s + LOOK_S if is_calm and then == lives else 0.0
+        self._linked[pair] = lives, linked_s
+        if linked_s >= enough_s:
             self._told[pair] = lives
         elif self._told.get(pair, lives) != lives:
             self._told.pop(pair, None)

@@ -98,10 +98,20 @@ def units(packed: Sequence[bytes], dims: int) -> Vectors:
 
 def ranked(paths: Sequence[bytes], found: Vectors, vector: Vector) -> Iterator[tuple[bytes, float]]:
     """Each path with the nearness of its row, the nearest first; equally near ones stay in order."""
-    scores = found @ vector
+    scores = _products(found, vector)
     return ((paths[nth], float(scores[nth])) for nth in np.argsort(-scores, kind="stable"))
 
 
 def nearest(found: Vectors, vector: Vector) -> float | None:
     """The nearness of the nearest of these; None if there is none."""
-    return float(np.max(found @ vector)) if len(found) else None
+    return float(np.max(_products(found, vector))) if len(found) else None
+
+
+def _products(found: Vectors, vector: Vector) -> NDArray[np.float32]:
+    """The product of each row and a vector, none longer than 1.
+
+    Such products are finite, so what the processor reports comes from the lanes beyond the data that its library computes with:
+    programs that turn warnings into errors would fail now and then.
+    """
+    with np.errstate(all="ignore"):
+        return found @ vector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from datetime import timedelta
 from math import sqrt
 from random import Random
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, TooLarge, Unsupported
-from shoal.node.items.matrix import Matrix, units
+from shoal.node.items.matrix import Matrix, nearest, ranked, units
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -299,3 +300,14 @@ async def test_a_node_without_numpy_says_so(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setitem(__import__("sys").modules, "shoal.node.items.matrix", None)
     with pytest.raises(Unsupported, match=r"\.\[vectors\]"):
         await bench.space.items.search(NOTES, vector=[1.0])
+
+
+def test_what_the_processor_reports_of_a_product_is_no_warning() -> None:
+    """With some libraries it reports lanes beyond the data too. Here there is a reason for it."""
+    overflowing = np.array([[np.inf, 1.0]], np.float32)
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        overflowing @ np.zeros(2, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nearest(overflowing, np.zeros(2, np.float32))
+        list(ranked([b"x"], overflowing, np.zeros(2, np.float32)))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from shoal.cluster.membership import epochs
-from shoal.cluster.peering import Identity
+from shoal.cluster.peering import Identity, Outlet
 from shoal.errors import PeerRefused
 from shoal.node.membership.roster import Roster
 from shoal.node.peers.members import Members
@@ -116,3 +116,58 @@ async def test_a_node_to_which_two_addresses_led_holds_nothing_for_the_second() 
         first, second = quorum.members.all
         second.node = first.node
         assert sorted(bool(holding.vector) for holding in quorum.holdings(partition).values()) == [False, True]
+
+
+class _Roster:
+    """What `Members` asks of the roster."""
+
+    own = "a:1"
+
+    def __init__(self, *addresses: str) -> None:
+        self.removed: set[bytes] = set()
+        self.enter(*addresses)
+
+    def enter(self, *addresses: str) -> None:
+        self.record = epochs.founded(addresses)
+
+    def removal_of(self, directory: bytes) -> object:
+        return directory if directory in self.removed else None
+
+
+def _members(*addresses: str) -> tuple[Members, _Roster]:
+    roster = _Roster("a:1", *addresses)
+    return Members(cast(Roster, roster)), roster
+
+
+def _linked(members: Members, address: str, peer: Identity) -> bytes:
+    return members.linked(peer, cast(Outlet, SimpleNamespace(address=address)), now_ms=0)
+
+
+def test_an_address_that_leads_to_another_member_stands_for_nobody() -> None:
+    """As when the address of a pod that died is another pod's by now, and an operator forgets it."""
+    members, _ = _members("b:1", "c:1")
+    b, c, other = (Identity(name.encode() * 16, f"{name}:1", "test", ()) for name in "bcd")
+    assert _linked(members, "b:1", b) == _linked(members, "c:1", c) == b""
+    assert _linked(members, "b:1", c) == b""
+    assert members.node_at("b:1") == b.node
+    assert _linked(members, "b:1", b) == b""
+    assert _linked(members, "b:1", Identity(other.node, "b:1", "test", ())) == b.node
+    assert members.node_at("b:1") == other.node
+
+
+def test_what_has_a_link_and_was_not_removed_may_be_added_while_it_lasts() -> None:
+    """As a new directory at an address that was removed, if this node learns late of both."""
+    members, roster = _members("b:1", "c:1")
+    old, new = b"b" * 16, b"n" * 16
+    for node in (old, new):
+        _linked(members, "b:1", Identity(node, "b:1", "test", ()))
+    roster.removed.add(old)
+    roster.enter("a:1", "c:1")
+    assert members.reform() == []
+    assert members.addresses == {"c:1"}
+    roster.enter("a:1", "b:1", "c:1")
+    members.reform()
+    assert members.reached == {"b:1": new}
+    roster.removed.add(new)
+    roster.enter("a:1", "c:1")
+    assert [state.node for state in members.reform()] == [new]

@@ -6,7 +6,7 @@ import pytest
 
 from shoal.node.peers.clocks import ClockComparison
 from simulation.execution import execute
-from simulation.plan import Act, ClockJump, Cut, Fault, Leave, Plan
+from simulation.plan import Act, ClockJump, Crash, Cut, Fault, Leave, Plan
 
 JUMP = ClockJump(at=15.0, node="n1", by_ms=3_600_000)
 
@@ -58,3 +58,10 @@ def test_those_that_are_no_members_any_more_prove_nothing(away_s: float, broken:
     jump = ClockJump(at=18.0, node="n1", by_ms=3_600_000)
     found = execute(Plan(seed=5, duration_s=20.0, settings=settings, faults=[leave, jump], acts=acts))
     assert found.broken == broken
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_was_told_in_an_earlier_life_is_not_told_in_this_one() -> None:
+    """However short the time between two lives is."""
+    crashes = [Crash(at=14.92, node=name, down_s=0.01) for name in ("n2", "n3")]
+    assert not execute(plan(*crashes, JUMP)).broken
