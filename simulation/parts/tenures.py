@@ -158,7 +158,7 @@ class _Agent:
                 return
         try:
             lease = await claim
-        except LeaseHeld:
+        except (LeaseHeld, LeaseLost):  # Somebody has it, or it ended before its answer came.
             self._bench.did("not the lease")
             return
         except ShoalError as error:
