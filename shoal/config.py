@@ -250,9 +250,10 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Standard Yjs clients.
     yjs_connections_max: int = 1024  # Of a Hocuspocus provider, its WebSocket and each open document count.
+    yjs_waiting_max: int = 256  # WebSockets of Hocuspocus providers without an open document; beyond this, one is cut off.
     yjs_update_bytes_max: int = 4 * MiB  # One message from a client; it is scanned byte by byte before anything else happens.
     yjs_updates_max: int = 256  # Of several clients, in one operation.
-    yjs_pending_bytes_max: int = 8 * MiB  # Received for one document, not yet durable; beyond this, its clients are not read.
+    yjs_pending_bytes_max: int = 8 * MiB  # Received for one document, not yet durable; 256 more for each update.
     yjs_early_bytes_max: int = 16 * MiB  # Held for one document until their dependencies arrive; 256 more for each update.
     yjs_send_bytes_max: int = 4 * MiB  # Queued for one client; beyond this, one diff follows once the queue has drained.
     yjs_stalled_s: float = 10.0  # A client that takes none of the queued bytes for this long is disconnected.

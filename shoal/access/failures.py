@@ -39,7 +39,7 @@ class Failures:
         Raises:
             Overloaded: too many of its tokens were refused.
         """
-        counted = self._counted.get(_network(address))
+        counted = self._counted.get(network_of(address))
         if counted is None or counted.failed < self._config.token_failures_max:
             return
         left_s = counted.began_s + self._config.token_failures_s - now_s
@@ -52,7 +52,7 @@ class Failures:
 
     def add(self, address: str, *, now_s: float) -> None:
         """Note that a token was refused."""
-        network = _network(address)
+        network = network_of(address)
         counted = self._counted.get(network)
         if counted is None or now_s >= counted.began_s + self._config.token_failures_s:
             self._counted.pop(network, None)
@@ -62,7 +62,8 @@ class Failures:
         self._counted[network] = counted._replace(failed=counted.failed + 1)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """What counts as one with an address: itself, or its IPv6 network."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

@@ -15,6 +15,7 @@ Laws:
 - For any bytes, `decode` returns messages or raises InvalidValue.
 - The bytes after a message of unknown kind cannot be read and are ignored, as
   standard servers do.
+- Reading one WebSocket message takes little time, whatever it says: its messages and presence entries are bounded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from shoal.protocol.requests import Present
 
 DURABLE = 100
 """The kind of acknowledgements, above all kinds that the protocol has assigned."""
+
+MESSAGES_MAX = 256
+"""In one WebSocket message. Standard clients send one."""
+ENTRIES_MAX = 4096
+"""Of presence, in one message. Standard clients send their own."""
 
 _SYNC, _AWARENESS, _AUTH, _QUERY = 0, 1, 2, 3
 _STEP_1, _STEP_2, _UPDATE = 0, 1, 2
@@ -77,6 +83,8 @@ def decode(data: bytes) -> list[Message]:
         message = _message(reader)
         if message is None:
             break
+        if len(messages) == MESSAGES_MAX:
+            _refuse(f"it holds more than {MESSAGES_MAX} messages")
         messages.append(message)
     return messages
 
@@ -107,6 +115,8 @@ def _entries(reader: Reader) -> list[Present]:
     count = reader.number()
     if count > reader.left:
         _refuse("it ends too early")
+    if count > ENTRIES_MAX:
+        _refuse(f"it has {count} awareness entries; {ENTRIES_MAX} are allowed")
     entries = [Present(reader.number(), reader.number(), reader.bytes() or GONE) for _ in range(count)]
     if reader.left:
         _refuse("bytes follow its awareness entries")
@@ -132,13 +142,15 @@ def clocks(state: bytes) -> dict[int, int]:
     return yjs.parse_state(state)
 
 
-def brings_nothing(update: bytes, document: bytes) -> bool:
-    """Whether an update changes nothing in the document that the update `document` builds.
+def brings_nothing(update: bytes, state: bytes, since: bytes) -> bool:
+    """Whether an update changes nothing in a document: `state` is its state vector, `since` what somebody lacks of it.
+
+    Whoever lacks anything is given all deletions, so what `since` builds on does not matter.
 
     Raises:
         InvalidValue: it is not a Yjs update.
     """
-    return yjs.covers(yjs.parse(document), yjs.parse(update))
+    return yjs.covers(yjs.parse_state(state), yjs.parse(since).deletes, yjs.parse(update))
 
 
 def encode_step_1(state: bytes) -> bytes:

@@ -167,6 +167,15 @@ async def test_a_yjs_client_that_may_only_read_may_say_what_the_document_has(
     while (said := await reader.receive_bytes(timeout=30))[0] != protocol.DURABLE:
         pass
     assert said == protocol.encode_durable(1)
+    # Later ones are compared with what is new since then.
+    document["text"] += " there"
+    await writer.send_bytes(protocol.encode_update(document.get_update()))
+    while await writer.receive_bytes(timeout=30) != protocol.encode_durable(2):
+        pass
+    await reader.send_bytes(protocol.encode_update(document.get_update()))
+    while (said := await reader.receive_bytes(timeout=30))[0] != protocol.DURABLE:
+        pass
+    assert said == protocol.encode_durable(2)
     # A deletion that the document lacks is an edit.
     del document["text"][0]
     await reader.send_bytes(protocol.encode_update(document.get_update()))
@@ -211,3 +220,68 @@ async def test_a_websocket_of_a_hocuspocus_provider_ends_with_the_first_of_its_t
         token = mint.make("crew:read", lasts_s=lasts_s).text
         await socket.send_bytes(sized(address) + b"\x02\x00" + sized(token.encode()))
     assert await closed(socket) == (4401, "the token has expired")
+
+
+async def test_each_edit_of_a_client_that_may_only_read_is_compared_with_what_is_new_and_not_with_the_whole_document(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as protocol
+
+    compared: list[int] = []
+    brings_nothing = protocol.brings_nothing
+
+    def noted(update: bytes, state: bytes, since: bytes) -> bool:
+        compared.append(len(since))
+        return brings_nothing(update, state, since)
+
+    monkeypatch.setattr(protocol, "brings_nothing", noted)
+    served = await serve(token_keys=mint.keys)
+    document: Doc[Any] = Doc()
+    document["text"] = Text("x" * 100_000)
+    writer = await yjs(http, served, mint.make("crew:document:read,write"))
+    await writer.send_bytes(bytes((protocol.DURABLE,)))
+    await writer.send_bytes(protocol.encode_update(document.get_update()))
+    while (await writer.receive_bytes(timeout=30))[0] != protocol.DURABLE:
+        pass
+    before = hocuspocus.prefix(b"board")
+    reader = await http.ws_connect(served.url + "/v1/hocuspocus/crew", headers=mint.make("crew:document:read").header)
+    await reader.send_bytes(before + b"\x02\x00\x00")
+    edit: Doc[Any] = Doc()
+    edit["text"] = Text("mine")
+    for _ in range(5):
+        await reader.send_bytes(before + protocol.encode_update(edit.get_update()))
+        while await reader.receive_bytes(timeout=30) != before + hocuspocus.encode_status(durable=False):
+            pass
+    assert compared[0] > 100_000
+    assert all(size < 100 for size in compared[1:])
+    await reader.close()
+    await writer.close()
+
+
+@pytest.mark.parametrize("path", ["yjs/crew/board", "hocuspocus/crew"])
+async def test_a_revoked_token_ends_connections_and_what_they_send_from_then_on_is_not_written(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession, path: str
+) -> None:
+    from pycrdt import Doc, Text
+
+    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as protocol
+
+    served = await serve(token_keys=mint.keys)
+    assert served.access is not None
+    made = mint.make("crew:read,write")
+    socket = await http.ws_connect(f"{served.url}/v1/{path}", headers=made.header)
+    before = b"" if path.startswith("yjs") else hocuspocus.prefix(b"board")
+    if before:
+        await socket.send_bytes(before + b"\x02\x00\x00")
+        await socket.receive_bytes(timeout=30)
+    document: Doc[Any] = Doc()
+    document["text"] = Text("too late")
+    served.access.gate.revoke([made.token.id])
+    await socket.send_bytes(before + protocol.encode_update(document.get_update()))
+    assert await closed(socket) == (4401, "the token is revoked")
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        assert [name async for name in store.space("crew").documents()] == []

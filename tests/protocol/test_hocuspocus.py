@@ -56,6 +56,28 @@ def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
     assert found is None or len(found.address) < len(message)
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        NAME + b"\x02\x00" + yjs.sized(b"token" * 30) + b"\x054.8.0",
+        NAME + b"\x07",
+        NAME + yjs.encode_step_1(b"\x01\xff\x01\x02"),
+        NAME + yjs.encode_update(b"\x00\x01" * 80),
+    ],
+)
+def test_a_message_that_is_cut_anywhere_is_refused_or_says_less(message: bytes) -> None:
+    whole = hocuspocus.decode(message)
+    for end in range(len(message)):
+        try:
+            found = hocuspocus.decode(message[:end])
+            if found is not None and isinstance(found.said, Said):
+                yjs.decode(found.said.messages)
+        except InvalidValue:
+            continue
+        # Only what nobody reads was cut: the version of a provider.
+        assert found == whole
+
+
 def test_an_address_names_a_document_and_perhaps_a_provider() -> None:
     assert hocuspocus.document_of(b"plan") == hocuspocus.document_of(b"plan\x00f3k") == "plan"
     with pytest.raises(InvalidValue, match="not UTF-8"):

@@ -92,3 +92,21 @@ def test_whatever_the_bytes_it_decodes_or_refuses(data: bytes) -> None:
     except InvalidValue:
         return
     assert all(isinstance(message, yjs.Message) for message in decoded)
+
+
+@pytest.mark.parametrize("one", [b"\x03", bytes((yjs.DURABLE,)), yjs.encode_step_1(b""), yjs.encode_update(b"\x00\x00")])
+def test_one_websocket_message_holds_a_bounded_number_of_messages(one: bytes) -> None:
+    assert len(yjs.decode(one * yjs.MESSAGES_MAX)) == yjs.MESSAGES_MAX
+    with pytest.raises(InvalidValue, match="more than 256 messages"):
+        yjs.decode(one * (yjs.MESSAGES_MAX + 1))
+
+
+def test_one_message_holds_a_bounded_number_of_presence_entries() -> None:
+    def message(count: int) -> bytes:
+        return b"\x01" + yjs.sized(yjs.pack_number(count) + b"\x01\x01\x00" * count)
+
+    [found] = yjs.decode(message(yjs.ENTRIES_MAX))
+    assert isinstance(found, yjs.Awareness)
+    assert len(found.entries) == yjs.ENTRIES_MAX
+    with pytest.raises(InvalidValue, match="4097 awareness entries"):
+        yjs.decode(message(yjs.ENTRIES_MAX + 1))

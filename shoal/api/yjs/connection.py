@@ -12,6 +12,8 @@ Laws:
 - A rejected update closes the connection with the reason, because the client's copy
   has the update and this node never will. If an update depends on others that this node
   lacks, the node asks the client for them, and the update waits in the room.
+- A client that leaves is told nothing more of its updates: it may be in the document
+  again, and would take that for news of the updates that it sends now.
 - A client that may only read is no writer as long as what it sends brings nothing new: a provider repeats what it has
   when a connection begins, and when it finds a copy in its browser.
 """
@@ -35,7 +37,6 @@ from shoal.protocol.session import Session
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
-_LOOK_S = 0.05  # Between two looks at a buffer that was full.
 _EMPTY = b"\x00\x00"  # The update without content.
 _NOTHING = b"\x00"  # The state vector of an empty document.
 
@@ -49,6 +50,9 @@ class Line(Protocol):
 
     def taken(self, number: int, update: yjs.Update | yjs.AskDurable, /) -> None:
         """The client sent this update, its `number`-th; or asked to be told of those after it."""
+
+    def asks(self) -> None:
+        """The client sent a step 1."""
 
     def durable(self, number: int, update: yjs.Update, /) -> bytes | None:
         """An update is durable: what the client is told, if anything."""
@@ -82,7 +86,9 @@ class YjsConnection:
         self._held_bytes = 0
         self._work: asyncio.Task[None] | None = None
         self._taken = 0  # Updates that it sent.
+        self._seen = _NOTHING  # The document's state when it was last looked whether the client brings anything new.
         self._ending: asyncio.Task[None] | None = None
+        self._over = False  # It has left, or is about to.
 
     def enter(self) -> None:
         """Take part from now on."""
@@ -91,6 +97,7 @@ class YjsConnection:
 
     async def leave(self) -> None:
         """Take part no more."""
+        self._over = True
         self._room.leave(self)
         if self._work is not None:
             self._work.cancel()
@@ -108,6 +115,8 @@ class YjsConnection:
     async def take(self, said: Sequence[yjs.Message]) -> None:
         """Take messages of the client; returns once there is room for more."""
         for message in said:
+            if self._over:
+                return
             match message:
                 case yjs.Awareness():
                     await self._announce(message)
@@ -115,6 +124,7 @@ class YjsConnection:
                     await self._update(message)
                 case yjs.Step1(state):
                     self._asked, self._wants = state, True
+                    self._line.asks()
                     self._hold()
                     self._start_work()
                 case yjs.AskDurable():
@@ -136,8 +146,9 @@ class YjsConnection:
 
     async def _read_only(self, number: int, update: yjs.Update) -> None:
         try:
-            document = await self.session.call(ReadDocument(self._room.space, self._room.document), stale=True)
-            if yjs.brings_nothing(update.update, document.update):
+            found = await self.session.call(ReadDocument(self._room.space, self._room.document, self._seen), stale=True)
+            self._seen = found.state
+            if yjs.brings_nothing(update.update, found.state, found.update):
                 return self.written(number, update)
             assert self._bearer is not None
             told = self._line.read_only()
@@ -159,6 +170,8 @@ class YjsConnection:
 
     def written(self, number: int, update: yjs.Update, /) -> None:
         """See `Guest.written`."""
+        if self._over:
+            return
         if update.answers:
             self._awaits = False
         told = self._line.durable(number, update)
@@ -191,7 +204,7 @@ class YjsConnection:
             self._send(yjs.encode_awareness(announced.gone))
 
     def _tell_present(self) -> None:
-        if present := self._room.present:
+        if self._fits(0) and (present := self._room.present):
             self.mention(Message(yjs.encode_awareness(present)))
 
     def end(self, code: int, reason: str, /) -> None:
@@ -199,7 +212,8 @@ class YjsConnection:
         self._begin_end(self.close(code, reason))
 
     def _begin_end(self, ending: Coroutine[None, None, None]) -> None:
-        if self._ending is None:
+        if not self._over:
+            self._over = True
             self._ending = asyncio.get_running_loop().create_task(ending)
         else:
             ending.close()
@@ -244,7 +258,7 @@ class YjsConnection:
         return self._line.socket.unsent_bytes
 
     def _send(self, payload: bytes) -> None:
-        self._line.socket.write(Message(payload).frame(self._line.address))
+        self._line.socket.reply(Message(payload).frame(self._line.address))
 
     # ── answers to step 1, and resynchronisations ─────────────────────────────
 
@@ -269,7 +283,7 @@ class YjsConnection:
         self._asked, self._missed, self._wants = None, False, False
         reply = await self.session.call(ReadDocument(self._room.space, self._room.document, state or _NOTHING), stale=True)
         if lacking:
-            self._send(yjs.encode_step_2(reply.update))
+            self._line.socket.write(Message(yjs.encode_step_2(reply.update)).frame(self._line.address))
             self._known = reply.state
         if wants:
             self._send(yjs.encode_step_1(reply.state))
@@ -279,14 +293,8 @@ class YjsConnection:
                 self.relay(message)
 
     async def _drained(self) -> bool:
-        """Wait until nothing waits to be sent; False if the client reads nothing and is cut off."""
-        clock = asyncio.get_running_loop().time
-        least, since = self._waiting_bytes, clock()
-        while waiting := self._waiting_bytes:
-            if waiting < least:
-                least, since = waiting, clock()
-            elif clock() - since >= self._config.yjs_stalled_s:
-                self.end(WSCloseCode.TRY_AGAIN_LATER, f"{waiting} bytes waited, and were not read")
-                return False
-            await asyncio.sleep(_LOOK_S)
-        return True
+        """Wait until all that is written by now was sent; False if the client reads nothing and is cut off."""
+        if await self._line.socket.drained():
+            return True
+        self.end(WSCloseCode.TRY_AGAIN_LATER, self._line.socket.stalled)
+        return False

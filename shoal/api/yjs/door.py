@@ -24,6 +24,7 @@ from shoal.api.yjs.connection import Line, YjsConnection
 from shoal.api.yjs.hocuspocus import HocuspocusSocket
 from shoal.api.yjs.room import Room
 from shoal.api.yjs.socket import Socket
+from shoal.api.yjs.waiting import Waiting
 from shoal.api.yjs.y_websocket import YWebsocketLine
 from shoal.config import Config
 from shoal.errors import Overloaded, ShuttingDown
@@ -50,6 +51,7 @@ class YjsDoor:
         self._metrics = metrics
         self._open: dict[YjsConnection, None] = {}
         self._sockets: dict[HocuspocusSocket, None] = {}
+        self._waiting: Waiting[HocuspocusSocket] = Waiting(most=config.yjs_waiting_max)
         self._rooms: dict[tuple[str, str], Room] = {}
         self._stopping = False
 
@@ -87,7 +89,14 @@ class YjsDoor:
         def join(line: Line, document: str, /, *, bearer: Bearer | None) -> AbstractAsyncContextManager[YjsConnection]:
             return self.joined(line, space, check_name("document", document), bearer=bearer)
 
-        provider = HocuspocusSocket(socket, join, verify, heartbeat_s=self._config.heartbeat_s)
+        provider = HocuspocusSocket(
+            socket,
+            join,
+            verify,
+            address=request.remote or "",
+            waiting=self._waiting,
+            heartbeat_s=self._config.heartbeat_s,
+        )
         self._sockets[provider] = None
         try:
             await socket.open(request)
@@ -132,7 +141,9 @@ class YjsDoor:
                 compress=False,
                 max_msg_size=self._config.yjs_update_bytes_max + overhead_bytes,
                 protocols=(PROTOCOL,),
-            )
+            ),
+            send_bytes_max=self._config.yjs_send_bytes_max,
+            stalled_s=self._config.yjs_stalled_s,
         )
 
     async def stop(self) -> None:

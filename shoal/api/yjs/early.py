@@ -14,7 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_OVERHEAD_BYTES = 256  # The memory that Python needs for each of them.
+UPDATE_OVERHEAD_BYTES = 256
+"""The memory that Python needs for each update that waits."""
 
 
 class _Held(NamedTuple, Generic[T]):
@@ -38,7 +39,7 @@ class EarlyUpdates(Generic[T]):
 
     def hold(self, item: T, size: int, *, client: int, clock: int) -> bool:
         """Hold `item` until `client` has reached `clock`; False if there is no room for it."""
-        size += _OVERHEAD_BYTES
+        size += UPDATE_OVERHEAD_BYTES
         if self._bytes + size > self._bytes_max:
             return False
         self._bytes += size

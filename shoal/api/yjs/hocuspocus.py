@@ -5,9 +5,12 @@ Laws:
   update that is no update. Only what may be better later (the node stops, or cannot write) ends the WebSocket: the provider
   then comes back by itself.
 - An update is reported as synchronised once it is durable. If the client may only read, its edits are reported as rejected.
+  With its step 1 a provider forgets the updates that it counted, and counts one: its answer to the node's step 1, which brings
+  all that the node lacks. So what it sent before is not reported any more.
 - If a token expires, the WebSocket ends, so that the provider comes back with the token that its application gives it then.
 - The provider takes a silent WebSocket for dead, so one without news gets an empty message each `heartbeat_s`. If it
   has no document open then, it is closed.
+- It needs no token, only its documents do. So those that have no document open are bounded (`Waiting`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from aiohttp import WSCloseCode, WSMsgType
 from shoal.api.yjs.connection import YjsConnection
 from shoal.api.yjs.room import close_code
 from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket
+from shoal.api.yjs.waiting import Waiting
 from shoal.errors import InvalidValue, ShoalError, TooLarge
 from shoal.protocol import hocuspocus, yjs
 
@@ -53,12 +57,21 @@ class HocuspocusLine:
         self.address = hocuspocus.prefix(address)
         self._leave = leave
         self._owed = False  # Whether the client counts its next answer to our step 1, as it does one after its own step 1.
+        self._taken = 0
+        self._forgotten = 0  # So many updates, from the first, it does not count any more.
 
-    def taken(self, _number: int, _update: yjs.Update | yjs.AskDurable, /) -> None:
+    def taken(self, number: int, _update: yjs.Update | yjs.AskDurable, /) -> None:
         """See `Line.taken`."""
+        self._taken = number
 
-    def durable(self, _number: int, update: yjs.Update, /) -> bytes | None:
-        """See `Line.durable`; nothing for an answer that the client does not count."""
+    def asks(self) -> None:
+        """See `Line.asks`."""
+        self._owed, self._forgotten = True, self._taken
+
+    def durable(self, number: int, update: yjs.Update, /) -> bytes | None:
+        """See `Line.durable`; nothing for an update that the client does not count."""
+        if number <= self._forgotten:
+            return None
         if update.answers:
             if not self._owed:
                 return None
@@ -74,16 +87,12 @@ class HocuspocusLine:
         if code in _LATER:
             await self.socket.close(code, reason)
         else:
-            self.socket.write(Message(hocuspocus.encode_close(reason)).frame(self.address))
+            self.socket.reply(Message(hocuspocus.encode_close(reason)).frame(self.address))
             self._leave()
 
     async def expire(self, reason: str, /) -> None:
         """See `Line.expire`."""
         await self.socket.close(UNAUTHORIZED, reason)
-
-    def asks(self) -> None:
-        """The client sent a step 1."""
-        self._owed = True
 
 
 class _Open:
@@ -96,8 +105,19 @@ class _Open:
 class HocuspocusSocket:
     """One provider's WebSocket, which is open; `serve` returns when it is over."""
 
-    def __init__(self, socket: Socket, join: Join, verify: Verify, *, heartbeat_s: float) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        join: Join,
+        verify: Verify,
+        *,
+        address: str,
+        waiting: Waiting[HocuspocusSocket],
+        heartbeat_s: float,
+    ) -> None:
         self._socket = socket
+        self._address = address
+        self._waiting = waiting
         self._join = join
         self._verify = verify
         self._heartbeat_s = heartbeat_s
@@ -108,19 +128,30 @@ class HocuspocusSocket:
         """Read until either side closes."""
         keeping = asyncio.create_task(self._keep())
         try:
+            self._wait()
             await self._read()
         finally:
+            self._waiting.discard(self, self._address)
             keeping.cancel()
             for address in list(self._documents):
-                self._leave(address)
+                self._end(address)
             await asyncio.gather(keeping, *self._leaving, return_exceptions=True)
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket."""
         await self._socket.close(code, reason)
 
+    def cut(self) -> None:
+        """End it at once: others wait."""
+        self._socket.cut()
+
+    def _wait(self) -> None:
+        oldest = self._waiting.add(self, self._address)
+        if oldest is not None:
+            oldest.cut()
+
     async def _read(self) -> None:
-        while (message := await self._socket.response.receive()).type is WSMsgType.BINARY:
+        while (message := await self._socket.receive()).type is WSMsgType.BINARY:
             try:
                 found = hocuspocus.decode(message.data)
             except InvalidValue as error:
@@ -147,8 +178,6 @@ class HocuspocusSocket:
         except (InvalidValue, TooLarge) as error:
             there.connection.end(close_code(error), error.message)
             return
-        if any(isinstance(message, yjs.Step1) for message in said):
-            there.line.asks()
         await there.connection.take(said)
 
     async def _open(self, address: bytes, token: str) -> None:
@@ -161,19 +190,24 @@ class HocuspocusSocket:
             joining = self._join(line, hocuspocus.document_of(address), bearer=bearer)
             connection = await stack.enter_async_context(joining)
         except ShoalError as error:
-            self._socket.write(Message(hocuspocus.encode_denied(error.message)).frame(line.address))
+            self._socket.reply(Message(hocuspocus.encode_denied(error.message)).frame(line.address))
             return
+        self._waiting.discard(self, self._address)
         self._documents[address] = _Open(line, connection, stack)
         scope: hocuspocus.Scope = "read-write" if connection.may_write else "readonly"
-        self._socket.write(Message(hocuspocus.encode_accepted(scope)).frame(line.address))
+        self._socket.reply(Message(hocuspocus.encode_accepted(scope)).frame(line.address))
         connection.enter()
 
     def _leave(self, address: bytes) -> None:
-        there = self._documents.pop(address, None)
-        if there is not None:
-            task = asyncio.create_task(there.stack.aclose())
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+        if address in self._documents:
+            self._end(address)
+            if not self._documents:
+                self._wait()
+
+    def _end(self, address: bytes) -> None:
+        task = asyncio.create_task(self._documents.pop(address).stack.aclose())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _keep(self) -> None:
         while True:

@@ -6,8 +6,8 @@ Laws:
 - Updates that arrive during a write become one operation after it: the
   first update of a burst is written at once, and a crowd costs one operation, one
   message and one encoding per commit, however large it is.
-- If an update is rejected, the others of its operation are written without it, and
-  only its own connection is closed.
+- If an update is rejected, those of others in its operation are written without it, and
+  only its own connection is closed. What that one sent after it is not written: it is not acknowledged.
 - An update that depends on others that this node lacks is held, and written as soon as
   those arrive from any client or node.
 - Above `yjs_pending_bytes_max` unwritten bytes no connection of the room is read; above
@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from aiohttp import WSCloseCode
 
 from shoal.api.http.problems import internal
-from shoal.api.yjs.early import EarlyUpdates
+from shoal.api.yjs.early import UPDATE_OVERHEAD_BYTES, EarlyUpdates
 from shoal.api.yjs.socket import Message
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, SlowConsumer, StorageError, Unavailable
@@ -91,6 +92,9 @@ class Room:
         self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=config.yjs_early_bytes_max)
         self._lately: list[DocumentState | Edit] = []  # Pushed since the write under way began.
         self._room = asyncio.Event()  # Updates were written, so that there is room.
+        self._taken = 0  # Updates received, and those of them that were written, held or rejected, in this order.
+        self._done = 0
+        self._refused: WeakSet[Guest] = WeakSet()  # Those of which an update was rejected.
         self._writing: asyncio.Task[None] | None = None
         self._present: dict[int, Present] = {}
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in (self._follow(), self._follow_presence())]
@@ -111,9 +115,11 @@ class Room:
         self._early.drop(lambda received: received.guest is guest)
 
     async def written(self) -> None:
-        """Return once all received updates are written, held or rejected."""
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
+        """Return once all updates received by now are written, held or rejected; it waits for none that come meanwhile."""
+        taken = self._taken
+        while self._done < taken and self._writing is not None:
+            self._room.clear()
+            await self._room.wait()
 
     async def close(self) -> None:
         """Stop following, and close the room's session."""
@@ -135,7 +141,8 @@ class Room:
 
     def _take(self, some: Sequence[_Received]) -> None:
         self._received += some
-        self._received_bytes += sum(len(received.update.update) for received in some)
+        self._taken += len(some)
+        self._received_bytes += sum(map(_size, some))
         if some and self._writing is None:
             # It begins at the loop's next turn, so that what arrives in one is one operation.
             self._writing = asyncio.get_running_loop().create_task(self._write())
@@ -156,15 +163,19 @@ class Room:
             while self._received:
                 some = self._received[: self._config.yjs_updates_max]
                 del self._received[: len(some)]
-                await self._write_some(some)
-                self._received_bytes -= sum(len(received.update.update) for received in some)
+                await self._write_some([received for received in some if received.guest not in self._refused])
+                self._done += len(some)
+                self._received_bytes -= sum(map(_size, some))
                 self._room.set()
         except Exception as bug:
             self._end(WSCloseCode.INTERNAL_ERROR, internal(bug, where="yjs room").message)
         finally:
             self._writing = None
+            self._room.set()
 
     async def _write_some(self, some: Sequence[_Received]) -> None:
+        if not some:
+            return
         request = Updates(self.space, self.document, [received.update.update for received in some])
         try:
             while True:
@@ -178,10 +189,12 @@ class Room:
                     await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
         except ShoalError as error:
             if len(some) == 1:
+                self._refused.add(some[0].guest)
                 some[0].guest.refused(error)
                 return
             for received in some:
-                await self._write_some([received])
+                if received.guest not in self._refused:
+                    await self._write_some([received])
             return
         assert isinstance(reply, UpdatesTaken)
         early = {each.index: each for each in reply.early}
@@ -267,6 +280,10 @@ class Room:
         message = Message(yjs.encode_update(update))
         for guest in list(self._guests):
             guest.relay(message)
+
+
+def _size(received: _Received) -> int:
+    return len(received.update.update) + UPDATE_OVERHEAD_BYTES
 
 
 def close_code(error: ShoalError) -> int:

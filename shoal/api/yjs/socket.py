@@ -3,6 +3,8 @@
 Laws:
 - A message that many clients get is encoded once for all whose frames are equal.
 - Frames are written to the connection's transport as they are. The bytes that wait there count against the client's budget.
+- A client that has not read `yjs_send_bytes_max` of replies to its messages is not read, so that these cannot fill the memory.
+- It is stalled if it takes nothing for `yjs_stalled_s`. Documents that share the socket wait for what was written before.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMessage, web
+from aiohttp.http import WS_CLOSED_MESSAGE
 
 from shoal.api.http.unsent import unsent_bytes
 
 UNAUTHORIZED = 4401
 """The close code if a token counts no more: with another one the client may come back."""
 
+_LOOK_S = 0.05  # Between two looks at a buffer that was full.
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 _CLOSE_S = 0.5  # For the other end to answer; then the connection is cut.
 _SMALL, _MEDIUM = 126, 1 << 16
@@ -40,9 +44,13 @@ class Message:
 class Socket:
     """One WebSocket; `open` upgrades the request."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    def __init__(self, socket: web.WebSocketResponse, *, send_bytes_max: int, stalled_s: float) -> None:
         self.response = socket
+        self._send_bytes_max = send_bytes_max
+        self._stalled_s = stalled_s
         self._transport: asyncio.Transport | None = None
+        self._written_bytes = 0
+        self._replied_bytes = 0  # Of replies, since nothing waited.
 
     async def open(self, request: web.Request) -> None:
         """Upgrade."""
@@ -59,7 +67,54 @@ class Socket:
         """Send a frame, unless the connection is over."""
         # Not through the response, which would encode it again. It too writes a frame in one piece.
         if self._transport is not None and not self.response.closed and not self._transport.is_closing():
+            self._written_bytes += len(frame)
             self._transport.write(frame)
+
+    def reply(self, frame: bytes) -> None:
+        """Send a frame because of what the client said."""
+        if not self.unsent_bytes:
+            self._replied_bytes = 0
+        self._replied_bytes += len(frame)
+        self.write(frame)
+
+    async def receive(self) -> WSMessage:
+        """The client's next message, once there is room for replies."""
+        if self._replied_bytes > self._send_bytes_max:
+            if not await self._sent(self._written_bytes - self._send_bytes_max):
+                await self.close(WSCloseCode.TRY_AGAIN_LATER, self.stalled)
+                return WS_CLOSED_MESSAGE
+            self._replied_bytes = 0
+        return await self.response.receive()
+
+    async def drained(self) -> bool:
+        """Wait until all that is written by now was sent; False if the client reads nothing."""
+        return await self._sent(self._written_bytes)
+
+    @property
+    def stalled(self) -> str:
+        """Why a client that reads nothing is cut off."""
+        return f"{self.unsent_bytes} bytes waited, and were not read"
+
+    async def _sent(self, bytes_: int) -> bool:
+        """Wait until so many bytes were sent in all; False if none was for `yjs_stalled_s`."""
+        clock = asyncio.get_running_loop().time
+        before, since = self._sent_bytes, clock()
+        while (sent := self._sent_bytes) < bytes_:
+            if sent > before:
+                before, since = sent, clock()
+            elif clock() - since >= self._stalled_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        return True
+
+    @property
+    def _sent_bytes(self) -> int:
+        return self._written_bytes - self.unsent_bytes
+
+    def cut(self) -> None:
+        """End the connection at once, without a word."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def close(self, code: int, reason: str) -> None:
         """Send the reason, wait a moment for the client to agree, then cut the connection."""

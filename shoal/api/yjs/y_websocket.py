@@ -35,7 +35,7 @@ class YWebsocketLine:
 
     async def read(self, connection: YjsConnection) -> None:
         """Pass on what the client says, until either side closes."""
-        while (message := await self.socket.response.receive()).type is WSMsgType.BINARY:
+        while (message := await self.socket.receive()).type is WSMsgType.BINARY:
             said = _decoded(message.data, connection)
             if said is None:
                 return
@@ -51,6 +51,9 @@ class YWebsocketLine:
             self._undurable.clear()
         elif self._asked_at is not None:
             self._undurable[number] = None
+
+    def asks(self) -> None:
+        """See `Line.asks`; its acknowledgements go on."""
 
     def durable(self, number: int, _update: yjs.Update, /) -> bytes | None:
         """See `Line.durable`; the count, if the client asked for it and it has grown."""

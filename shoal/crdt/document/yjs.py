@@ -132,14 +132,12 @@ def joined(parts: Sequence[Parsed]) -> Parsed:
 _clock = attrgetter("clock")
 
 
-def covers(whole: Parsed, part: Parsed) -> bool:
-    """Whether a document that `whole` builds stays as it is if `part` is applied to it."""
+def covers(state: StateVector, deletes: list[tuple[int, int, int]], part: Parsed) -> bool:
+    """Whether a document with this state vector and these deletions stays as it is if `part` is applied to it."""
     for client, structs in part.structs.items():
-        ends = whole.structs.get(client)
-        known = ends[-1].clock + ends[-1].length if ends else 0
-        if any(struct.clock + struct.length > known for struct in structs if not struct.gap):
+        if any(struct.clock + struct.length > state.get(client, 0) for struct in structs if not struct.gap):
             return False
-    return pack_deletes(whole.deletes) == pack_deletes(whole.deletes + part.deletes)
+    return pack_deletes(deletes) == pack_deletes(deletes + part.deletes)
 
 
 def parse_state(packed: bytes) -> StateVector:

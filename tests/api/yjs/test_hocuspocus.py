@@ -205,3 +205,58 @@ async def test_a_space_that_has_no_name_is_refused_before_the_upgrade(served: Se
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await served.http.ws_connect(served.listener.url + path)
     assert refused.value.status == 400
+
+
+async def heard_until_opened(provider: Provider, address: bytes) -> list[bytes]:
+    """All that was said until another document is open."""
+    await provider.open(address)
+    heard: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not (heard and heard[-1].startswith(hocuspocus.prefix(address))):
+            heard.append((await provider.socket.receive()).data)
+    return heard[:-1]
+
+
+async def test_nothing_is_said_of_an_update_once_its_document_was_left_and_opened_again(served: Served) -> None:
+    provider = await joined(served)
+    await provider.open(b"d")
+    await provider.hear(b"d", 2)
+    served.bench.simulated.hold_syncs()
+    await provider.say(b"d", update("x"))
+    while not served.bench.node.writes_pending:
+        await asyncio.sleep(0)
+    await provider.say(b"d", b"\x07")
+    await provider.open(b"d")
+    assert await provider.hear(b"d", 2) == ACCEPTED
+    served.bench.simulated.release_syncs()
+    async with asyncio.timeout(PATIENCE_S):
+        while served.listener._yjs._rooms["crew", "d"].users > 1:  # It left once its update was written.
+            await asyncio.sleep(0)
+    assert await served.json() == {"t": "x"}
+    # The provider would take it for its answer to the node's step 1.
+    assert await heard_until_opened(provider, b"e") == []
+
+
+async def test_after_a_step_1_only_the_answer_that_brings_everything_is_said_to_be_durable(served: Served) -> None:
+    provider = await joined(served)
+    await provider.open(b"d")
+    await provider.hear(b"d", 2)
+    [room] = served.listener._yjs._rooms.values()
+    served.bench.simulated.hold_syncs()
+    await provider.say(b"d", update("x"))
+    while not served.bench.node.writes_pending:
+        await asyncio.sleep(0)
+    await provider.say(b"d", update("y"))
+    while not room._received:
+        await asyncio.sleep(0)
+    # With it, the provider's count becomes one: two acknowledgements would say that all is durable too early.
+    await provider.say(b"d", yjs.encode_step_1(b"\x00"))
+    [connection] = served.listener._yjs._open
+    while connection._work is None:
+        await asyncio.sleep(0)
+    served.bench.simulated.release_syncs()
+    for expected in (1, 0):
+        assert (await provider.hear(b"d", 0, 8))[:2] == bytes((0, expected))
+    await provider.say(b"d", yjs.encode_step_2(b"\x00\x00"))
+    told = await heard_until_opened(provider, b"e")
+    assert told.count(hocuspocus.prefix(b"d") + DURABLE) == 1
