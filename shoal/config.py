@@ -340,6 +340,12 @@ def checked(config: Config) -> Config:
     origins(config)
     if config.lease_drift_max >= 0.5:
         raise InvalidConfig(f"lease_drift_max must be below 0.5; it is {config.lease_drift_max}.", field="lease_drift_max")
+    if not config.lease_ttl_s_min <= config.stream_ttl_s <= config.lease_ttl_s_max:
+        raise InvalidConfig(
+            f"stream_ttl_s must be {config.lease_ttl_s_min:g} to {config.lease_ttl_s_max:g}, as every lease is "
+            f"(lease_ttl_s_min, lease_ttl_s_max); it is {config.stream_ttl_s:g}.",
+            field="stream_ttl_s",
+        )
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config

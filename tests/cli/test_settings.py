@@ -96,6 +96,7 @@ def test_a_number_for_a_text_field_is_refused(tmp_path: Path) -> None:
         ("LISTEN_PORT", "65536", "0 to 65535"),
         ("MEMTABLE_BYTES", "1KiB", "at least 1048576"),
         ("LISTEN_HOST", "", "not be empty"),
+        ("STREAM_TTL_S", "0.5", "1 to 3600, as every lease"),
     ],
 )
 def test_a_value_out_of_range_names_its_source_and_what_is_allowed(name: str, text: str, allowed: str) -> None:

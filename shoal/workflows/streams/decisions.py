@@ -254,7 +254,7 @@ class Append:
         mark = self.producer
         after = replace(
             state,
-            written_ms=moment.now_ms,
+            written_ms=max(state.written_ms, moment.now_ms),  # A node's clock may be behind that of the one before.
             closed=self.closes,
             closed_by=(mark.id, mark.epoch, mark.sequence) if self.closes and mark is not None else None,
             sequence=state.sequence if self.sequence is None else self.sequence,

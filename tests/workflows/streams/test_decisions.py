@@ -45,6 +45,12 @@ def test_an_append_moves_the_end() -> None:
     assert outcome.state.written_ms == NOW.now_ms
 
 
+def test_an_append_at_a_node_whose_clock_is_behind_ends_nothing_earlier() -> None:
+    after = append(TEXT, moment=NOW._replace(now_ms=5)).state
+    assert after is not None
+    assert after.written_ms == TEXT.written_ms
+
+
 @pytest.mark.parametrize(
     ("state", "fields", "status", "kind"),
     [
