@@ -15,7 +15,14 @@ from simulation.composites.absences import black_hole, met_late, one_way, outage
 from simulation.composites.disks import begun_apart, damaged_unanswered, forgotten, one_by_one, set_back, stale_copy
 from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
-from simulation.composites.lateness import deleted_unheard, edited_twice, overtaken, pruned_unheard, removed_late
+from simulation.composites.lateness import (
+    deleted_unheard,
+    edited_twice,
+    erased_unheard,
+    overtaken,
+    pruned_unheard,
+    removed_late,
+)
 from simulation.composites.local import clock_off, failed_sync, years_off
 from simulation.composites.members import disowned, left, replaced
 from simulation.composites.openings import reopened
@@ -41,7 +48,17 @@ _OF_TWO: tuple[Composite, ...] = (
 COMPOSITES: tuple[Composite, ...] = (
     *(forgotten, forgotten, stale_copy, stale_copy, set_back, one_by_one, begun_apart),
     *_OF_TWO,
-    *(black_hole, relisted, deleted_unheard, pruned_unheard, removed_late, damaged_unanswered, asked_late, overtaken),
+    *(
+        black_hole,
+        relisted,
+        deleted_unheard,
+        erased_unheard,
+        pruned_unheard,
+        removed_late,
+        damaged_unanswered,
+        asked_late,
+        overtaken,
+    ),
 )
 
 

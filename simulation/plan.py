@@ -319,6 +319,7 @@ ActKind = Literal[
     "write-log",
     "read-log",
     "trim-log",
+    "erase-log",
 ]
 
 

@@ -15,6 +15,7 @@ PARTS: dict[str, str] = {
     "space": "crew",
     "thread": "planner",
     "checkpoint": "latest",
+    "event": "018bcfe568000000d1c427103c344c41f5b165224a58b79100000000000000010000",
     "branch": "main",
     "label": "approved",
     "document": "board",

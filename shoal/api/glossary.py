@@ -151,6 +151,7 @@ NAMES: dict[str, str] = {
     "open": "Steps that have begun and not ended.",
     "more_steps": "Whether there are more steps than the answer shows.",
     "more_events": "Whether there are more events than the answer shows.",
+    "erased": "Of an event: whether its value was erased, so that it is null. Of an erasure: whether there was a value.",
     "events": "Events, in order; in a retention rule, how many of the newest stay.",
     "late": "Whether it sorts before events that the reader's cursor had already passed.",
     "keep": "How many of the newest events stay.",

@@ -14,7 +14,7 @@ from shoal.client.items.item import delete_request, put_request
 from shoal.client.jobs import Job, complete_request
 from shoal.client.thread.consumers import ack_request
 from shoal.client.thread.inbox import send_request, take_request
-from shoal.client.thread.journal import append_request
+from shoal.client.thread.journal import append_request, erase_request
 from shoal.client.thread.saves import OnConflict, check_overwrite, save_request, update_request
 from shoal.client.thread.step_log import Step
 from shoal.client.thread.worklist import done_request
@@ -254,6 +254,7 @@ class BatchJournal(_Writes):
     """The writes to a journal that can be part of a batch."""
 
     append = batched(append_request, "Append an event: see `Journal.append`.")
+    erase = batched(erase_request, "Erase the value of an event: see `Journal.erase`.")
 
 
 class BatchCounter(_Writes):

@@ -84,7 +84,7 @@ def _of_checkpoint(checkpoint: Checkpoint) -> AuditEntry:
 def _of_event(event: Event) -> AuditEntry:
     held = event.event
     kind, by = (held.get("kind"), held.get("by")) if isinstance(held, dict) else (None, None)
-    text = kind if isinstance(kind, str) else "event"
+    text = kind if isinstance(kind, str) else "event, its value erased" if event.erased else "event"
     return AuditEntry(event.time, "event", text, by if isinstance(by, str) else "", "", event.id, held)
 
 

@@ -25,10 +25,11 @@ class Event:
     late: bool  # It sorts before events that the reader's cursor had already passed.
     cursor: bytes = field(repr=False)  # Continue after this event with `read(after=…)`.
     _event: bytes = field(repr=False)
+    erased: bool = False  # Its value was erased: it is None.
 
     @property
     def event(self) -> Any:
-        """The event's value, decoded again at each access.
+        """The event's value, decoded again at each access; None if it was erased.
 
         Raises:
             InvalidValue: its type is not registered here.
@@ -43,7 +44,7 @@ class Event:
 
 def shown_event(found: requests.Event) -> Event:
     """An event as handles show it."""
-    return Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event)
+    return Event(found.id, found.key, moment(found.wall_ms), found.late, found.cursor, found.event, found.erased)
 
 
 async def events(

@@ -73,7 +73,8 @@ def _checkpoint_record(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
 
 def event_record(event: Event) -> dict[str, Any]:
     """The record of an event, without its type and thread."""
-    return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
+    record = {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late, "event": event.event}
+    return record | {"erased": True} if event.erased else record
 
 
 def step_record(record: StepRecord) -> dict[str, Any]:

@@ -126,6 +126,27 @@ def edited_twice(stage: Stage) -> Composed:
     return Composed(faults, acts, {}, at)
 
 
+def erased_unheard(stage: Stage) -> Composed:
+    """Events are erased while a node is cut off, to which some of their appends are sent as well.
+
+    Owed: everything. No value comes back when that node is heard again.
+    """
+    faults: list[Fault] = []
+    acts: list[Act] = []
+    at = stage.at
+    for _ in range(stage.random.randint(2, 4)):
+        late = stage.random.choice(stage.nodes)
+        others = [name for name in stage.nodes if name != late]
+        for_s = stage.between(1.0, 2.5)
+        faults.append(Cut(at=at, sources=[late], targets=others, for_s=for_s))
+        written = (at + 0.05, at + 0.4)
+        acts += stage.acts(("write-log",), stage.nodes, written, least=4, most=8, durabilities=("local",), repeats=0.8)
+        acts += stage.acts(("erase-log",), stage.nodes, (at + 0.5, at + for_s), least=3, most=6, durabilities=("local",))
+        acts += stage.acts(("read-log", "trim-log"), stage.nodes, (at + 0.5, at + for_s + 1.0), most=3)
+        at = round(at + for_s + stage.between(0.3, 1.5), 3)
+    return Composed(faults, acts, {}, at)
+
+
 def overtaken(stage: Stage) -> Composed:
     """A node dies, or is cut off, with a swap of a register that nobody has seen; others compare and set it meanwhile.
 

@@ -82,7 +82,7 @@ def _changed_nothing(request: requests.AnyWrite, reply: object) -> bool:
             return not done
         case requests.Moved(before=before, heads=heads):
             return before == heads
-        case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done):
+        case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done) | requests.EventErased(erased=done):
             return not done
         case requests.ConsumerState():
             return True  # It may have been there already: the answer is the same.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.crdt.thread import claims
 from shoal.node.document.documents import Documents
 from shoal.node.document.generations import DocumentGenerations
 from shoal.node.watching.feed import Subscriber
@@ -24,8 +25,19 @@ def a_mirror_restores_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscriber, "_loses", lambda self, staged: False)
 
 
+def an_erased_value_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """An append that arrives after the erasure of its event is applied with its value."""
+    patch.setattr(claims, "is_erased", lambda rows, key, digest: False)
+
+
 MUTANTS = (
     Mutant(a_deletion_leaves_its_rows, "a deletion leaves its rows on the disk", ("15",)),
     Mutant(a_deleted_document_stays_in_memory, "a node goes on showing a document that was deleted", ("4", "15")),
     Mutant(a_mirror_restores_what_was_deleted, "a mirror brings back a document that was deleted", ("15",)),
+    Mutant(
+        an_erased_value_comes_back,
+        "a late append brings the value of an erased event back",
+        ("15",),
+        composites=frozenset({"erased_unheard"}),
+    ),
 )

@@ -93,17 +93,40 @@ async def test_parts_of_shared_objects_are_erased_alone(bench: Bench) -> None:
     assert set(await space.set("present").members()) == {"bo", 5}
 
 
-async def test_what_is_not_there_is_absent_and_an_event_is_kept_with_the_reason(bench: Bench) -> None:
-    event = await bench.space.thread("shared").journal.append({"about": "ana"})
+async def test_what_is_not_there_is_absent_and_a_record_of_a_stream_is_kept_with_the_reason(bench: Bench) -> None:
+    event = await bench.space.thread("stream/notes").journal.append({"about": "ana"})
     await bench.space.subjects.tag("ana", "thread", "never-written")
-    await bench.space.subjects.tag("ana", "event", "shared", event.id)
+    await bench.space.subjects.tag("ana", "event", "stream/notes", event.id)
     report = await bench.space.subjects.erase("ana")
     assert {each.kind: each.outcome for each in report.objects} == {"thread": "absent", "event": "kept"}
-    assert "shoal trim" in next(each.reason for each in report.objects if each.kind == "event")
+    assert "delete the stream" in next(each.reason for each in report.objects if each.kind == "event")
     assert (report.left, report.is_complete) == (1, False)
     assert [tag.kind for tag in await bench.space.subjects.find("ana")] == ["event"]
-    assert await bench.space.subjects.untag("ana", "event", "shared", event.id)
+    assert await bench.space.subjects.untag("ana", "event", "stream/notes", event.id)
     assert (await bench.space.subjects.erase("ana")).is_complete
+
+
+async def test_a_tagged_event_is_erased_and_those_beside_it_stay(bench: Bench) -> None:
+    journal = bench.space.thread("shared").journal
+    events = [await journal.append({"about": name}) for name in ("ana", "bo", "ana")]
+    for event in (events[0], events[2]):
+        await bench.space.subjects.tag("ana", "event", "shared", event.id)
+    await journal.erase(events[2].id)
+    report = await bench.space.subjects.erase("ana")
+    assert sorted(each.outcome for each in report.objects) == ["absent", "erased"]
+    assert report.is_complete
+    assert [event.event async for event in journal.read()] == [None, {"about": "bo"}, None]
+    assert verify(bench.storage, config=Config()).problems == []
+
+
+async def test_a_tagged_event_that_is_not_known_here_keeps_its_tag(bench: Bench) -> None:
+    event = await bench.space.thread("shared").journal.append({"about": "ana"})
+    unknown = event.id[:16] + "ab" * 16 + event.id[48:]
+    await bench.space.subjects.tag("ana", "event", "shared", unknown)
+    report = await bench.space.subjects.erase("ana")
+    assert [each.outcome for each in report.objects] == ["failed"]
+    assert "Nothing was written" in report.objects[0].reason
+    assert not report.is_complete
 
 
 async def test_subjects_whose_names_begin_alike_or_share_a_set_are_apart(bench: Bench) -> None:

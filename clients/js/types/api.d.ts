@@ -429,7 +429,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"] | components["schemas"]["ChangeEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["SendOp"] | components["schemas"]["TakeOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["DoneOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"] | components["schemas"]["ChangeEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["SendOp"] | components["schemas"]["TakeOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["DoneOp"])[];
         };
         /**
          * BatchView
@@ -1325,6 +1325,21 @@ export interface components {
             version: string;
         };
         /**
+         * EraseEventOp
+         * @description Erase the value of an event of a thread's journal. Its place, id, key and time stay.
+         */
+        EraseEventOp: {
+            /** @description Its id. */
+            event: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "erase-event";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
          * EraseQuery
          * @description The place at which an erasure continues.
          */
@@ -1350,12 +1365,25 @@ export interface components {
             existed: boolean;
         };
         /**
+         * EventErasedView
+         * @description An event's value was erased.
+         */
+        EventErasedView: {
+            /** @description False if there was none: it was erased before, or its event was trimmed. */
+            erased: boolean;
+        };
+        /**
          * EventView
          * @description One event of a journal.
          */
         EventView: {
             /** @description The cursor right after this event. */
             cursor: string;
+            /**
+             * @description Its value was erased: `event` is null.
+             * @default false
+             */
+            erased?: boolean;
             /** @description An event. */
             event: unknown;
             /** @description The id. */

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct, field
 
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.api.http.opaque import shown_opaque
-from shoal.api.thread.journals import EventView
+from shoal.api.thread.journals import EventView, event_view
 from shoal.api.thread.threads import CheckpointView, checkpoint_view
 from shoal.protocol.requests import Explain, ReadLabels, Unlabel, VerifyCheckpoints
 
@@ -100,7 +100,7 @@ async def why(exchange: Exchange) -> web.Response:
             exchange.shown(found.setting) if found.setting else exchange.shown(b"\xc0"),
             shown_opaque(found.seen),
             [checkpoint_view(exchange, earlier, state=False) for earlier in found.earlier],
-            [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events],
+            [event_view(exchange, event) for event in found.events],
         )
     )
 

@@ -14,6 +14,7 @@ from shoal.api.http.opaque import opaque, shown_opaque
 from shoal.errors import SlowConsumer
 from shoal.protocol.requests import (
     Change,
+    Event,
     Events,
     ReadJournal,
     Watch,
@@ -41,6 +42,7 @@ class EventView(Struct):
     event: Raw
     late: bool
     cursor: str  # The cursor right after this event.
+    erased: bool = False  # Its value was erased: `event` is null.
 
 
 class EventsView(Struct):
@@ -66,7 +68,13 @@ async def events(exchange: Exchange) -> web.Response:
 
 def event_views(exchange: Exchange, found: Events) -> list[EventView]:
     """The events as they are shown over HTTP."""
-    return [EventView(e.id, e.key, e.wall_ms, exchange.shown(e.event), e.late, shown_opaque(e.cursor)) for e in found.events]
+    return [event_view(exchange, event) for event in found.events]
+
+
+def event_view(exchange: Exchange, event: Event) -> EventView:
+    """An event as it is shown over HTTP."""
+    cursor, value = shown_opaque(event.cursor), exchange.shown(event.event)
+    return EventView(event.id, event.key, event.wall_ms, value, event.late, cursor, event.erased)
 
 
 async def _read(exchange: Exchange, query: EventsQuery) -> Events:

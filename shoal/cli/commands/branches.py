@@ -8,7 +8,7 @@ import typer
 
 from shoal.cli.absence import check_thread
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.commands.threads import described
+from shoal.cli.commands.threads import described, event_text
 from shoal.cli.ids import SHORT, checkpoint_id, checkpoint_or_branch
 from shoal.cli.options import Branch as BranchName
 from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
@@ -18,7 +18,7 @@ from shoal.client.thread.branches import Branch
 from shoal.client.thread.inspect import Why
 from shoal.values.difference import Change
 from shoal.workflows.differences import Difference
-from shoal.workflows.events import Event
+from shoal.workflows.export import event_record
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
@@ -190,13 +190,9 @@ def _emit_why(found: Why) -> None:
             "seen": found.seen,
             "partitions": {str(number): count for number, count in found.partitions.items()},
             "earlier": [described(older) for older in found.earlier],
-            "events": [_event(event) for event in found.events],
+            "events": [event_record(event) for event in found.events],
         }
     )
-
-
-def _event(event: Event) -> dict[str, Any]:
-    return {"id": event.id, "key": event.key, "time": event.time.isoformat(), "event": event.event}
 
 
 def _print_why(found: Why) -> None:
@@ -218,4 +214,4 @@ def _print_why(found: Why) -> None:
         line(f"  {older.id}  {older.time:%Y-%m-%d %H:%M:%S}Z  {to_text(older.metadata) if older.metadata else ''}".rstrip())
     line("journal before it:" if found.events else "no journal before it")
     for event in found.events:
-        line(f"  {event.time:%Y-%m-%d %H:%M:%S}Z  {to_text(event.event)}")
+        line(f"  {event.time:%Y-%m-%d %H:%M:%S}Z  {event_text(event)}")

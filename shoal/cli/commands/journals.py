@@ -1,4 +1,4 @@
-"""`shoal events`, `append`, `consumers`, `inbox`, `trim`, `retain`: a thread's journal, what it keeps, and its messages."""
+"""`shoal events`, `append`, `event`, `consumers`, `inbox`, `trim`, `retain`: a thread's journal and its messages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from shoal.cli.absence import check_thread
 from shoal.cli.arguments import age_of, bytes_of, json_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import event_cells, event_line
+from shoal.cli.derived import add_derived
 from shoal.cli.ids import event_id
 from shoal.cli.options import PANEL, By, DryRun, Follow, KeepBytes, KeepLast, Key, LimitOrAll, OlderThan, ThreadName
 from shoal.cli.output import emit, line, to_text
@@ -31,6 +32,9 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(events)
     app.command(rich_help_panel=PANEL)(append)
     app.command(rich_help_panel=PANEL)(consumers)
+    event = typer.Typer(no_args_is_help=True, help="Single events of a thread's journal: erase the value of one.")
+    add_derived(event, "event")
+    app.add_typer(event, name="event", rich_help_panel=PANEL)
     app.add_typer(inbox, name="inbox", rich_help_panel=PANEL)
     app.command(rich_help_panel=PANEL)(trim)
     app.command(rich_help_panel=PANEL)(retain)

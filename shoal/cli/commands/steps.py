@@ -15,7 +15,7 @@ from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
-from shoal.workflows.export import step_record
+from shoal.workflows.export import event_record, step_record
 from shoal.workflows.steps import StepRecord
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def resume(
                 "at": found.at,
                 "stack": found.stack,
                 "open": [step_record(record) for record in found.open],
-                "events": [{"id": event.id, "key": event.key, "event": event.event} for event in found.events],
+                "events": [event_record(event) for event in found.events],
                 "reason": {
                     "text": found.reason.text,
                     "other_heads": list(found.reason.other_heads),

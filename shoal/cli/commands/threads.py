@@ -22,6 +22,7 @@ from shoal.errors import NotFound
 from shoal.values.foreign import LANGGRAPH
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event
+from shoal.workflows.export import event_record
 
 # The metadata that only LangGraph needs: its own bytes.
 _OTHERS_FIELD = (LANGGRAPH, "langgraph")
@@ -263,8 +264,7 @@ def _journal(run: Run, name: str, limit: int) -> Work:
         await check_thread(store, run.space, name)
         with Listing("age", "key", "event", json=run.json, none=f"the journal of {name!r} is empty.") as rows:
             async for event in store.space(run.space).thread(name).journal.read(limit=limit):
-                fields = {"id": event.id, "key": event.key, "time": event.time.isoformat(), "late": event.late}
-                rows.add(fields | {"event": event.event}, event_line(event), *event_cells(event))
+                rows.add(event_record(event), event_line(event), *event_cells(event))
 
     return work
 
@@ -272,12 +272,17 @@ def _journal(run: Run, name: str, limit: int) -> Work:
 def event_line(event: Event) -> str:
     """An event as a line, for a pipe."""
     key = "" if event.key is None else f"  [{event.key}]"
-    return f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {to_text(event.event)}"
+    return f"{event.time:%Y-%m-%d %H:%M:%S}Z{key}  {event_text(event)}"
 
 
 def event_cells(event: Event) -> tuple[str, str, str]:
     """The age, key and value of an event, for a terminal."""
-    return (ago(event.time), event.key or "", to_text(event.event))
+    return (ago(event.time), event.key or "", event_text(event))
+
+
+def event_text(event: Event) -> str:
+    """The value of an event, or that it was erased."""
+    return "(erased)" if event.erased else to_text(event.event)
 
 
 @in_store

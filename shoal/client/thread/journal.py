@@ -112,6 +112,20 @@ class Journal:
         async with aclosing(self.read(after=after, limit=1, follow=True, timeout=timeout)) as events:
             return await anext(events, None)
 
+    async def erase(self, event: Event | str, *, durability: Durability | None = None) -> bool:
+        """Erase the value of an event, or of the one with this id, on every node. Its place, id, key and time stay.
+
+        From then on it is read as an event whose value is None and whose `erased` is true. The value does not come back if
+        the same append arrives late or is sent again with its key. Copies, such as snapshots of reducers, stay.
+        Returns False if there was no value: it was erased before, or its event was trimmed.
+
+        Raises:
+            NotFound: the node does not know the event.
+            InvalidInput: it is no id of an event, or the journal holds a durable stream.
+        """
+        request = erase_request(self.space, self.thread, event)
+        return (await self._connection.write(request, key=None, durability=durability)).erased
+
     # ── consumers ─────────────────────────────────────────────────────────────
 
     def consumer(self, name: str) -> Consumer:
@@ -258,3 +272,8 @@ def _retention(reply: requests.Retention) -> Retention:
 def append_request(space: str, thread: str, event: Any, *, key: str | None = None) -> requests.Append:
     """The request that appends an event."""
     return requests.Append(space, thread, values.encode(event, where="event"), key)
+
+
+def erase_request(space: str, thread: str, event: Event | str) -> requests.EraseEvent:
+    """The request that erases an event's value."""
+    return requests.EraseEvent(space, thread, event.id if isinstance(event, Event) else event)

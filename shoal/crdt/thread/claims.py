@@ -6,24 +6,30 @@ Laws:
   journal becomes what it would be if the event had never existed.
 - A claim keeps its payload if that differs from the event's, and else stores none. So the
   rows of a key are a function of its set of claims.
+- An erasure names a key and a value by their mark. It erases the value of every claim that has this mark, also of those
+  that arrive later: the same append, sent to another node, does not bring the value back. So a mark is kept while the
+  thread exists, and the rows are a function of the sets of claims and of erasures.
 
 Rows (within the thread's):
     Q key                         position₃₄ digest₃₂: the claim that is the event
     X keylength₂ key rank₂₆       hlc₈ wall_ms₈ digest₃₂ payload: one that is not; its rank is its dot and nth
+    Y mark₃₂                      (empty): the value of this key was erased
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from typing import NamedTuple
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.crdt.thread import events
-from shoal.crdt.thread.events import HLC_BYTES, Event, dot_of
+from shoal.crdt.thread.events import ERASED, HLC_BYTES, Event, dot_of
 from shoal.errors import StoreCorrupt
 
-KEY, LOSER = b"Q", b"X"
+KEY, LOSER, MARK = b"Q", b"X", b"Y"
+MARK_BYTES = 32
 _RANK_BYTES = POSITION_BYTES - HLC_BYTES
 
 
@@ -50,7 +56,10 @@ class Claim(NamedTuple):
 
 
 def apply(rows: Rows, claim: Claim) -> None:
-    """Add a claim. It becomes the event if no other claim of its key has a lesser (dot, nth)."""
+    """Add a claim. It becomes the event if no other claim of its key has a lesser (dot, nth).
+
+    The value of one whose mark is erased must be `ERASED`.
+    """
     if find(rows, claim.key) is None:
         _win(rows, claim)
     else:
@@ -78,7 +87,7 @@ def claims_of(rows: Rows, key: str) -> list[Claim]:
     claims = [Claim(key, entry.position, event.wall_ms, entry.digest, event.payload)]
     for row, stored in rows.scan(_losers(key)):
         claim = _loser(row, stored)
-        claims.append(claim._replace(payload=event.payload) if claim.digest == entry.digest else claim)
+        claims.append(claim if claim.payload else claim._replace(payload=event.payload))
     return claims
 
 
@@ -89,6 +98,31 @@ def remove(rows: Rows, key: str, gone: Callable[[Claim], bool]) -> list[Claim]:
     if removed:
         _put(rows, key, [claim for claim in claims if not gone(claim)])
     return removed
+
+
+def mark_of(key: str, digest: bytes) -> bytes:
+    """The mark of a key and of the SHA-256 of a value: a SHA-256 of both, so that it tells neither."""
+    return sha256(digest + key.encode()).digest()
+
+
+def is_erased(rows: Rows, key: str, digest: bytes) -> bool:
+    """Whether the value with this SHA-256 was erased under this key."""
+    return rows.get(MARK + mark_of(key, digest)) is not None
+
+
+def erase(rows: Rows, key: str, mark: bytes) -> list[Claim]:
+    """Erase the values of the claims of a key that have this mark, from now on. Returns those that had one."""
+    rows.put(MARK + mark, b"")
+    claims = claims_of(rows, key)
+    found = [claim for claim in claims if claim.payload != ERASED and mark_of(key, claim.digest) == mark]
+    if found:
+        _put(rows, key, [claim._replace(payload=ERASED) if claim in found else claim for claim in claims])
+    return found
+
+
+def marked(rows: Rows, key: str, mark: bytes) -> list[Claim]:
+    """The claims of a key that have this mark."""
+    return [claim for claim in claims_of(rows, key) if mark_of(key, claim.digest) == mark]
 
 
 def losers(rows: Rows) -> Iterator[Claim]:
@@ -127,7 +161,7 @@ def _put(rows: Rows, key: str, claims: Iterable[Claim]) -> None:
         return
     _win(rows, ranked[0])
     for claim in ranked[1:]:
-        _lose(rows, claim, ranked[0].digest)
+        _lose(rows, claim, ranked[0])
 
 
 def _win(rows: Rows, claim: Claim) -> None:
@@ -135,8 +169,9 @@ def _win(rows: Rows, claim: Claim) -> None:
     events.put(rows, Event(claim.position, claim.key, claim.wall_ms, claim.payload))
 
 
-def _lose(rows: Rows, claim: Claim, winning: bytes) -> None:
-    own = b"" if claim.digest == winning else claim.payload
+def _lose(rows: Rows, claim: Claim, winner: Claim) -> None:
+    # Of two with one value one may be erased: its payload was swept after a trim that has not arrived here.
+    own = b"" if (claim.digest, claim.payload) == (winner.digest, winner.payload) else claim.payload
     hlc = claim.position[:HLC_BYTES]
     rows.put(_losers(claim.key) + _rank(claim.position), hlc + claim.wall_ms.to_bytes(8, "big") + claim.digest + own)
 

@@ -4,7 +4,7 @@ Law: if the totals are kept, they are those of the event rows: every event
 is added by `put` and removed by `drop`.
 
 Rows (within the thread's):
-    E position₃₄          wall_ms₈ keylength₂ key payload: an event
+    E position₃₄          wall_ms₈ keylength₂ key payload: an event; if its value was erased, the payload is `ERASED`
     H n                   events₈ bytes₈: the totals; only in a journal that ever had a retention
 """
 
@@ -22,6 +22,7 @@ TOTALS = b"Hn"
 HLC_BYTES = 8
 PLACE_BYTES = HLC_BYTES + DOT_BYTES  # A position without the number within its operation.
 Place = bytes  # So many.
+ERASED = b"\xc1"  # In place of a value that was erased: the one byte that msgpack never uses, so no value is this.
 
 
 class Event(NamedTuple):
@@ -32,6 +33,11 @@ class Event(NamedTuple):
     wall_ms: int
     payload: bytes
     late: bool = False  # It sorts before events that this reader already got.
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether its value was erased; its place, key and time are there."""
+        return self.payload == ERASED
 
 
 class Totals(NamedTuple):
@@ -70,6 +76,12 @@ def put(rows: Rows, event: Event) -> None:
     stored = event.wall_ms.to_bytes(8, "big") + len(key).to_bytes(2, "big") + key + event.payload
     rows.put(EVENT + event.position, stored)
     _count(rows, 1, len(stored))
+
+
+def blank(rows: Rows, event: Event) -> None:
+    """Erase the value of an event that is in its place."""
+    drop(rows, event.position)
+    put(rows, event._replace(payload=ERASED))
 
 
 def drop(rows: Rows, position: bytes) -> None:

@@ -7,6 +7,11 @@ Laws:
 - The other appends with a key stay known (`claims`). So the payload of every append that
   was applied can be found again, until it is trimmed (`trimming`).
 
+- An erasure leaves an event's place, id, key and time, and takes its value. It names the event's position or, if the event
+  has a key, the key and the value: every append of both is erased, also one that arrives later (`claims`). So which
+  values are shown is a function of the sets of appends, trims and erasures. The appends keep their payloads aside until
+  the erasure is stable (`trimming`). An append whose payload was swept before it arrived is applied as erased.
+
 - A reader gets each event that its cursor does not cover, in order. An event that
   sorts before one that the reader already got is marked `late`. Reading goes in sweeps. The
   target of a sweep is the replica's vector when it began; it returns the events that the target
@@ -29,7 +34,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, events, trimming
 from shoal.crdt.thread.claims import Claim
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
+from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
 from shoal.crdt.thread.trimming import Floor
 from shoal.errors import InvalidValue, StoreCorrupt
 
@@ -44,6 +49,14 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag="append"):
 
     digest: bytes  # SHA-256 of the payload.
     key: str | None = None
+
+
+class Erase(msgspec.Struct, array_like=True, frozen=True, tag="erase"):
+    """The mutation: erases the value of an event."""
+
+    position: bytes  # 34 bytes.
+    key: str | None = None
+    mark: bytes = b""  # Of the key and the value: 32 bytes; empty without a key.
 
 
 class Conflict(NamedTuple):
@@ -118,8 +131,57 @@ def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
     position = stamp.pack_position()
     if append.key is None:
         events.put(rows, Event(position, None, stamp.wall_ms, payload))
-    else:
-        claims.apply(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
+        return
+    if claims.is_erased(rows, append.key, append.digest):
+        trimming.keep_aside(rows, position, payload)
+        payload = ERASED
+    claims.apply(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
+
+
+def apply_erase(rows: Rows, _stamp: Stamp, change: Erase) -> None:
+    """Erase the value of the event, and keep it aside."""
+    if change.key is not None:
+        for claim in claims.erase(rows, change.key, change.mark):
+            trimming.keep_aside(rows, claim.position, claim.payload)
+    elif (event := events.find(rows, change.position)) is not None and not event.is_erased:
+        trimming.keep_aside(rows, event.position, event.payload)
+        events.blank(rows, event)
+
+
+def erasure(rows: Rows, position: bytes) -> Erase | None:
+    """The change that erases the value of the append at a position; None if there is no value: it was erased or trimmed."""
+    event = events.find(rows, position)
+    if event is not None and event.key is None:
+        return None if event.is_erased else Erase(position)
+    key = _key_at(rows, position) if event is None else event.key
+    if key is None:
+        return None
+    claim = next((claim for claim in claims.claims_of(rows, key) if claim.position == position), None)
+    return None if claim is None or claim.payload == ERASED else Erase(position, key, claims.mark_of(key, claim.digest))
+
+
+def names_of(stamp: Stamp, append: Append) -> set[bytes]:
+    """What an erasure of an append names: its position, or its mark."""
+    marks = set() if append.key is None else {claims.mark_of(append.key, append.digest)}
+    return {stamp.pack_position()} | marks
+
+
+def kept_aside(rows: Rows, change: Erase) -> list[bytes]:
+    """The positions of the appends whose payloads an erasure that was applied to `rows` keeps aside, or kept."""
+    found = [] if change.key is None else [claim.position for claim in claims.marked(rows, change.key, change.mark)]
+    return sorted({change.position, *found})
+
+
+def check_erase(change: Erase, applied: VersionVector) -> None:
+    """Check an erasure from a peer that had applied this.
+
+    Raises:
+        ValueError: no node that had applied this would have made it.
+    """
+    if len(change.position) != POSITION_BYTES or len(change.mark) != (0 if change.key is None else claims.MARK_BYTES):
+        raise ValueError("its position or its mark is malformed")
+    if not applied.accepts(VersionVector([dot_of(change.position)])):
+        raise ValueError("it erases an event that its origin had not applied")
 
 
 def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
@@ -139,25 +201,25 @@ def conflicts(rows: Rows) -> list[Conflict]:
 
 
 def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
-    """The payload of an append that was applied to `rows`, even if it is no event; None if it was trimmed and swept.
+    """The payload of an append that was applied to `rows`, even if it is no event; None if it was trimmed or erased, and swept.
 
     Raises:
         StoreCorrupt: the row that must hold it is not there.
     """
-    position = stamp.pack_position()
+    own = position = stamp.pack_position()
     if trimming.is_trimmed(rows, stamp.dot):
-        return trimming.payload(rows, position)
-    if append.key is not None and (entry := claims.find(rows, append.key)) is not None:
+        return trimming.payload(rows, own)
+    if append.key is not None and (entry := claims.find(rows, append.key)) is not None and entry.position != own:
+        if kept := claims.payload(rows, append.key, own):
+            return trimming.payload(rows, own) if kept == ERASED else kept
         if entry.digest == append.digest:
             position = entry.position
-        elif (kept := claims.payload(rows, append.key, position)) is not None:
-            return kept
     event = events.find(rows, position)
     if event is None and stamp.hlc <= trimming.floor(rows).hlc:
-        return trimming.payload(rows, position)
+        return trimming.payload(rows, own)
     if event is None:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is in the log and not in its journal. Run `shoal verify`.")
-    return event.payload
+    return trimming.payload(rows, own) if event.is_erased else event.payload
 
 
 def read(
@@ -259,6 +321,11 @@ def clipped(cursor: Cursor, applied: VersionVector) -> Cursor:
     """The part of a cursor that a replica at `applied` may keep: it covers no event that the replica lacked."""
     sweep = None if cursor.sweep is None else Sweep(_meet(cursor.sweep.target, applied), cursor.sweep.after)
     return Cursor(_meet(cursor.vector, applied), cursor.greatest, sweep)
+
+
+def _key_at(rows: Rows, position: bytes) -> str | None:
+    """The key of the claim at a position that is no event; None if there is none."""
+    return next((claim.key for claim in claims.losers(rows) if claim.position == position), None)
 
 
 def _sweep_rank(sweep: Sweep) -> tuple[int, bytes, bytes]:

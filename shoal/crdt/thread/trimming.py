@@ -6,8 +6,8 @@ Laws:
   trimmed is a function of the set of trims. An event that the issuer did not know stays, wherever it sorts.
 - A journal becomes what it would be if the trimmed appends had never been made. A key is
   free again once its event is trimmed, unless other claims of it remain: then the next one is the event.
-- A trimmed event is not shown any more. Its payload stays until the trim is stable, for
-  peers that lack the append.
+- A trimmed event is not shown any more. Its payload stays aside until the trim is stable, for
+  peers that lack the append. So does that of an event whose value was erased, until the erasure is.
 - A trim may raise the *floor*: an end at or below it has no row of its own. So the rows are a function of the set of trims,
   and there are as many of them as origins that a replica remembers.
 - The floor is the time of an operation whose origin was retired and is forgotten (`trim`). All owners held that operation
@@ -17,7 +17,7 @@ Laws:
 Rows (within the thread's, beside the journal's):
     F                     hlc₈ retired₈: the floor; no row if it was never raised
     F origin₁₆            sequence₈ hlc₈: the last operation of this origin whose events are trimmed, if it is above the floor
-    G position₃₄          the payload of a trimmed append
+    G position₃₄          the payload of an append that was trimmed, or whose value was erased
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import msgspec
 from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events
-from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
+from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
 
 END, TRIMMED = b"F", b"G"
 _NTH_MAX = b"\xff\xff"  # Behind a place: above all its positions.
@@ -97,11 +97,11 @@ def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
             keys[event.key] = None
             continue
         dropped.append((row, stored))
-        rows.put(TRIMMED + event.position, event.payload)
+        keep_aside(rows, event.position, event.payload)
     events.drop_all(rows, dropped)
     for key in keys:
         for claim in claims.remove(rows, key, lambda claim: gone.covers(claim.dot)):
-            rows.put(TRIMMED + claim.position, claim.payload)
+            keep_aside(rows, claim.position, claim.payload)
 
 
 def trim(rows: Rows, context: VersionVector, ends: list[bytes]) -> Trim:
@@ -180,8 +180,19 @@ def is_trimmed(rows: Rows, dot: Dot) -> bool:
 
 
 def payload(rows: Rows, position: bytes) -> bytes | None:
-    """The payload of a trimmed append; None once it is swept."""
+    """The payload that is kept aside of an append; None once it is swept."""
     return rows.get(TRIMMED + position)
+
+
+def keep_aside(rows: Rows, position: bytes, payload: bytes) -> None:
+    """Keep the payload of an append that is not shown any more. An erased one is aside already, or swept."""
+    if payload != ERASED:
+        rows.put(TRIMMED + position, payload)
+
+
+def aside(position: bytes) -> bytes:
+    """The row under which the payload of the append at a position is kept aside."""
+    return TRIMMED + position
 
 
 def swept(rows: Rows, ends: list[bytes], *, after: bytes | None = None) -> Iterator[bytes]:

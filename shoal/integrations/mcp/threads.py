@@ -154,7 +154,8 @@ async def read_journal(call: Call, given: ReadJournal) -> Answer:
     cursor = given.after
     async with aclosing(journal.read(after=_cursor(given.after), limit=given.limit)) as events:
         async for each in events:
-            found.append({"id": each.id, "time": each.time.isoformat(), "event": values.to_json(each.event)})
+            told = {"id": each.id, "time": each.time.isoformat(), "event": values.to_json(each.event)}
+            found.append(told | {"erased": True} if each.erased else told)
             cursor = base64.urlsafe_b64encode(each.cursor).decode()
     return {"events": found, "cursor": cursor}
 

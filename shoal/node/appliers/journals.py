@@ -7,6 +7,7 @@ from hashlib import sha256
 from shoal import values
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import consumers, journal, progress, reductions, retention, trimming
+from shoal.crdt.thread.events import ERASED as ERASED_VALUE
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
@@ -15,12 +16,12 @@ from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: journal.Append, attached: Blobs) -> None:
-    if not is_gone(attached):  # Else a trim that will arrive later has erased the event elsewhere.
-        journal.apply(rows, stamp, change, attached.content)
+    # If its value is gone, an erasure or a trim that will arrive later has taken it elsewhere.
+    journal.apply(rows, stamp, change, ERASED_VALUE if is_gone(attached) else attached.content)
 
 
 def _check(_rows: Rows, _stamp: Stamp, change: journal.Append, attached: Blobs) -> Blobs:
-    if sha256(attached.content).digest() != change.digest:
+    if not is_gone(attached) and sha256(attached.content).digest() != change.digest:
         raise BadOperation("its event does not match its hash", reason="content")
     return attached
 
@@ -32,6 +33,17 @@ def _event_of(rows: Rows, stamp: Stamp, change: journal.Append) -> Blobs:
     if sha256(payload).digest() != change.digest:
         raise StoreCorrupt(f"event {stamp.pack_position().hex()} is damaged. Run `shoal verify`.")
     return Blobs(payload)
+
+
+def _check_erase(stamp: Stamp, change: journal.Erase) -> None:
+    try:
+        journal.check_erase(change, stamp.context)
+    except ValueError as error:
+        raise BadOperation(f"its erasure cannot be applied ({error})", reason="content") from None
+
+
+def _erased_id(_name: str, _stamp: Stamp, change: journal.Erase) -> str:
+    return change.position.hex()
 
 
 def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:
@@ -75,6 +87,7 @@ def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
 
 APPLIERS: Appliers = {
     journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of, id_of=position_of),
+    journal.Erase: bare(Kind.THREAD, journal.apply_erase, _check_erase, _erased_id),
     consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
     reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
     progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),

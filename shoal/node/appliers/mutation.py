@@ -52,6 +52,7 @@ Change = (
     | ownership.Claim
     | ownership.LeaseMark
     | journal.Append
+    | journal.Erase
     | consumers.Ack
     | reductions.Reduce
     | progress.Reach
@@ -105,7 +106,7 @@ def since(change: Change) -> int:
     A node that speaks an older version cannot apply it, so it is not issued while one is among the peers.
     """
     match change:
-        case queue.Attempt() | register.Swap():
+        case queue.Attempt() | register.Swap() | journal.Erase():
             return 7
         case queue.Enqueue(plan=plan) if plan is not None:
             return 7

@@ -47,7 +47,7 @@ from shoal.storage.keys import Kind
 
 LOOKED_AT_MAX = 64  # Entries in one look.
 _MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
-_EVENTS_AT_ONCE = 256  # Payloads of trimmed events that are removed in one write.
+_EVENTS_AT_ONCE = 256  # Payloads of trimmed or erased events that are removed in one write.
 _BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
 
 
@@ -58,6 +58,7 @@ class What(IntEnum):
     CHECKPOINTS = 2  # Pruned checkpoints.
     EVENTS = 3  # Trimmed events of a journal.
     UPDATES = 4  # Updates that a compaction covers.
+    VALUES = 5  # Values of events that were erased.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -68,7 +69,8 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
     space: str
     name: str
     generation: int
-    ends: bytes = b""  # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂.
+    # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂; of an erasure positions₃₄.
+    ends: bytes = b""
 
     @property
     def target(self) -> Target:
@@ -129,6 +131,7 @@ class Collector:
             What.CHECKPOINTS: self._checkpoints,
             What.EVENTS: self._events,
             What.UPDATES: self._updates,
+            What.VALUES: self._values,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
         self._held: Counter[Target] = Counter()
@@ -307,6 +310,14 @@ class Collector:
             if len(some) < _EVENTS_AT_ONCE:
                 return
             after = some[-1]  # From the beginning it would pass all rows that were deleted.
+
+    def _values(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
+        garbage = entries[0].garbage
+        rows = rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+        positions = [garbage.ends[start : start + POSITION_BYTES] for start in range(0, len(garbage.ends), POSITION_BYTES)]
+        for start in range(0, len(positions), _EVENTS_AT_ONCE):
+            some = positions[start : start + _EVENTS_AT_ONCE]
+            yield Piece({rows.key(trimming.aside(position)): None for position in some}, [])
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The updates that a compaction covers, after a check that it contains them; and the compactions that are superseded.

@@ -14,9 +14,9 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, journal
 from shoal.node.handler import Checks, Readers, View, Writers
-from shoal.node.implied_keys import users_key
 from shoal.node.naming import unhex
 from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint, shown_hash
+from shoal.node.thread.journals import shown_event
 from shoal.node.thread.shapes import Reader, appended
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -88,7 +88,7 @@ class Inspection:
 def _events_before(rows: Rows, hlc: int, limit: int, bytes_max: int) -> Iterator[requests.Event]:
     size = 0
     for event in journal.before(rows, hlc, limit):
-        yield requests.Event(event.position.hex(), users_key(event.key), event.wall_ms, event.payload, False, b"")
+        yield shown_event(event, b"")
         size += len(event.payload)
         if size > bytes_max:
             return

@@ -3,8 +3,8 @@
 Laws:
 - Operations are applied in a causal order by the same code that applied them first, each under the vector of those
   before it, as on a peer that had received all of these.
-- Ended generations are not compared, nor rows that prunes, trims and compactions erased, or that expired. A row that is missing
-  for any other reason is a flaw.
+- Ended generations are not compared, nor rows that prunes, trims, compactions and erasures of events erased, or that
+  expired. A row that is missing for any other reason is a flaw.
 - A damaged operation does not affect others: it is reported, and the rest is folded.
 """
 
@@ -39,6 +39,7 @@ class Folded(NamedTuple):
     pruned: dict[ObjectPlace, set[bytes]]  # Checkpoints that prunes name.
     trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events were trimmed.
     compacted: dict[ObjectPlace, list[VersionVector]]  # Operations whose updates each compaction covers.
+    values: dict[ObjectPlace, set[bytes]]  # Events whose values were erased: their positions, and marks.
 
     def current(self, place: ObjectPlace) -> int:
         """The number of an object's current generation."""
@@ -148,12 +149,14 @@ def erased(
     dict[ObjectPlace, set[bytes]],
     dict[ObjectPlace, VersionVector],
     dict[ObjectPlace, list[VersionVector]],
+    dict[ObjectPlace, set[bytes]],
 ]:
-    """The current generations, and what prunes, trims and compactions erase: the last four fields of `Folded`."""
+    """The current generations, and what prunes, trims, compactions and erasures erase: the last five fields of `Folded`."""
     current: dict[ObjectPlace, int] = {}
     pruned: dict[ObjectPlace, set[bytes]] = {}
     trimmed: dict[ObjectPlace, VersionVector] = {}
     compacted: dict[ObjectPlace, list[VersionVector]] = {}
+    values: dict[ObjectPlace, set[bytes]] = {}
     for place, change in [found for entry in logged for found in _changes(entry)]:
         if isinstance(change, deletion.Delete):
             current[place] = max(change.generation + 1, current.get(place, 0))
@@ -161,10 +164,12 @@ def erased(
             pruned.setdefault(place, set()).update(change.ids)
         elif isinstance(change, trimming.Trim):
             trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
+        elif isinstance(change, journal.Erase):
+            values.setdefault(place, set()).update((change.position, change.mark))
         elif isinstance(change, compaction.Compact):
             with suppress(ValueError):
                 compacted.setdefault(place, []).append(VersionVector.unpack(change.ends))
-    return current, pruned, trimmed, compacted
+    return current, pruned, trimmed, compacted, values
 
 
 def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
@@ -176,13 +181,16 @@ def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
 
 
 def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: ObjectPlace, stored: ObjectRows) -> None:
-    """Check that a prune, trim or compaction erased the blobs of a change.
+    """Check that a prune, trim, compaction or erasure erased the blobs of a change.
 
     Raises:
         StoreCorrupt: the rows that it produced are missing, and nothing erased them.
     """
     pruned = isinstance(change, dag.Save) and change.id in found.pruned.get(place, set())
-    trimmed = isinstance(change, journal.Append) and found.trimmed.get(place, VersionVector()).covers(stamp.dot)
+    taken = isinstance(change, journal.Append) and (
+        found.trimmed.get(place, VersionVector()).covers(stamp.dot)
+        or not journal.names_of(stamp, change).isdisjoint(found.values.get(place, ()))
+    )
     compacted = False
     if isinstance(change, document.Update):
         # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
@@ -192,7 +200,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
     elif isinstance(change, compaction.Compact):
         ends = VersionVector.unpack(change.ends)
         compacted = sum(other.dominates(ends) for other in found.compacted.get(place, ())) > 1
-    if not (pruned or trimmed or compacted):
+    if not (pruned or taken or compacted):
         raise StoreCorrupt("the rows that it produced are missing, and nothing erased them.")
 
 

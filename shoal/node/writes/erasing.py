@@ -16,7 +16,7 @@ from shoal.crdt import deletion
 from shoal.crdt.document import compaction
 from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, ownership, pruning, status, trimming
+from shoal.crdt.thread import dag, journal, ownership, pruning, status, trimming
 from shoal.crdt.values import ormap, orset
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_label, check_name
@@ -51,6 +51,7 @@ _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap,
 _REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
 _ASKING = (
     frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move, ownership.LeaseMark))
+    | frozenset((journal.Append, journal.Erase))
     | _REMOVING
 )
 """Changes that need more than an entry of their object in the catalog."""
@@ -141,6 +142,12 @@ class Eraser:
             marking = self._garbage.markings.get(target)
             if marking is not None and beside.content:
                 marking.protect(dag.decode_record(beside.content))
+        elif isinstance(made, journal.Append):
+            self._sweep_late(transaction, target, stamp, change)
+        elif isinstance(made, journal.Erase):
+            rows = self._generations.current(transaction, target).rows
+            positions = b"".join(journal.kept_aside(rows, made))
+            self._garbage.enter(transaction, stamp, What.VALUES, target, change.generation, positions)
         elif isinstance(made, pruning.Prune):
             self._unpruned.drop(target)
             transaction.when_written(lambda: self._unpruned.drop(target))
@@ -161,6 +168,12 @@ class Eraser:
             self.list_status(transaction, target)
         elif not isinstance(made, orset.Alter) or made.remove:
             self._erasure.note(transaction)
+
+    def _sweep_late(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
+        """Have the value of an append swept that arrived after the erasure of its event."""
+        position = stamp.pack_position()
+        if self._generations.current(transaction, target).rows.key(trimming.aside(position)) in transaction.rows:
+            self._garbage.enter(transaction, stamp, What.VALUES, target, change.generation, position)
 
     def list_status(self, transaction: Transaction, target: Target) -> None:
         """List a thread under the status that its rows say."""

@@ -20,11 +20,11 @@ from msgspec import Struct
 
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.errors import InvalidInput
+from shoal.names import STREAMS
 
 COMMITTED, FROM, TOUCHED = "stream/committed", "stream/from", "stream/touched"
 """Places of the thread: the index after the last committed record; a time not after it; and when somebody read last."""
 
-_PREFIX = "stream/"
 _HLC_HEX = 16
 _TIME_MAX = 10**13 - 1  # What an offset has room for: the year 2286.
 _OFFSET = re.compile(r"([0-9]{16})_(?:([0-9]{13})([0-9]{12})|[0-9]{16})")
@@ -32,7 +32,7 @@ _OFFSET = re.compile(r"([0-9]{16})_(?:([0-9]{13})([0-9]{12})|[0-9]{16})")
 
 def thread_of(stream: str) -> str:
     """The name of the thread that holds a stream."""
-    return _PREFIX + stream
+    return STREAMS + stream
 
 
 class Offset(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from shoal.errors import Forbidden, ShoalError
+from shoal.names import STREAMS
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection
@@ -23,9 +24,7 @@ from shoal.workflows.subjects import tags
 from shoal.workflows.subjects.tags import SubjectTag
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
-_AN_EVENT = (
-    "an event cannot be deleted alone: delete its thread, or trim the journal up to it (`shoal trim`), and remove the tag"
-)
+_OF_A_STREAM = "a record of a durable stream cannot be erased alone: delete the stream, and remove the tag"
 
 
 class SubjectErased(Struct, frozen=True):
@@ -104,9 +103,9 @@ async def _erase(
 
 
 async def _deleted(connection: Connection, space: str, tag: SubjectTag, durability: Durability | None) -> SubjectErased:
+    if tag.kind == "event" and tag.name.startswith(STREAMS):
+        return SubjectErased(tag.kind, tag.name, tag.part, "kept", _OF_A_STREAM)
     request = _deletion(space, tag)
-    if request is None:
-        return SubjectErased(tag.kind, tag.name, tag.part, "kept", _AN_EVENT)
     try:
         reply: Any = await connection.write(request, key=None, durability=durability)
     except ShoalError as error:
@@ -114,10 +113,10 @@ async def _deleted(connection: Connection, space: str, tag: SubjectTag, durabili
     return SubjectErased(tag.kind, tag.name, tag.part, "erased" if _existed(reply) else "absent")
 
 
-def _deletion(space: str, tag: SubjectTag) -> requests.Request[Any] | None:
-    """The request that deletes what a tag names; None if none does."""
+def _deletion(space: str, tag: SubjectTag) -> requests.Request[Any]:
+    """The request that deletes what a tag names."""
     if tag.kind == "event":
-        return None
+        return requests.EraseEvent(space, tag.name, tag.part)
     if tag.kind == "items":
         first, *rest = tag.name.split(".")
         return requests.DeleteItem(space, first, rest, tag.part) if tag.part else requests.DeleteItems(space, first, rest)
@@ -132,6 +131,8 @@ def _existed(reply: Any) -> bool:
     match reply:
         case requests.Deleted(existed):
             return existed
+        case requests.EventErased(erased):
+            return erased
         case requests.EntryRemoved(removed) | requests.SetAltered(_, removed):
             return bool(removed)
         case _:

@@ -56,12 +56,7 @@ def deciding(choose: Choose) -> Decide:
 
 
 def appends(replica: Replica) -> list[tuple[Stamp, Append, bytes]]:
-    return [
-        (at, *change)
-        for operation in replica.applied
-        for at, change in operation.stamped()
-        if not isinstance(change, Trim | Retain)
-    ]
+    return [(at, *change) for operation in replica.applied for at, change in operation.stamped() if isinstance(change, tuple)]
 
 
 def trimmed(replica: Replica) -> set[Dot]:

@@ -139,7 +139,8 @@ async def _kept(store: Store) -> AsyncIterator[Statement]:
     space = store.space(RESERVED)
     async for thread in space.threads(statements.THREADS):
         async for event in space.thread(thread).journal.read(skip_trimmed=True):
-            yield statements.from_text(event.event)
+            if not event.erased:  # The chain of statements shows that one is missing.
+                yield statements.from_text(event.event)
 
 
 def _print(report: Report) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from shoal.errors import ConsumerReset, NotFound, SchemaViolation
 from shoal.protocol.fields import Cursor, Named, Natural, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Cli, Http, operation
 
 __all__ = [
     "Ack",
@@ -17,7 +17,9 @@ __all__ = [
     "Appended",
     "ConsumerState",
     "Consumers",
+    "EraseEvent",
     "Event",
+    "EventErased",
     "Events",
     "Place",
     "PutSnapshot",
@@ -60,6 +62,38 @@ class Appended(Reply, array_like=True, frozen=True, tag="appended"):
     appended: bool  # False if the key was appended before; `id` is then the first event's.
 
 
+@operation(
+    batch=True,
+    http=Http(
+        "DELETE",
+        "/threads/{thread}/events/{event}",
+        "Erase an event's value; its place, id, key and time stay",
+        ops=("erase-event",),
+        errors=(NotFound,),
+    ),
+    cli=(
+        Cli(
+            "event erase",
+            "Erase the value of an event of a thread's journal, on every node; its place, id, key and time stay.",
+            "shoal event erase researcher-1 019b…01 --data ./state --space crew",
+            "erased",
+            arguments=("event",),
+        ),
+    ),
+)
+class EraseEvent(ObjectWrite["EventErased"], array_like=True, frozen=True, tag="erase-event"):
+    """Erase the value of an event of a thread's journal. Its place, id, key and time stay."""
+
+    thread: str
+    event: str  # Its id.
+
+
+class EventErased(Reply, array_like=True, frozen=True, tag="event-erased"):
+    """An event's value was erased."""
+
+    erased: bool  # False if there was none: it was erased before, or its event was trimmed.
+
+
 @operation(multi_read=True)
 class ReadJournal(ObjectRead["Events"], array_like=True, frozen=True, tag="read-journal"):
     """Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first."""
@@ -80,6 +114,7 @@ class Event(Struct, array_like=True, frozen=True):
     event: Value
     late: bool  # It sorts before events that the cursor had already passed.
     cursor: Cursor  # The cursor right after this event.
+    erased: bool = False  # Its value was erased, so `event` is nil.
 
 
 class Events(Reply, array_like=True, frozen=True, tag="events"):
