@@ -318,9 +318,8 @@ class Replication:
         if not message.once:
             return
         once = {partition: vector_of(packed) for partition, packed in message.once}
-        owed = {
-            partition: vector for partition, vector in once.items() if not self._replica.durable(partition).dominates(vector)
-        }
+        lacking = {partition: self._lacking(partition, vector, learner=message.learner) for partition, vector in once.items()}
+        owed = {partition: vector for partition, vector in lacking.items() if vector is not None}
         is_over = self.learning is None and message.number == state.heard  # It has caught up, and is telling so.
         state.heard = message.number
         if owed and not is_over:
@@ -333,6 +332,17 @@ class Replication:
             if began:
                 self._send_digests()
         self._send_vectors(peer, once, answer=False)
+
+    def _lacking(self, partition: int, once: VersionVector, *, learner: bool) -> VersionVector | None:
+        """What this node must have held once, as a peer says, and does not hold; None: nothing.
+
+        A learner may not know yet which origins were retired. Where some are forgotten here, those that only it knows may be
+        these; it says what it means once it has learnt.
+        """
+        durable = self._replica.durable(partition)
+        if learner and durable.retired is not None and durable.retired.forgotten:
+            once = once.retire([origin for origin, _ in once.items() if origin not in durable], None)
+        return None if durable.dominates(once) else once
 
     def _settle(self, peer: bytes, state: PeerState, message: Digest) -> None:
         """`peer` may say that it has caught up with the mark that it was told. It counts once it has sent its vectors."""

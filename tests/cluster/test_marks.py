@@ -209,3 +209,28 @@ def test_a_peer_that_has_caught_up_counts_once_it_has_said_what_it_holds() -> No
         one.machine.receive(other.name, Digest(b""), 0.0)
         one.machine.receive(other.name, Vectors([(3, vector(holds).pack())], answer=False), 0.0)
         assert one.machine.is_member(other.name) is counts
+
+
+class _Forgetting:
+    """Retirements that a replica does not remember any more."""
+
+    horizon = forgotten = 9
+
+    def last(self, origin: Origin, /) -> int:
+        return 0
+
+    def time(self, origin: Origin, /) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("learner", "is_owed"), [(True, False), (False, True)])
+def test_a_learner_may_not_know_that_an_origin_was_retired(
+    monkeypatch: pytest.MonkeyPatch, learner: bool, is_owed: bool
+) -> None:
+    """As a restored copy of a directory. It says what it means once it has learnt."""
+    one, other = ToyCluster(2, Random(1)).replicas
+    held = vector(3).retire([], _Forgetting())
+    monkeypatch.setattr(one, "durable", lambda partition: held)
+    once = VersionVector({b"r" * 16: 2})
+    one.machine.receive(other.name, Digest(b"", once=[(3, once.pack())], number=1, learner=learner), 0.0)
+    assert (one.machine.learning is not None) is is_owed
