@@ -231,6 +231,6 @@ def test_a_learner_may_not_know_that_an_origin_was_retired(
     one, other = ToyCluster(2, Random(1)).replicas
     held = vector(3).retire([], _Forgetting())
     monkeypatch.setattr(one, "durable", lambda partition: held)
-    once = VersionVector({b"r" * 16: 2})
+    once = VersionVector({Origin(b"r" * 16): 2})
     one.machine.receive(other.name, Digest(b"", once=[(3, once.pack())], number=1, learner=learner), 0.0)
     assert (one.machine.learning is not None) is is_owed
