@@ -13,7 +13,8 @@ async def test_tags_of_each_door_are_erased_at_any(space: Space, rest: Rest, cli
     body = {"tags": [{"kind": "counter", "name": "n"}, {"kind": "map", "name": "rooms", "part": "ana"}]}
     assert await rest("PUT", "/subjects/ana", body) == {"changed": 2}
     assert await rest("PUT", "/subjects/ana", body) == {"changed": 0}
-    await cli("subject", "tag", "ana", "event", "shared", "0190")
+    event = await space.thread("shared").journal.append({"name": "Ana"})
+    await cli("subject", "tag", "ana", "event", "shared", event.id)
     await space.thread("intake").save({"name": "Ana"})
     await space.counter("n").add(1)
     found = await rest("GET", "/subjects/ana")
@@ -24,10 +25,18 @@ async def test_tags_of_each_door_are_erased_at_any(space: Space, rest: Rest, cli
         "thread": "erased",
         "counter": "erased",
         "map": "absent",
-        "event": "kept",
+        "event": "erased",
     }
-    assert (report["subject"], report["left"], report["waits_for"], report["after"]) == ("ana", 1, [], "")
+    assert (report["subject"], report["left"], report["waits_for"], report["after"]) == ("ana", 0, [], "")
     assert await space.counter("n").value() == 0
+    assert [(each.event, each.erased) async for each in space.thread("shared").journal.read()] == [(None, True)]
+
+
+async def test_what_cannot_be_erased_keeps_its_tag(space: Space, rest: Rest, cli: Cli) -> None:
+    await cli("subject", "tag", "ana", "event", "shared", "0190")
+    report = await rest("DELETE", "/subjects/ana")
+    assert [(each["outcome"], bool(each["reason"])) for each in report["objects"]] == [("failed", True)]
+    assert report["left"] == 1
     body = {"tags": [{"kind": "event", "name": "shared", "part": "0190"}]}
     assert await rest("POST", "/subjects/ana/untag", body) == {"changed": 1}
     assert (await space.subjects.erase("ana")).is_complete
