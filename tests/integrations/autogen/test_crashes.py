@@ -10,7 +10,7 @@ from tests.integrations.autogen import worker
 from tests.integrations.crashes import cluster, killed_again_and_again
 
 KILLS = 50
-TURNS = 100
+TURNS = 300
 
 
 async def test_a_killed_team_goes_on_at_another_node(tmp_path: Path, record_property: Any) -> None:
