@@ -39,7 +39,7 @@ class Bridge:
         """
         if self.here:
             return await call()
-        return await asyncio.wrap_future(self._handed(call))
+        return await asyncio.wrap_future(self.handed(call))
 
     def blocking(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call on the store's loop, and block until it has ended.
@@ -50,7 +50,7 @@ class Bridge:
             OutcomeUnknown: it was closed during the call.
         """
         self.check_elsewhere()
-        return self.waited(self._handed(call))
+        return self.waited(self.handed(call))
 
     def check_elsewhere(self) -> None:
         """Check that the loop runs, on another thread than this one.
@@ -113,7 +113,12 @@ class Bridge:
         while (found := self.blocking(lambda: _next(source))) is not None:
             yield found[0]
 
-    def _handed(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    def handed(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin a call on the store's loop, from any thread or loop; nobody need wait for it.
+
+        Raises:
+            Unavailable: the loop is closed.
+        """
         if not self.loop.is_running():
             raise _closed()
         return asyncio.run_coroutine_threadsafe(call(), self.loop)

@@ -26,12 +26,14 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal import opening
+from shoal.client.leases import Leasing
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.checkpoints import Checkpoints, Put
+from shoal.integrations.langgraph.lease import RunLease
 from shoal.integrations.langgraph.naming import name_of
 from shoal.integrations.langgraph.writes import Writes
 from shoal.integrations.opening import Opening, checked_store
@@ -249,6 +251,29 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         return self._bridge.blocking(lambda: upkeep.delta_channel_history(self._checkpoints, self.serde, config, channels))
 
     # ── who may write ─────────────────────────────────────────────────────────
+
+    def lease(self, thread_id: str, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> RunLease:
+        """`async with saver.lease("t"):` or `with saver.lease("t"):`: only this saver runs the thread's graph, on all nodes.
+
+        Enter it before you read the thread's state, and run the graph inside: whatever an earlier holder was acknowledged is
+        there, on any node. Writes of other savers raise `LeaseHeld` meanwhile, and nothing is written. The lease is renewed
+        by itself. If the process stands still, or has no quorum, for longer than `ttl` seconds, the lease is lost: the graph's
+        next write raises `LeaseLost`, and so does the block. See docs/LEASES.md.
+
+        Args:
+            ttl: after so many seconds without a renewal, at least 1, another may acquire it.
+            wait: seconds to wait if another has it, in the order of arrival.
+            holder: the name that others are told.
+
+        Raises:
+            InvalidInput: a time is not a number of seconds.
+            LeaseHeld: on entering: somebody else holds it, and `wait` is over.
+            NoQuorum: on entering: too few nodes can be reached.
+        """
+        checkpoints = self._checkpoints
+        name = name_of(thread_id)
+        leasing = Leasing(checkpoints.connection, checkpoints.space, name, thread=True, ttl=ttl, wait=wait, holder=holder)
+        return RunLease(self._bridge, leasing)
 
     async def aclaim_write_ownership(self, thread_id: str) -> ShoalSaver:
         """A saver that writes `thread_id` as its owner, until another writer claims it.
