@@ -160,9 +160,9 @@ async def _converges(cluster: SimulatedCluster) -> list[Violation]:
 
 
 async def _settled(cluster: SimulatedCluster) -> None:
-    """What nodes write of themselves, sweeping and compacting, comes to an end as well, and the disks take it soon."""
+    """What nodes write of themselves, sweeping, compacting and drawing rights, ends as well, and the disks take it soon."""
     ends_at = asyncio.get_running_loop().time() + SETTLED_S_MAX
-    while any(host.up and host.node.writes_pending for host in cluster.hosts.values()):
+    while any(host.up and (host.node.writes_pending or host.node._database.budgets.unsure) for host in cluster.hosts.values()):
         if asyncio.get_running_loop().time() >= ends_at:
             return
         await asyncio.sleep(cluster.config.tick_s)

@@ -73,10 +73,14 @@ class Rights:
     async def spread(self, target: Target) -> bool:
         """Get this node its share ahead of need; False if that must wait until every owner is linked.
 
+        What a draw moved too much is put back first, if that has failed before: the pool lacks it until then.
+
         Raises:
             ShoalError: that is not possible now; a draw that was written does not count.
         """
         async with self._lock(target):
+            if self.is_unsettled(target):
+                await self._commit.wait_durable(self._put_back(target))
             amount = shares.to_draw(self._known(target))
             if amount is not None:
                 await self._draw(target, requests.DrawRights(target.space, target.name, amount))
@@ -85,6 +89,10 @@ class Rights:
                 await self._commit.wait_durable(self._database.issuer.introduce())
                 await self._replicas.seek(target, asked, others, spare=True)
             return self._everyone or not self._can_draw(target)
+
+    def is_unsettled(self, target: Target) -> bool:
+        """Whether a draw of this budget is under way, or was not put back because that failed."""
+        return target in self._database.budgets.unsure
 
     def _known(self, target: Target) -> shares.Spread:
         rows = self._database.document(target).rows

@@ -4,7 +4,8 @@ Laws:
 - A look takes a bounded number of budgets, `rights_spread_s` after the last look. While no budget is due there is no task.
 - A budget is due after any node's change of it, and while it waits for an owner that is away. At the start the budgets
   are due of which an earlier incarnation of this directory has rights.
-- If spreading fails, it is dropped: spends work without it, and the next change makes the budget due again.
+- If spreading fails, it is dropped: spends work without it, and the next change makes the budget due again. Only what must be
+  put back is tried again until it is, because no later change need come, and the pool is short of it.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Spreading:
     async def _look(self) -> None:
         for target in list(islice(self._due, self._config.rights_spread_max)):
             del self._due[target]
+            again = False
             with suppress(ShoalError):
-                if not await self._rights.spread(target):
-                    self._due[target] = None
+                again = not await self._rights.spread(target)
+            if again or self._rights.is_unsettled(target):
+                self._due[target] = None
             await asyncio.sleep(0)

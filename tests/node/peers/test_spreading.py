@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from benchmarks.rights import Case, Outcome, one
 from shoal.client.values.budgets import Budget
-from shoal.errors import RightsElsewhere
+from shoal.errors import ClockWrong, RightsElsewhere
+from shoal.protocol.requests import ReleaseRights
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 
@@ -201,3 +203,31 @@ def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_d
 
     assert refused(ahead=True) < 0.02
     assert refused(ahead=False) > 0.5
+
+
+def test_what_two_nodes_drew_too_much_is_put_back_even_if_that_failed_at_first() -> None:
+    async def scene(fleet: Fleet) -> None:
+        await of(fleet, "a").grant(9)
+        await settled(fleet)
+        for name in "abc":
+            await of(fleet, name).release(9)
+        is_wrong = True
+        for name in "abc":
+            database = fleet[name].node.service._database
+            sound = database.issue
+
+            def issue(request: Any, key: str | None, sound: Any = sound, **more: Any) -> Any:
+                if is_wrong and isinstance(request, ReleaseRights) and request.unsure:
+                    raise ClockWrong("this node's clock is wrong. Nothing was written.")
+                return sound(request, key, **more)
+
+            database.issue = issue  # type: ignore[method-assign]
+        await asyncio.gather(*(of(fleet, name).draw(9) for name in "abc"), return_exceptions=True)
+        await fleet.converged()
+        assert (await of(fleet, "a").rights()).pool < 0
+        is_wrong = False
+        await settled(fleet)
+        assert (await of(fleet, "a").rights()).pool == 0
+        assert await rights(fleet) == [3, 3, 3]
+
+    in_a_fleet(scene)
