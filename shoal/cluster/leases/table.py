@@ -245,17 +245,18 @@ class Table:
             grant = msgspec.structs.replace(grant, claim=msgspec.structs.replace(grant.claim, ttl_ms=ttl_ms))
         return self._renewed(name, grant, turn)
 
-    def release(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, to: str = "") -> bool:
-        """Give a lease up, to the first that waits or to the holder called `to`. Returns whether it was this claim's.
+    def release(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, to: str = "") -> int:
+        """Give a lease up, to the first that waits or to the holder called `to`.
 
-        With a `fence` of 0, whatever this claim was granted.
+        With a `fence` of 0, whatever this claim was granted. Returns the fencing number of what was given up; 0 if the lease
+        was not this claim's.
 
         Raises:
             NobodyWaits: no holder of this name waits.
         """
         grant = self.grants.get(name)
         if grant is None or (fence and grant.fence != fence) or not grant.is_of(token):
-            return False
+            return 0
         if to:
             chosen = next((claim for claim in grant.waiting if claim.holder == to), None)
             if chosen is None:
@@ -266,7 +267,7 @@ class Table:
             self._pass_on(name, grant, turn)
         else:
             self.grants[name] = msgspec.structs.replace(grant, state=OVER)
-        return True
+        return grant.fence
 
     def withdraw(self, name: LeaseName, token: bytes) -> None:
         """A claim does not wait any more."""

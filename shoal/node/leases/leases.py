@@ -140,8 +140,10 @@ class Leases:
         """
         return (await self._renewed(self._of(term), term.fence, check_token(term.token))).claim.holder
 
-    async def release(self, request: ReleaseLease) -> bool:
-        """Release a lease, or withdraw a claim that waits. Returns whether it was the caller's.
+    async def release(self, request: ReleaseLease) -> int:
+        """Release a lease, or withdraw a claim that waits.
+
+        Returns the fencing number of the lease that was released; 0 if none was the caller's.
 
         Raises:
             NotFound: no holder of the name `to` waits; the lease is kept.
@@ -154,7 +156,7 @@ class Leases:
         kept = self._known.get(name)
         self.end(name, request.fence)
 
-        def decide(leases: table.Table, turn: table.Turn) -> bool:
+        def decide(leases: table.Table, turn: table.Turn) -> int:
             leases.withdraw(name, token)
             return leases.release(name, request.fence, token, turn, to=request.to)
 

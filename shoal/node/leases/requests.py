@@ -153,10 +153,10 @@ class LeaseRequests:
         return await self._leases.renew(request.terms)
 
     async def _release(self, request: ReleaseLease, _bookmark: Bookmark) -> LeaseReleased:
-        released = await self._leases.release(request)
-        if released and request.thread:
-            self._mark_over(request.space, request.lease, request.fence)
-        return LeaseReleased(released)
+        fence = await self._leases.release(request)
+        if fence and request.thread:
+            self._mark_over(request.space, request.lease, fence)
+        return LeaseReleased(fence > 0)
 
     async def _read(self, request: ReadLease, _bookmark: Bookmark) -> LeaseState:
         return await self._leases.read(request)

@@ -352,3 +352,21 @@ def test_those_that_wait_for_a_lease_wake_in_the_order_in_which_they_came() -> N
         assert woken == list(range(32))
 
     in_fleet(work)
+
+
+def test_a_claim_that_is_withdrawn_after_it_was_granted_leaves_a_mark_that_all_nodes_take() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await nodes["a"].node.leases.acquire(AcquireLease("s", "t", TTL_MS, "one", "1" * 32, 0, thread=True))
+        assert granted.granted
+        # No node has the mark yet, and the client has not heard that it holds the lease: it does not know the fencing number.
+        released = await at(nodes, "a").call(ReleaseLease("s", "t", 0, "1" * 32, thread=True))
+        assert released.released
+        await at(nodes, "a").call(save(1))
+        await nodes.converged()
+        for name in "abc":
+            assert not nodes[name].replicator.quorum.view().quarantined
+        assert nodes.rows("a") == nodes.rows("b") == nodes.rows("c")
+        again = await acquired(at(nodes, "b"), "two")
+        assert again.fence == 2
+
+    in_fleet(work)
