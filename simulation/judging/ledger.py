@@ -30,6 +30,7 @@ from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
+from shoal.errors import StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
@@ -295,7 +296,10 @@ class Shelf:
     def _take_thread(self, key: bytes, value: bytes) -> None:
         _, _, _, name, row = keys.split_object(key)
         if row.startswith(dag.CHECKPOINT):
-            record = dag.decode_record(value[_RECORD_AT:])
+            try:
+                record = dag.decode_record(value[_RECORD_AT:])
+            except StoreCorrupt:
+                return  # A snapshot copies what a peer's disk has altered; that it is noticed is judged elsewhere (20).
             self._ledger.parents[name][row[1:].hex()] = [parent.hex() for parent in record.parents]
 
     def _broken(self, place: _Place, what: str) -> None:

@@ -158,7 +158,8 @@ class _Agent:
 
     async def settle(self, act: Act, random: Random) -> None:
         """A human looks at what is unresolved, and outside."""
-        before = {place.key: self._bench.told("quorum") for place in self._steps.effects if place.thread == self._bench.name}
+        happened = [place for place, effects in self._steps.effects.items() if effects and place.thread == self._bench.name]
+        before = {place.key: self._bench.told("quorum") for place in happened}
         try:
             confirmed = (await self._thread.resume()).reason.quorum
             there = {record.key: record async for record in self._thread.steps()}

@@ -160,6 +160,17 @@ def test_a_step_that_resume_overlooks_though_a_quorum_confirmed_its_answer_is_fo
     assert scene(work) == [EFFECT]
 
 
+def test_a_step_that_a_human_looked_at_has_no_effect_by_that() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
+        steps = cast(Steps, agents.parts["steps"])
+        await carry_out(agents, "step", 2)
+        assert not steps.effects[Place(name_of("steps", "a"), "nobody's")]
+        await carry_out(agents, "settle-steps", 1)
+        return await broken(cluster, agents, "steps")
+
+    assert scene(work) == []
+
+
 def test_a_result_that_is_another_than_was_told_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         steps = cast(Steps, agents.parts["steps"])

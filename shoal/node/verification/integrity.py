@@ -15,7 +15,7 @@ from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.crdt.thread import channel, dag, tree
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows
 from shoal.node.verification.report import Object, ObjectPlace, Report, reason, text_of
@@ -24,9 +24,16 @@ from shoal.storage.keys import Kind
 
 
 def is_damaged(place: ObjectPlace, row: bytes, value: bytes) -> bool:
-    """Whether a stored row shows by itself that it was altered: a chunk of a thread has its hash as its key."""
+    """Whether a stored row shows by itself that it was altered: chunks and checkpoints of a thread have a hash as their key."""
     _, key = split(row)
-    return place.kind is Kind.THREAD and key.startswith(dag.CHUNK) and sha256(value).digest() != key[1:]
+    if place.kind is not Kind.THREAD or not key.startswith((dag.CHUNK, dag.CHECKPOINT)):
+        return False
+    if key.startswith(dag.CHUNK):
+        return sha256(value).digest() != key[1:]
+    try:
+        return dag.identify(dag.unpack(key[1:], value).record) != key[1:]
+    except StoreCorrupt:
+        return True
 
 
 def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:

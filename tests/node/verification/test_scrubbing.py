@@ -235,21 +235,22 @@ async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(m
         assert _objects(fleet, "c")[key] == right
 
 
-async def test_content_that_does_not_match_its_hash_has_no_vote_and_is_replaced_by_any_owners_that_does() -> None:
+@pytest.mark.parametrize("table", [dag.CHUNK, dag.CHECKPOINT])
+async def test_content_that_does_not_match_its_hash_has_no_vote_and_is_replaced_by_any_owners_that_does(table: bytes) -> None:
     """As when a lost disk was filled by the node whose disk had altered it, and the log is gone everywhere."""
     async with Fleet("abc", **SETTINGS) as fleet:
         await _written(fleet)
         await _truncated(fleet)
         await _equal(fleet)
         before = _objects(fleet, "b")
-        chunk = next(key for key in before if keys.split_object(key)[4].startswith(dag.CHUNK))
+        content = next(key for key in before if keys.split_object(key)[4].startswith(table))
         for name in "ac":
-            fleet[name].storage.write({chunk: _altered(before[chunk])})
+            fleet[name].storage.write({content: _altered(before[content])})
         async with asyncio.timeout(WAIT_S):
             while any(fleet[name].replicator.scrubber.replaced < 1 for name in "ac"):
                 await asyncio.sleep(0.005)
         await _equal(fleet)
-        assert [_objects(fleet, name)[chunk] for name in "abc"] == [before[chunk]] * 3
+        assert [_objects(fleet, name)[content] for name in "abc"] == [before[content]] * 3
         assert fleet["b"].replicator.scrubber.replaced == 0
 
 

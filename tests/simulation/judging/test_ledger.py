@@ -10,7 +10,7 @@ from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.thread import journal
+from shoal.crdt.thread import dag, journal
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.protocol.position import Position
@@ -100,6 +100,12 @@ def test_an_operation_without_what_it_depends_on_is_found(scene: Scene) -> None:
 def test_a_vector_that_says_more_than_the_log_holds_is_found(scene: Scene) -> None:
     write(scene.n1, operation_rows(A, 1, vector=2))
     assert scene.invariants == ["2"]
+
+
+def test_a_record_that_cannot_be_decoded_is_not_the_ledgers_matter(scene: Scene) -> None:
+    key = keys.object_rows(PARTITION, Kind.THREAD, "s", "t") + dag.CHECKPOINT + b"i" * dag.ID_BYTES
+    scene.n1.wrote({key: b"altered by a disk, and copied by a snapshot"}, [])
+    assert scene.broken == []
 
 
 def test_what_was_sent_before_it_was_durable_is_found_where_it_arrives(scene: Scene) -> None:
