@@ -222,6 +222,7 @@ class Dialler:
         self._wiring = wiring
         self._network = wiring.network
         self._random = wiring.random_for(f"link/{source.name}/{target.name}/{source.life.number}")
+        self._met: Identity | None = None  # Whom it reached last.
 
     async def keep(self) -> None:
         """Dial, hold, dial again, until cancelled."""
@@ -229,6 +230,7 @@ class Dialler:
         while True:
             await asyncio.sleep(self._delay_s(failures))
             await self._source.running()
+            self._met = None
             try:
                 await self._hold(*await self._dial())
                 failures = 1
@@ -236,6 +238,8 @@ class Dialler:
                 failures += 1
             except ShoalError as error:
                 self._wiring.refuse(self._source.name, self._target.name, error)
+                if isinstance(error, PeerRefused):
+                    self._source.peer.refused(self._target.address, error, self._met)
                 failures = _SLOWEST
 
     async def _dial(self) -> tuple[Identity, Wire]:
@@ -253,6 +257,7 @@ class Dialler:
         if target.stopping:
             raise Disconnected("it takes no links any more")
         life, identity = target.life, target.peer.identity()
+        self._met = identity
         self._admit(target)
         reached = await self._network.travel(target.name, source.name, self._random)
         if not reached or life.over or target.stopping:

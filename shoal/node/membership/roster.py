@@ -6,7 +6,8 @@ Laws:
 - A node writes nothing from the moment in which it writes down that it is joining, leaving or removed: what it
   issued before is durable when it adopts the record.
 - A node joins with an empty directory: it brings nothing that the members have not. So an empty directory takes no operations
-  before it knows that it has a part in the epoch in which they were sent, and a removed one takes none at all.
+  before it knows that it has a part in the epoch in which they were sent, none while it waits to be added, and a removed
+  one takes none at all.
 - Until the first change there is no record: the configured list is epoch 0.
 """
 
@@ -56,6 +57,7 @@ class Roster:
         self._heard = self.record.epoch
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
         self._waits = False
+        self._refused_in = 0  # The newest epoch in which a node said that this one is no member.
         self._entered = asyncio.Event()
         incarnation.bar(self._barred(self.record))
 
@@ -125,22 +127,26 @@ class Roster:
 
     def takes(self, epoch: int) -> bool:
         """Whether this node takes operations that a peer sent in this epoch."""
-        return self._state(self.record) != "removed" and not (epoch > self.epoch and self._is_new)
+        return self._state(self.record) != "removed" and not ((epoch > self.epoch or self._waits) and self._is_new)
 
     def heard(self, epoch: int) -> None:
         """A peer is in this epoch."""
         self._heard = max(self._heard, epoch)
 
-    def refused(self, told: str, *, is_removed: bool) -> None:
-        """A node says that this one is no member: it was removed, or was not added yet."""
+    def refused(self, told: str, *, is_removed: bool, epoch: int) -> None:
+        """A node in this epoch says that this one is no member: it was removed, or was not added yet."""
+        self._refused_in = max(self._refused_in, epoch)
         if is_removed and self.is_member:
             self._incarnation.bar(f"it was removed from its cluster, as a member says: {told.partition('. ')[0]}")
         elif not is_removed and self._is_new:
             self._wait()
 
-    def accepted(self) -> None:
-        """A node takes links of this one, so it is a member, as far as that node knows."""
-        if self._waits:
+    def accepted(self, epoch: int) -> None:
+        """A node in this epoch takes links of this one, so it is a member, as far as that node knows.
+
+        A node with an empty directory may know no more than this one: what a node in a later epoch said counts.
+        """
+        if self._waits and epoch >= self._refused_in:
             self._waits = False
             self._incarnation.bar(self._barred(self.record))
 

@@ -202,14 +202,15 @@ class Memberships:
         """A node does not take links of this one; `peer` is that node, if it has proven it."""
         reason = error.detail.get("reason")
         if reason in ("member", "removed"):
-            self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed")
+            epoch = 0 if peer is None else peer.epoch
+            self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed", epoch=epoch)
         if reason == "member" and peer is not None and self._roster.waits and self._members.meet(peer.members):
             self.dial(self.addresses)
 
     def linked(self, peer: Identity) -> None:
         """A link to a node begins."""
         if peer.epoch <= self._roster.epoch:  # Else this node has still to learn of the epoch in which it is taken.
-            self._roster.accepted()
+            self._roster.accepted(peer.epoch)
         self.changes.linked(peer.node)
 
     def _adopted(self, before: Record) -> None:

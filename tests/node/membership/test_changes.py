@@ -283,7 +283,7 @@ async def test_a_node_with_data_from_before_is_not_added_and_says_why() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="d:1")
         await saved(fleet, "d", durability="local")
-        fleet["d"].replicator.quorum.members.roster.accepted()
+        fleet["d"].replicator.quorum.members.roster.accepted(0)
         fleet.start("d", await fleet.crash("d"), linked=False, join="a:1")
         await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
         await fleet.until(lambda: "d:1 holds data from before" in changes(fleet, "a").problems.get("d:1", ""))
@@ -345,6 +345,27 @@ async def test_a_node_that_is_being_added_writes_nothing_before_it_knows_the_epo
         fleet.spoil = lambda source, target, message: message
         await fleet.until(lambda: is_done(fleet, "abcd"))
         await saved(fleet, "d", durability="all")
+
+
+async def test_an_empty_directory_that_a_member_refused_takes_nothing_of_a_wiped_one_that_knows_no_more() -> None:
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        await fleet.crash("c")
+        fleet.apart |= {("b", "c"), ("c", "b")}
+        fleet.start("c", MemoryStorage(), linked=False, join="a:1,b:1,c:1")
+        await fleet.until(lambda: fleet["c"].replicator.quorum.members.roster.waits)
+        await fleet.crash("b")
+        fleet.start("b", MemoryStorage(), linked=False, join="a:1,b:1,c:1")
+        fleet.apart = {("a", "b"), ("b", "a")}
+        await fleet.until(lambda: {("b", "c"), ("c", "b")} <= fleet.wires.keys())
+        await saved(fleet, "b", durability="local")
+        for _ in range(50):
+            await fleet.dial()
+            await asyncio.sleep(0.005)
+        assert await total(fleet, "c") == 0
+        with pytest.raises(NotAMember, match="shoal cluster add c:1"):
+            await saved(fleet, "c", durability="local")
 
 
 async def test_an_empty_directory_at_a_removed_address_takes_nothing_before_it_is_added() -> None:
