@@ -61,7 +61,7 @@ class Incarnation:
         """Among peers: whether it may lack operations that others rely on it to hold."""
         restored = storage.get(_RESTORED)
         self._restored = self.copied or restored is not None
-        self.told_by = "" if restored in (None, _COPY) else restored.decode()
+        self.told_by = "" if restored in (None, _COPY) else restored.decode(errors="replace")
         """The address of the peer that knows that this directory was set back; empty if none does."""
         self.owed = _owed(storage)
         """The operations that this directory held before it was set back, by partition, as its peers reported."""
@@ -238,9 +238,17 @@ def _originals(storage: Storage, copied: bytes | None) -> tuple[bytes, ...]:
 
 
 def _owed(storage: Storage) -> dict[int, VersionVector]:
-    return {
-        int.from_bytes(key[len(_ONCE) :], "big"): VersionVector.unpack(packed) for key, packed in storage.scan(_ONCE, _ONCE_END)
-    }
+    found: dict[int, VersionVector] = {}
+    for key, packed in storage.scan(_ONCE, _ONCE_END):
+        number = int.from_bytes(key[len(_ONCE) :], "big")
+        try:
+            found[number] = VersionVector.unpack(packed)
+        except ValueError:
+            raise StoreCorrupt(
+                f"the row that says what this directory held of partition {number} before it was set back is damaged. Nothing "
+                "was changed. Move the directory aside, and start with an empty one: the peers have the data."
+            ) from None
+    return found
 
 
 def _check_tail(storage: Storage, origin: Origin) -> None:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from shoal.cluster.operation import TIP_BYTES, Tip
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 
@@ -109,7 +110,14 @@ class RetiredOrigins:
         self.recent = recent or {}
         if summary is None:
             stored = storage.get(keys.retired(number, HORIZON))
-            summary = Summary() if stored is None else Summary.unpack(stored)
+            try:
+                summary = Summary() if stored is None else Summary.unpack(stored)
+            except ValueError:
+                raise StoreCorrupt(
+                    f"the row that says which origins were retired in partition {number} is damaged, so that nobody knows what "
+                    "is held there. Nothing was changed. Run `shoal verify` on the directory; move it aside and restore a "
+                    "backup, or rebuild it from peers."
+                ) from None
         self.summary = summary
 
     @property

@@ -14,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -76,8 +77,15 @@ class Erasure:
         self._is_running = True
         packed = self._storage.get(_ROW)
         if packed is not None:
-            self._mark = _decoder.decode(packed)
+            self._mark = self._read(packed)
             self._stir()
+
+    def _read(self, packed: bytes) -> Mark:
+        """The mark in the row; if it cannot be decoded, one that covers all that can have been deleted by now."""
+        with suppress(ValueError):
+            return _decoder.decode(packed)
+        now_ms = self._now_ms()
+        return Mark(now_ms, max(self._clock.last, now_ms << COUNTER_BITS) + _AHEAD)
 
     async def stop(self) -> None:
         """Cancel the task; the next opening begins its pass again. Stopping twice is allowed."""

@@ -210,6 +210,9 @@ class Collector:
         waits: dict[str, None] = {}
         stable: dict[Garbage, list[GarbageEntry]] = {}
         for entry in entries:
+            if entry is None:
+                waits["a repair of what a disk altered in the queue of garbage"] = None
+                continue
             if entry.garbage.target in self._held or entry.partition in self._partitions.closed:
                 continue
             if await self._stable(entry, waits):
@@ -226,11 +229,15 @@ class Collector:
         self.waits_for = list(waits)
         return moved
 
-    def _entries(self) -> Iterator[GarbageEntry]:
+    def _entries(self) -> Iterator[GarbageEntry | None]:
+        """The next entries; None for one that cannot be decoded, which holds up no others."""
         for key, packed in self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX):
             partition, dot = keys.split_garbage(key)
             self._after = key + b"\x00"
-            yield GarbageEntry(key, partition, dot, _decoder.decode(packed))
+            try:
+                yield GarbageEntry(key, partition, dot, _read(packed))
+            except StoreCorrupt:
+                yield None
 
     async def _stable(self, entry: GarbageEntry, waits: dict[str, None]) -> bool:
         assert self._replicas is not None
@@ -367,7 +374,7 @@ class Collector:
         prefix = keys.GARBAGE + partition.to_bytes(2, "big")
         mine = {entry.key for entry in entries}
         for key, packed in self._storage.scan(prefix, successor(prefix)):
-            if key not in mine and _decoder.decode(packed) == garbage:
+            if key not in mine and _read(packed) == garbage:
                 yield GarbageEntry(key, *keys.split_garbage(key), garbage)
 
     def reclaim_soon(self) -> None:
@@ -392,13 +399,24 @@ def unpack(packed: bytes) -> Garbage:
     return _decoder.decode(packed)
 
 
+def _read(packed: bytes) -> Garbage:
+    try:
+        return unpack(packed)
+    except ValueError as error:
+        raise StoreCorrupt(f"an entry of garbage cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
 def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:
-    """The objects of a partition that the queue names, as prefixes of their rows' keys; None if it has over `most` entries."""
+    """The objects of a partition that the queue names, as prefixes of their rows' keys; None if it has over `most` entries.
+
+    Raises:
+        StoreCorrupt: an entry cannot be decoded.
+    """
     prefix = keys.GARBAGE + partition.to_bytes(2, "big")
     packed = [packed for _, packed in storage.scan(prefix, successor(prefix), limit=most + 1)]
     if len(packed) > most:
         return None
-    targets = {_decoder.decode(entry).target for entry in packed}
+    targets = {_read(entry).target for entry in packed}
     return frozenset(keys.object_rows(partition, *target) for target in targets)
 
 

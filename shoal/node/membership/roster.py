@@ -17,10 +17,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record, Removal
-from shoal.errors import ShoalError
+from shoal.errors import InvalidValue, ShoalError, StoreCorrupt
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -29,6 +30,23 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _ROW = keys.meta("members")
+
+T = TypeVar("T")
+
+
+def readable(decode: Callable[[bytes], T], stored: bytes) -> T:
+    """What a row about the members says: without it this node cannot know whether it is one.
+
+    Raises:
+        StoreCorrupt: the row is damaged.
+    """
+    try:
+        return decode(stored)
+    except InvalidValue as error:
+        raise StoreCorrupt(
+            f"{error.message.removesuffix(' Nothing was written.')} Nothing was changed. Move the directory aside, and start "
+            "with an empty one: the peers have the data."
+        ) from None
 
 
 class Roster:
@@ -49,7 +67,7 @@ class Roster:
         self.own = configured[0]
         self._storage = storage
         stored = self.kept(_ROW)
-        self.record = epochs.founded(configured) if stored is None else epochs.decode(stored)
+        self.record = epochs.founded(configured) if stored is None else readable(epochs.decode, stored)
         self.problem = ""
         """Why this node cannot take part in the newest epoch that it has heard of, for people."""
         self.adopted: Callable[[Record], None] = lambda before: None

@@ -11,7 +11,7 @@ import logging
 from shoal.cluster.membership import founding
 from shoal.cluster.membership.founding import Founder, Founding
 from shoal.cluster.peering import Identity
-from shoal.node.membership.roster import Roster
+from shoal.node.membership.roster import Roster, readable
 from shoal.storage import keys
 
 _log = logging.getLogger("shoal.node")
@@ -25,7 +25,7 @@ class Seeding:
     def __init__(self, roster: Roster, *, size: int) -> None:
         self._roster = roster
         stored = roster.kept(_ROW)
-        self._founder = Founder(roster.own, size, None if stored is None else founding.decode(stored))
+        self._founder = Founder(roster.own, size, None if stored is None else readable(founding.decode, stored))
         self.is_over = False
         self._settle()
 

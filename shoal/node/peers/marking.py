@@ -47,9 +47,9 @@ class Marking:
         """The stored marks, by node and partition."""
         found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
         for key, address in self._storage.scan(_ADDRESS, successor(_ADDRESS)):
-            self._addresses[key[len(_ADDRESS) :]] = address.decode()
+            self._addresses[key[len(_ADDRESS) :]] = address.decode(errors="replace")
         for key, address in self._storage.scan(_LOST, successor(_LOST)):
-            self._lost[key[len(_LOST) :]] = self._written_lost[key[len(_LOST) :]] = address.decode()
+            self._lost[key[len(_LOST) :]] = self._written_lost[key[len(_LOST) :]] = address.decode(errors="replace")
         for key, sequence in self._storage.scan(_MARK, successor(_MARK)):
             node, place = key[len(_MARK) : len(_MARK) + ORIGIN_BYTES], key[len(_MARK) + ORIGIN_BYTES :]
             found[node][int.from_bytes(place[:2], "big")][Origin(place[2:])] = int.from_bytes(sequence, "big")

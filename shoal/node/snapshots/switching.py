@@ -216,9 +216,16 @@ class _Entries:
         return made
 
     def _follow(self, made: dict[bytes, bytes | None], value: bytes) -> None:
-        """List a thread under the last status of its current generation: rows come in the order of their keys."""
+        """List a thread under the last status of its current generation: rows come in the order of their keys.
+
+        A row that the sender's disk altered is copied as it is, and is no reason to stop: the scrub replaces it, and lists the
+        thread under its status then.
+        """
         _, _, space, name, _ = keys.split_object(self._object)
-        code = STATUS_CODES.get(status.decode(value).status)
+        try:
+            code = STATUS_CODES.get(status.decode(value).status)
+        except StoreCorrupt:
+            return
         made.update({keys.status(space, other, name): None for other in STATUS_CODES.values()})
         made[keys.catalog(space, Kind.THREAD, name)] = b"" if code is None else bytes([code])
         if code is not None:

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from shoal.config import Config
+from shoal.crdt.thread import status
 from shoal.errors import StorageFull, StoreCorrupt
 from shoal.node.snapshots import switching
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from tests.node.snapshots.conftest import NUMBER, Filled
+from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 
 _PIECE_ROWS = 5
 
@@ -125,3 +127,16 @@ async def test_a_blank_store_lists_the_statuses_that_a_snapshot_brings(filled: F
     blank.write(switching.marker(NUMBER, len(pieces)))
     switching.recover(blank)
     assert {key for key, _ in blank.scan(keys.STATUS, keys.STATUS + b"\xff")} == {keys.status("{crew}", 2, "paused")}
+
+
+async def test_a_thread_whose_status_a_disk_altered_is_copied_as_it_is(filled: Filled, old: MemoryStorage) -> None:
+    """The scrub replaces the row, and lists the thread under its status. A start that stopped here would never do so."""
+    rows = filled.rows()
+    row = next(key for key in rows if key[:1] == keys.OBJECT and keys.split_object(key)[4].startswith(status.MOVE))
+    rows[row] = b"\xc1"
+    pieces = pieces_of(rows)
+    staged_in(old, pieces)
+    old.write(switching.marker(NUMBER, len(pieces)))
+    assert switching.recover(old) == [NUMBER]
+    assert old.get(row) == b"\xc1"
+    assert old.get(keys.catalog(SPACE, Kind.THREAD, keys.split_object(row)[3])) == b""
