@@ -290,7 +290,12 @@ class Database:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def issue(self, request: requests.AnyWrite, key: str | None) -> Issued:
-        """See `Issuer.issue`."""
+        """Issue what this node asks of itself. It is checked as what a client asks: peers refuse what is not legal, for ever.
+
+        Raises:
+            ShoalError: as `Issuer.check`, `Issuer.locate` and `Issuer.issue`. Nothing was written.
+        """
+        self.issuer.check(request)
         return self.issuer.issue(self.issuer.locate(request), key)
 
     def do_chores(self) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import pytest
+
+from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Maintenance, MultiRead, ObjectRead, ObjectWrite, Read, Request
 from shoal.protocol.requests.families import operations
@@ -18,6 +21,14 @@ def test_every_write_is_checked_and_has_a_writer(bench: Bench) -> None:
     issuer = bench.node.service._database.issuer
     assert set(issuer._writers) == of(ObjectWrite)
     assert set(issuer._checks) == of(ObjectWrite) | of(Maintenance)
+
+
+def test_what_a_node_asks_of_itself_is_checked_as_what_a_client_asks(bench: Bench) -> None:
+    """Peers refuse an operation that is not legal, for ever, so it must not be issued."""
+    database = bench.node.service._database
+    with pytest.raises(InvalidInput, match="a fencing number is 1 to"):
+        database.issue(requests.MarkLease("crew", "t", 0, "", over=True), None)
+    assert database.issuer.operations == 0
 
 
 def test_every_maintenance_is_carried_out(bench: Bench) -> None:

@@ -152,20 +152,17 @@ class Leases:
         name = self._named(request.space, request.lease, is_thread=request.thread)
         check_holder(request.to)
         token = check_token(request.token)
-        before = self._ending.get(name, 0)
-        kept = self._known.get(name)
-        self.end(name, request.fence)
 
         def decide(leases: table.Table, turn: table.Turn) -> int:
             leases.withdraw(name, token)
-            return leases.release(name, request.fence, token, turn, to=request.to)
+            fence = leases.release(name, request.fence, token, turn, to=request.to)
+            if fence:  # The number of the grant: a caller that got no answer to its claim knows none, and says 0.
+                self.end(name, fence)
+            return fence
 
         try:
             return (await self.shard_of(name).decide(decide)).outcome
         except table.NobodyWaits as nobody:
-            self._ending[name] = before
-            if kept is not None:
-                self._known.setdefault(name, kept)
             others = f"those that wait are {', '.join(map(repr, nobody.waiting))}" if nobody.waiting else "nobody waits"
             raise NotFound(
                 f"no holder {request.to!r} waits for {described(name)}: {others}. Nothing was written, and you still hold it."

@@ -84,7 +84,6 @@ class RightsRequests:
             return RightsReply(seek.id, 0, b"", 0)
         request = requests.TransferRights(seek.space, seek.budget, amount, seek.origin.hex(), seek.node.hex())
         try:
-            self._database.issuer.check(request)
             reply = self._database.issue(request, None).reply
         except ShoalError:  # This node cannot write now, or the question is not valid.
             return RightsReply(seek.id, 0, b"", 0)

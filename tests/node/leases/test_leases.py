@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from shoal.crdt.thread import ownership
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, Overloaded
 from shoal.node.node import Node
+from shoal.node.target import Target
 from shoal.protocol import requests
-from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, Term
+from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, RenewLease, Term
 from shoal.protocol.session import Session
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
 from simulation.world.environment import SimulatedEnvironment
@@ -239,6 +242,36 @@ def test_a_release_ends_the_term_for_writes_that_are_on_their_way() -> None:
         for name in "ab":
             with pytest.raises(LeaseLost, match="has ended"):
                 await at(nodes, name).call(Fenced([term(granted)], save(1)))
+
+    in_fleet(work)
+
+
+def test_a_claim_that_is_given_up_marks_its_thread_with_the_fencing_number_that_it_was_granted() -> None:
+    """A client that got no answer knows no fencing number: it releases whatever its token was granted."""
+
+    async def work(nodes: Fleet) -> None:
+        token = "ab" * 16
+        await at(nodes, "c").call(AcquireLease("s", "another", TTL_MS))  # From here on two of the three nodes can vote.
+        await nodes.isolate("c")
+        granted = await acquired(at(nodes, "a"), "one", token=token)
+        nodes.link_all("c")
+        assert (await at(nodes, "c").call(ReleaseLease("s", "t", 0, token, thread=True))).released
+        await nodes.converged()
+        target = Target(Kind.THREAD, "s", "t")
+        for member in nodes.members.values():
+            assert ownership.marked(member.node._database._view(target).rows) == ownership.Marked(granted.fence, True, "")
+
+    in_fleet(work)
+
+
+def test_a_claim_that_is_given_up_ends_its_term_for_renewals_that_are_on_their_way() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), token="ab" * 16)
+        renewed = at(nodes, "a").call(RenewLease("s", "t", granted.fence, granted.token, thread=True))
+        released = at(nodes, "a").call(ReleaseLease("s", "t", 0, granted.token, thread=True))
+        await asyncio.gather(renewed, released)
+        with pytest.raises(LeaseLost, match="has ended"):
+            await at(nodes, "a").call(Fenced([term(granted)], save(1)))
 
     in_fleet(work)
 
