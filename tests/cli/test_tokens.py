@@ -204,8 +204,9 @@ def test_every_command_is_told_why_it_is_not_let_in(directory: Path) -> None:
     expired, elsewhere = made(directory, "old", "*:admin", lasts="1s"), made(directory, "other", "other:admin,impersonate")
     (directory / "file").write_text("{}")
     wrong = []
-    options = ("--token-keys", str(directory / "tokens" / "keys.json"), "--set", "token_failures_max=1000000")
-    while json.loads(run("token", "inspect", str(expired), "--json").stdout)["state"] == "valid":
+    keys = str(directory / "tokens" / "keys.json")
+    options = ("--token-keys", keys, "--set", "token_failures_max=1000000")
+    while json.loads(run("token", "inspect", str(expired), "--keys", keys, "--json").stdout)["state"] == "valid":
         time.sleep(0.05)
     with served(directory / "state", *options) as (_, url):
         for command in EVERY:

@@ -26,12 +26,18 @@ def processes_of(tmp_path: Path) -> dict[int, str]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             inherited = f"TMPDIR={tmp_path}".encode() in (process / "environ").read_bytes().split(b"\0")
-            holds = any(os.readlink(handle).startswith(str(tmp_path)) for handle in (process / "fd").iterdir())
-            if inherited or holds:
+            if inherited or any(_target(handle).startswith(str(tmp_path)) for handle in (process / "fd").iterdir()):
                 found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # It is gone, or another user's.
     return found
+
+
+def _target(handle: Path) -> str:
+    try:
+        return os.readlink(handle)
+    except FileNotFoundError:
+        return ""  # The process has closed it meanwhile.
 
 
 def assert_nothing_is_left(tmp_path: Path) -> None:

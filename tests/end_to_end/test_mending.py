@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -39,6 +40,8 @@ async def test_a_node_that_lost_chunks_on_its_disk_has_them_again_after_a_load(t
         await cluster.start(second)
         assert await cluster.caught_up(20) is not None
         async with shoal.connect(second.url) as store:
+            while any(member.state == "unreachable" for member in (await store.cluster()).members):
+                await asyncio.sleep(0.05)  # It may have caught up by the other's link, before its own is there.
             assert (await store.space("crew").thread("t").load()).state == STATE
             assert (await store.status()).repaired == lost
         assert "were fetched again from a peer" in second.log.read_text()
