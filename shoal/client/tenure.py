@@ -20,6 +20,7 @@ from shoal.workflows.connection import HeldLease
 
 RENEWALS = 3  # In each ttl.
 _PAUSE_S_MIN = 0.01  # Between two rounds of renewals.
+_EXPIRY_S_MIN = 0.001  # The shortest sleep until a term ends: what is left may be too little for a timer to notice.
 _PAUSE_PARTS = 20  # A renewal that failed is tried again after this part of the ttl.
 
 
@@ -198,7 +199,7 @@ class Tenure:
 
     async def _expire(self) -> None:
         while (left_s := self._until_s - self._connection.uptime()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(left_s)
+            await asyncio.sleep(max(left_s, _EXPIRY_S_MIN))
         self.lose()
 
 

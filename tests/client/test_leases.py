@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from math import inf, nextafter
 from typing import Any
 
 import pytest
 
 import shoal
+from shoal.client.leases import tenure_of
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
 from shoal.protocol.requests import AcquireLease
-from shoal.testing.loop import run
+from shoal.testing.loop import STEPS_MAX, run
 from simulation.world.fleet import Fleet
 
 TTL_S = 4.0
 
 
-def in_fleet(work: Callable[[Fleet], Awaitable[None]]) -> None:
+def in_fleet(work: Callable[[Fleet], Awaitable[None]], *, steps_max: int = STEPS_MAX) -> None:
     async def main() -> None:
         async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05) as nodes:
             await work(nodes)
 
-    run(main())
+    run(main(), steps_max=steps_max)
 
 
 def thread_of(store: Store) -> shoal.Thread:
@@ -274,3 +277,20 @@ def test_bad_arguments_are_refused() -> None:
             space.lease("l", wait=-1)
 
     in_fleet(work)
+
+
+def test_a_rest_of_a_term_that_no_timer_can_show_does_not_keep_the_loop_busy() -> None:
+    async def work(nodes: Fleet) -> None:
+        store = nodes["a"].store()
+        lease = await thread_of(store).lease(ttl=TTL_S).acquire()
+        tenure = tenure_of(lease)
+        await nodes.isolate("a")
+        until_s, since_s = tenure._until_s, now()
+        just_before = nextafter(until_s, 0.0)
+        tenure._connection = replace(tenure._connection, uptime=lambda: just_before if now() < since_s + TTL_S else until_s)
+        tenure.due_s = inf  # It is renewed no more.
+        await lease.ended.wait()
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+    in_fleet(work, steps_max=100_000)
