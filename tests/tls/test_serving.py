@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.api.http.accepting import TOLD_MAX
+from shoal.api.http.accepting import TOLD_MAX, TlsServer, listening
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
 from shoal.integrations.langgraph import ShoalSaver, ShoalStore
@@ -183,6 +183,21 @@ async def test_a_connection_that_never_shakes_hands_is_closed(certificates: Cert
     async with asyncio.timeout(30):
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_connection_that_is_accepted_in_the_turn_in_which_the_server_closes_is_closed(
+    certificates: Certificates,
+) -> None:
+    settings = certificates.settings("n1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings["tls_cert"], settings["tls_key"])
+    sockets = await listening("127.0.0.1", 0, backlog=8)
+    server = TlsServer(sockets, asyncio.Protocol, context, open_=(), config=Config())
+    with socket.create_connection(sockets[0].getsockname()) as client:
+        server._accept(sockets[0])
+        server.close()
+        client.settimeout(10)
+        assert await asyncio.to_thread(client.recv, 1) == b""
 
 
 async def test_browsers_are_told_to_come_back_with_tls_if_others_reach_the_node(

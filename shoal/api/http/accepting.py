@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sized
+from functools import partial
 from ssl import SSLContext
 
 from shoal.config import Config
 
 TOLD_MAX = 16
 """Connections above the bound that are told so: after a handshake, as without one nothing can be said."""
+_ACCEPTED_MAX = 16  # In one turn of the loop.
 _AGAIN_S = 0.5  # After the system refused to accept: it may be out of file descriptors.
 
 
@@ -64,29 +66,47 @@ class TlsServer:
         self._open = open_
         self._config = config
         self._shaking: set[asyncio.Task[None]] = set()
-        self._tasks = [asyncio.get_running_loop().create_task(self._accept(each)) for each in sockets]
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        for each in sockets:
+            self._listen(each)
 
     def close(self) -> None:
         """Accept no more, and end those that shake hands."""
-        for task in [*self._tasks, *self._shaking]:
-            task.cancel()
+        self._is_closed = True
         for each in self.sockets:
+            self._loop.remove_reader(each)
             each.close()
+        for task in self._shaking:
+            task.cancel()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _listen(self, listener: socket.socket) -> None:
+        if not self._is_closed:
+            self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take what waits. Nothing is awaited before the task that closes the connection, however it ends."""
+        for _ in range(_ACCEPTED_MAX):
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
             except OSError:
-                await asyncio.sleep(_AGAIN_S)
-                continue
+                self._loop.remove_reader(listener)
+                self._loop.call_later(_AGAIN_S, self._listen, listener)
+                return
             if len(self._open) + len(self._shaking) >= self._config.connections_max + TOLD_MAX:
                 accepted.close()
                 continue
-            task = loop.create_task(self._shake(accepted))
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._shake(accepted))
             self._shaking.add(task)
-            task.add_done_callback(self._shaking.discard)
+            task.add_done_callback(partial(self._shaken, accepted))
+
+    def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._shaking.discard(task)
+        if task.cancelled():
+            accepted.close()  # It may not have begun.
 
     async def _shake(self, accepted: socket.socket) -> None:
         try:
