@@ -223,11 +223,10 @@ class Table:
             found[waiting.popleft().token] = Handed(item, granted)
         return HandedOut([found.get(claim.token) for claim in wanted.claims], is_full)
 
-    def take_back(self, space: str, mark: str, token: bytes, turn: Turn) -> None:
-        """Release the items of a worklist that this claim has."""
-        for name, grant in list(self.grants.items()):
-            if name.space == space and name.name.startswith(mark):
-                self.release(name, grant.fence, token, turn)
+    def take_back(self, space: str, mark: str, token: bytes, turn: Turn) -> dict[LeaseName, int]:
+        """Release the items of a worklist that this claim has. Returns them, with their fencing numbers."""
+        items = [name for name in self.grants if name.space == space and name.name.startswith(mark)]
+        return {name: fence for name in items if (fence := self.release(name, 0, token, turn))}
 
     def drop(self, name: LeaseName, fence: int, token: bytes) -> None:
         """End a lease, whoever accepts its writes: there is nothing left to do under it."""

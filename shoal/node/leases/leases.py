@@ -197,11 +197,12 @@ class Leases:
         Raises:
             NoQuorum, OutcomeUnknown: as the quorum register.
         """
-        for name, known in list(self._known.items()):
-            if name.space == space and name.name.startswith(mark) and known.token == token:
-                self.end(name, known.fence)
-        shard = self.shard_of(table.item_name(space, mark, b""))
-        await shard.decide(lambda leases, turn: leases.take_back(space, mark, token, turn))
+
+        def decide(leases: table.Table, turn: table.Turn) -> None:
+            for name, fence in leases.take_back(space, mark, token, turn).items():
+                self.end(name, fence)
+
+        await self.shard_of(table.item_name(space, mark, b"")).decide(decide)
 
     async def give_back(self, term: Term) -> None:
         """Release a claim: others may get its item.
@@ -362,8 +363,9 @@ class Leases:
     def end(self, name: LeaseName, fence: int) -> None:
         """From now on this node accepts no write of this term, also if a renewal of it is on its way."""
         self._known.pop(name, None)
-        self._ending.pop(name, None)
-        self._ending[name] = fence
+        self._ending[name] = max(
+            fence, self._ending.pop(name, 0)
+        )  # A release may arrive again, later than that of a newer term.
         if len(self._ending) > _ENDING_MAX:
             del self._ending[next(iter(self._ending))]
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from shoal.cluster.consensus.motions import Accept
+from shoal.cluster.leases.table import worklist_mark
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.cluster.messages import Message
 from shoal.protocol.requests import (
@@ -16,6 +17,7 @@ from shoal.protocol.requests import (
     ExtendClaim,
     ItemClaimed,
     QueueItem,
+    Term,
 )
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
@@ -227,5 +229,19 @@ def test_nothing_is_decided_if_there_is_no_item() -> None:
         assert not (await claim(nodes, "b")).claimed
         assert not (await claim(nodes, "a")).claimed
         assert [wire.sent for wire in wires] == [[], []]
+
+    in_fleet(work)
+
+
+def test_a_claim_that_is_given_up_ends_its_term_for_renewals_that_are_on_their_way() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        claimed = await claim(nodes, "a", 1)
+        term = Term("s", "t", False, claimed.fence, claimed.token, "pages", claimed.id)
+        leases = nodes["b"].node.leases  # It has not heard of this claim.
+        extended = leases.extended(term, TTL_MS)
+        withdrawn = leases.withdraw("s", worklist_mark("t", "pages"), bytes.fromhex(claimed.token))
+        await asyncio.gather(extended, withdrawn)
+        assert not leases.admits([term])
 
     in_fleet(work)
