@@ -18,10 +18,7 @@ from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.errors import (
-    ShoalError,
-    Unsupported,
-)
+from shoal.errors import ShoalError, Unsupported
 from shoal.node.catalog import Catalog
 from shoal.node.collection.answers import changed_by
 from shoal.node.collection.erasure import Erasure
@@ -290,11 +287,7 @@ class Database:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def issue(self, request: requests.AnyWrite, key: str | None) -> Issued:
-        """Issue what this node asks of itself. It is checked as what a client asks: peers refuse what is not legal, for ever.
-
-        Raises:
-            ShoalError: as `Issuer.check`, `Issuer.locate` and `Issuer.issue`. Nothing was written.
-        """
+        """Issue what this node asks of itself; it is checked, and rejected, as what a client asks. See `Issuer`."""
         self.issuer.check(request)
         return self.issuer.issue(self.issuer.locate(request), key)
 

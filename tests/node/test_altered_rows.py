@@ -28,14 +28,20 @@ _REFUSING = (keys.meta("members"), keys.meta("once/"), keys.VECTOR, keys.RETIRED
 """What a node must know of itself: who the members are, and what it holds."""
 
 
-@pytest.fixture
-async def rows() -> Rows:
-    """Those of a node among peers, with all that a start reads."""
+async def filled() -> Rows:
+    """The rows of a node alone, with something to sweep."""
     made = Filled(1)
     await made.fill()
     await made.space.map("facts").delete()
     found = made.rows()
     await made.node.stop()
+    return found
+
+
+@pytest.fixture
+async def rows() -> Rows:
+    """Those of a node among peers, with all that a start reads."""
+    found = await filled()
     assert {keys.GARBAGE, keys.LOG, keys.OBJECT, keys.STATUS} <= {key[:1] for key in found}
     assert keys.meta("erasing") in found
     origin = next(Origin(key[3:]) for key in found if key[:1] == keys.VECTOR)
@@ -99,11 +105,7 @@ async def test_a_damaged_list_of_members_that_seeds_found_is_named(rows: Rows) -
 
 
 async def test_an_altered_entry_of_garbage_holds_up_no_others() -> None:
-    made = Filled(1)
-    await made.fill()
-    await made.space.map("facts").delete()
-    rows = made.rows()
-    await made.node.stop()
+    rows = await filled()
     [entry] = [key for key in rows if key[:1] == keys.GARBAGE]
     another = entry[:-1] + b"\x01"
     again = Filled(2, MemoryStorage(rows | {entry: b"\xc1", another: rows[entry]}, identity=b"disk 1"))
@@ -117,10 +119,7 @@ async def test_an_altered_entry_of_garbage_holds_up_no_others() -> None:
 
 
 async def test_an_altered_note_of_what_to_erase_has_everything_erased() -> None:
-    made = Filled(1)
-    await made.fill()
-    rows = made.rows()
-    await made.node.stop()
+    rows = await filled()
     again = Filled(2, MemoryStorage(rows | {keys.meta("erasing"): b""}, identity=b"disk 1"))
     mark = again.node._database.erasure._mark
     assert mark is not None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 import shoal
+from shoal.api.http import accepting
 from shoal.api.http.accepting import TOLD_MAX, TlsServer, listening
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
@@ -198,6 +201,39 @@ async def test_a_connection_that_is_accepted_in_the_turn_in_which_the_server_clo
         server.close()
         client.settimeout(10)
         assert await asyncio.to_thread(client.recv, 1) == b""
+
+
+class Refusing(socket.socket):
+    """Refuses to accept at first, as when the process is out of file descriptors."""
+
+    refusals = 1
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().accept()
+
+
+async def test_connections_are_accepted_again_after_the_system_refused(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "_AGAIN_S", 0.0)
+    settings = certificates.settings("n1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings["tls_cert"], settings["tls_key"])
+    listener = Refusing()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    listener.setblocking(False)
+    server = TlsServer([listener], asyncio.Protocol, context, open_=(), config=Config())
+    async with asyncio.timeout(30):
+        _, writer = await asyncio.open_connection(
+            *listener.getsockname(), ssl=ssl.create_default_context(cafile=certificates.ca), server_hostname="127.0.0.1"
+        )
+    assert not listener.refusals
+    writer.transport.abort()
+    server.close()
 
 
 async def test_browsers_are_told_to_come_back_with_tls_if_others_reach_the_node(
