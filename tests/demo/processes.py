@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,15 @@ def processes_of(tmp_path: Path) -> dict[int, str]:
                 found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # It is gone, or another user's.
+    return found
+
+
+def started_by(supervisor: subprocess.Popen[str], tmp_path: Path, *, count: int) -> list[int]:
+    """The processes of a demo but for its supervisor, once there are `count`: the last may start after others work."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found := [pid for pid in processes_of(tmp_path) if pid != supervisor.pid]) != count:
+        assert time.monotonic() < deadline, f"{len(found)} processes, not {count}"
+        time.sleep(0.05)
     return found
 
 

@@ -18,7 +18,7 @@ from shoal.demo.agent import SPACE, counter_name
 from shoal.demo.nodes import node_name
 from shoal.demo.survey import library, list_modules, recount
 from shoal.demo.verdict import Found, judge_nodes, read_back
-from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, processes_of, run_demo, running
+from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, processes_of, run_demo, running, started_by
 
 MODULES = 60
 
@@ -104,9 +104,8 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for a process that is no child: pidfd")
 def test_nodes_and_agents_of_a_killed_supervisor_end_and_clean_up(tmp_path: Path) -> None:
     with running(tmp_path) as process:
-        others = [os.pidfd_open(pid) for pid in processes_of(tmp_path) if pid != process.pid]
+        others = [os.pidfd_open(pid) for pid in started_by(process, tmp_path, count=6)]
         try:
-            assert len(others) == 6
             process.kill()
             for other in others:
                 assert select.select([other], [], [], PATIENCE_S)[0], "a node or its agents are still there"

@@ -20,12 +20,13 @@ async def space(tmp_path: Path) -> AsyncIterator[Space]:
         yield store.space("crew")
 
 
-async def test_what_a_rollback_left_behind_was_known_when_the_step_ran(space: Space) -> None:
-    thread = space.thread("t", author="ana")
+async def test_what_a_rollback_left_behind_was_known_when_the_step_ran(bench: Bench) -> None:
+    thread = bench.space.thread("t", author="ana")
     first = await thread.save({"n": 1})
     second = await thread.save({"n": 2})
     await thread.step("mail", key="k", call=lambda: "sent")
     await thread.rollback(first.id, by="bo")
+    bench.simulated.now_ms += 1  # Within a millisecond a checkpoint comes before steps, so the step would know it.
     third = await thread.save({"n": 3})
     entries = await thread.audit()
     assert [entry.id for entry in entries if entry.kind == "checkpoint"] == [first.id, second.id, third.id]
