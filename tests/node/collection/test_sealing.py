@@ -28,8 +28,12 @@ from simulation.world.environment import SimulatedEnvironment
 T = TypeVar("T")
 MASTER, OTHER = b"m" * 32, b"o" * 32
 CONFIG = Config(
-    encryption_erase_s=60.0, encryption_look_s=1e6, encryption_rotate_s=1e6, log_keep_s=3600.0
-)  # No look by itself.
+    encryption_erase_s=60.0,
+    encryption_look_s=1e6,  # No look by itself.
+    encryption_rotate_s=1e6,
+    log_keep_s=3600.0,
+    sync_interval_s=0.001,  # Garbage is looked at so often.
+)
 DAY_MS = 24 * 3600 * 1000
 
 

@@ -157,7 +157,8 @@ async def test_what_is_not_durable_yet_cannot_have_been_taken_either() -> None:
 
 
 async def test_a_claim_of_operations_that_nobody_can_bring_costs_one_question() -> None:
-    async with Fleet("ab") as fleet:
+    # So much is first asked for as a snapshot, three times; then, as it does not come, as operations.
+    async with Fleet("ab", snapshot_idle_s=0.02) as fleet:
         tap = await said_to(fleet["a"], Vectors([(N, VersionVector({Origin(SOMEBODY): 1 << 40}).pack())], True))
         fleet["a"].replicator.linked(BRINGER, tap)
         while not (asked := [message for message in tap.messages if isinstance(message, Want)]):
