@@ -304,6 +304,8 @@ def _pytest(python: Path, report: Path, arguments: Sequence[str], place: Path, m
         "-q",
         "-p",
         "no:cacheprovider",
+        "-m",
+        "not chaos",
         "-o",
         "junit_family=xunit1",
         f"--junitxml={report}",
