@@ -127,7 +127,7 @@ async def served_stream(events: list[list[bytes]]) -> tuple[web.AppRunner, str, 
 
     app = web.Application()
     app.router.add_get("/v1/spaces/crew/watch", watch)
-    runner = web.AppRunner(app, shutdown_timeout=0)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)  # To aiohttp, 0 is for ever.
     await runner.setup()
     port = free_ports(1)[0]
     await web.TCPSite(runner, "127.0.0.1", port).start()
