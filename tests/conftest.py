@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from functools import cache
 
+import typer.main
+import typer.testing
 from hypothesis import settings
 
 # No example has a deadline: how long one takes says more of the machine than of the program. Each run draws the same
@@ -11,6 +14,9 @@ from hypothesis import settings
 settings.register_profile("explore", deadline=None)
 settings.register_profile("shoal", deadline=None, derandomize=True)
 settings.load_profile("shoal")
+
+# Its runner makes all commands of an application anew for each call, which takes ten times as long as most calls.
+typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-defined]
 
 
 def pytest_configure() -> None:

@@ -134,6 +134,7 @@ def test_a_node_whose_keys_cannot_be_used_is_not_started(tmp_path: Path, content
 class Command(NamedTuple):
     words: tuple[str, ...]
     arguments: tuple[str, ...]
+    options: frozenset[str]
 
 
 def commands(of: Any, *path: str) -> Iterator[Command]:
@@ -141,8 +142,8 @@ def commands(of: Any, *path: str) -> Iterator[Command]:
     for name, command in getattr(of, "commands", {}).items():
         if hasattr(command, "commands"):
             yield from commands(command, *path, name)
-        elif any("--url" in parameter.opts for parameter in command.params):
-            yield Command((*path, name), tuple(_given(command)))
+        elif "--url" in (options := frozenset(option for parameter in command.params for option in parameter.opts)):
+            yield Command((*path, name), tuple(_given(command)), options)
 
 
 def _given(command: Any) -> Iterator[str]:
@@ -172,11 +173,8 @@ ANYBODY = {("spaces",)}
 
 def asked(command: Command, url: str, directory: Path, *options: str) -> Result:
     words = " ".join(command.words)
-    node = typer.main.get_command(app)
-    for word in command.words:
-        node = node.commands[word]  # type: ignore[attr-defined]
-    agreed = [option for option in YES if any(option in parameter.opts for parameter in node.params)]
-    spaced = ["--space", "crew"] if any("--space" in parameter.opts for parameter in node.params) else []
+    agreed = [option for option in YES if option in command.options]
+    spaced = ["--space", "crew"] if "--space" in command.options else []
     places = {FILE: str(directory / "file"), DIRECTORY: str(directory / "left")}
     arguments = [places.get(each, each) for each in FULL.get(words, command.arguments)]
     return run(*options, *command.words, *arguments, *agreed, *spaced, "--url", url)
