@@ -40,9 +40,15 @@ class _SortedMap:
             else:
                 self._put(key, value)
 
-    def keys(self, start: bytes, stop: bytes | None) -> list[bytes]:
-        end = len(self._keys) if stop is None else bisect_left(self._keys, stop)
-        return self._keys[bisect_left(self._keys, start) : end]
+    def keys(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int | None = None) -> list[bytes]:
+        begin = bisect_left(self._keys, start)
+        end = len(self._keys) if stop is None else max(begin, bisect_left(self._keys, stop))
+        if limit is not None and limit < end - begin:
+            begin, end = (end - limit, end) if reverse else (begin, begin + limit)
+        found = self._keys[begin:end]
+        if reverse:
+            found.reverse()
+        return found
 
     def _put(self, key: bytes, value: bytes) -> None:
         if key not in self.rows:
@@ -102,10 +108,8 @@ class MemoryStorage:
     ) -> Iterator[tuple[bytes, bytes]]:
         """See `Storage.scan`."""
         self._refuse_if_over()
-        keys = self._shown.keys(start, stop)
-        if reverse:
-            keys.reverse()
-        yield from [(key, self._shown.rows[key]) for key in keys[:limit]]
+        rows = self._shown.rows
+        yield from [(key, rows[key]) for key in self._shown.keys(start, stop, reverse=reverse, limit=limit)]
 
     def snapshot(self) -> MemorySnapshot:
         """See `Storage.snapshot`."""

@@ -41,6 +41,8 @@ from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
 _Named = tuple[str, Kind, str]  # Space, kind and name.
+_CHECKED = (keys.VECTOR, keys.RETIRED, keys.BASE, keys.OBJECT, keys.LOG, keys.KEY, keys.INDEX)
+_PLACE_BYTES = 3  # A table's byte and a partition.
 
 
 def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
@@ -53,8 +55,11 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     there: set[_Named] = set()
     truncated: set[int] = set()
     statuses: dict[tuple[str, str], str] = {}
+    filled = _with_rows(storage)
     for partition in range(PARTITIONS):
         progress(partition)
+        if partition not in filled:
+            continue
         based = remains.bases(storage, partition)
         logged = list(_log(storage, partition, based, report))
         stored = _objects(storage, partition, report)
@@ -83,6 +88,18 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     for flaw in status_flaws(storage, statuses):
         report.problem(flaw)
     return report
+
+
+def _with_rows(storage: Storage) -> set[int]:
+    """The partitions that have rows of any table that is checked partition by partition."""
+    found: set[int] = set()
+    for table in _CHECKED:
+        start: bytes | None = table
+        while start is not None and (row := next(storage.scan(start, successor(table), limit=1), None)) is not None:
+            place = row[0][:_PLACE_BYTES]
+            found.add(int.from_bytes(place[1:], "big"))
+            start = successor(place) if len(place) == _PLACE_BYTES else row[0] + b"\0"
+    return found
 
 
 def _log(storage: Storage, partition: int, based: Mapping[Origin, Tip], report: Report) -> Iterator[Logged]:
