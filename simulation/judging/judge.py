@@ -101,26 +101,35 @@ TO_BE_EXPECTED = frozenset(
 """What faults, and other agents, may let a client be told. Any other error is a promise broken."""
 
 
+class Patience:
+    """How long nodes are waited for. What they did not do in time is broken, and nobody waits for it again."""
+
+    def __init__(self) -> None:
+        self.converged_s = CONVERGED_S_MAX
+        self.swept_s = SWEPT_S_MAX
+
+
 async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     """Everything that is broken, what was seen on the way included. No act is under way any more."""
     await agents.finish()
     found: list[Violation] = []
+    patience = Patience()
     await _serves(cluster, agents, "local")
-    found += await _converges(cluster)
+    found += await _converges(cluster, patience)
     await _serves(cluster, agents, "quorum")
-    found += await _converges(cluster)
+    found += await _converges(cluster, patience)
     await _supplied(cluster)
-    found += await _sweeps(cluster)
+    found += await _sweeps(cluster, patience)
     found += await _scrubs(cluster)
-    found += await _converges(cluster)  # Nodes spread rights to budgets of themselves, at any time.
+    found += await _converges(cluster, patience)  # Nodes spread rights to budgets of themselves, at any time.
     found += _swept_early(cluster, Losses(agents.plan))
     disks = Disks(cluster)
     found += disks.broken("before anything was read")
     await agents.close()
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
-    found += await _converges(cluster)  # A document that is read may be compacted, by an operation of its own.
-    found += await _sweeps(cluster)
+    found += await _converges(cluster, patience)  # A document that is read may be compacted, by an operation of its own.
+    found += await _sweeps(cluster, patience)
     found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
     return [*agents.violations, *found]
@@ -142,10 +151,11 @@ async def _serves(cluster: SimulatedCluster, agents: Agents, durability: Durabil
         await ask(client, agents.record, agents.plan, durability=durability, patience_s=SERVES_S_MAX)
 
 
-async def _converges(cluster: SimulatedCluster) -> list[Violation]:
+async def _converges(cluster: SimulatedCluster, patience: Patience) -> list[Violation]:
     try:
-        await cluster.converged(CONVERGED_S_MAX)
+        await cluster.converged(patience.converged_s)
     except TimeoutError:
+        patience.converged_s = 0.0
         held = "; ".join(f"{name} holds {_operations(host)}" for name, host in cluster.hosts.items())
         return [Violation("4", f"healed, the nodes did not come to hold the same within {CONVERGED_S_MAX:g} s: {held}")]
     if any(host.peer.quorum.view().early for host in cluster.hosts.values() if host.up):
@@ -177,11 +187,12 @@ async def _supplied(cluster: SimulatedCluster) -> None:
         await asyncio.sleep(cluster.config.tick_s)
 
 
-async def _sweeps(cluster: SimulatedCluster) -> list[Violation]:
+async def _sweeps(cluster: SimulatedCluster, patience: Patience) -> list[Violation]:
     """All hold all: what was erased is gone soon."""
-    ends_at = asyncio.get_running_loop().time() + SWEPT_S_MAX
+    ends_at = asyncio.get_running_loop().time() + patience.swept_s
     while left := [name for name, host in cluster.hosts.items() if _garbage(host)]:
         if asyncio.get_running_loop().time() >= ends_at:
+            patience.swept_s = 0.0
             return [Violation("15", f"healed, and equal, {name} has not swept what was erased") for name in left]
         await asyncio.sleep(cluster.config.sync_interval_s)
     return []

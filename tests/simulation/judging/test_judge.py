@@ -129,6 +129,23 @@ def test_a_node_that_is_down_when_all_is_healed_is_found(monkeypatch: pytest.Mon
     assert invariants(verdict(killed)) >= {"4", "9"}
 
 
+def test_nodes_that_did_not_come_to_agree_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    converged = SimulatedCluster.converged
+
+    async def noted(self: SimulatedCluster, seconds: float = 20.0) -> None:
+        waits.append(seconds)
+        await converged(self, seconds)
+
+    async def killed(cluster: SimulatedCluster, agents: Agents) -> None:
+        cluster.hosts["n3"].kill()
+        waits.clear()
+
+    monkeypatch.setattr(SimulatedCluster, "converged", noted)
+    verdict(killed)
+    assert waits == [judging.CONVERGED_S_MAX, 0.0, 0.0, 0.0]
+
+
 def test_the_loss_of_what_was_acknowledged_is_found() -> None:
     async def wiped(cluster: SimulatedCluster, agents: Agents) -> None:
         for host in cluster.hosts.values():
