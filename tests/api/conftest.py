@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -176,11 +176,12 @@ class FakeSession:
 
 
 class PromptSession(FakeSession):
-    """Begins writes without a call; what it has begun waits in `begun` until the test answers it."""
+    """Begins writes without a call; what it has begun waits in `begun` until the test answers it, or `answer_all` does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun: list[tuple[AnyRequest, Told]] = []
+        self._unanswered: list[Told] = []
 
     def begin(
         self,
@@ -198,8 +199,19 @@ class PromptSession(FakeSession):
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
-        self.begun.append((request, told))
+
+        def answered(answer: AnyReply | ShoalError) -> None:
+            self._unanswered.remove(answered)
+            told(answer)
+
+        self.begun.append((request, answered))
+        self._unanswered.append(answered)
         return True
+
+    def answer_all(self) -> None:
+        """Answer what the test has not."""
+        for answered in self._unanswered[:]:
+            answered(NotFound("The test is over."))
 
 
 async def _drained(queue: asyncio.Queue[Push | ShoalError]) -> AsyncIterator[Push]:
@@ -259,8 +271,11 @@ async def served(serve: Serve) -> Served:
 
 
 @pytest.fixture
-def prompt_session() -> PromptSession:
-    return PromptSession()
+def prompt_session(serve: Serve) -> Iterator[PromptSession]:
+    """It ends before the nodes of `serve` do, which would wait for its answers."""
+    session = PromptSession()
+    yield session
+    session.answer_all()
 
 
 @pytest.fixture

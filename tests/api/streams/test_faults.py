@@ -137,7 +137,8 @@ async def test_bytes_in_headers_that_are_no_text_are_no_error_of_the_node(stream
 
 async def test_a_node_whose_disk_is_full_shows_what_it_has(serve: Serve) -> None:
     now_s = [1_800_000_000.0]
-    streams = await serve(now_s=lambda: now_s[0])
+    # A stop would wait for the release of a lease, on which this node cannot vote.
+    streams = await serve(now_s=lambda: now_s[0], stream_sse_s=0.1, stop_timeout_s=0.1)
     await streams("PUT", "s", b"kept", Content_Type="text/plain", Stream_TTL="100")
     streams.bench.storage.fail_next("write")
     refused = await streams("POST", "s", b"lost", Content_Type="text/plain")
