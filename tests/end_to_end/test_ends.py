@@ -91,6 +91,9 @@ async def test_a_stop_waits_for_nobody_that_waits_for_a_lease_or_an_item(tmp_pat
                 for wait in waits:
                     wait.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
+                # Else both look for a node for 30 s, to give up the lease and the place behind it.
+                for store in (one, two):
+                    await store.connection.session.close()
 
 
 async def test_clients_live_through_a_kill_and_nothing_is_lost_or_applied_twice(tmp_path: Path) -> None:
