@@ -11,8 +11,6 @@ from shoal.crew.record import THREAD
 from shoal.errors import NotFound
 from shoal.testing import crash_everywhere
 
-NODES = [1, 3]
-
 
 def world() -> dict[str, Any]:
     async def charge(order: str, *, key: str) -> str:
@@ -66,8 +64,10 @@ def without_the_record(name: str, content: Any) -> Any:
     return None if name.startswith(f"thread shop/{THREAD}") else content
 
 
-@pytest.mark.parametrize("nodes", NODES)
-@pytest.mark.parametrize("agent", [leased, claiming, crew], ids=lambda agent: agent.__name__)
+@pytest.mark.parametrize(
+    ("agent", "nodes"),
+    [(leased, 1), (leased, 3), (claiming, 1), (claiming, 3), (crew, 1), pytest.param(crew, 3, marks=pytest.mark.chaos)],
+)
 def test_an_agent_survives_a_crash_anywhere(agent: Any, nodes: int) -> None:
     report = crash_everywhere(
         agent, tools=world, keys={"charge": "key"}, nodes=nodes, durability="quorum", normalise=without_the_record
