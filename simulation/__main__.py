@@ -22,10 +22,11 @@ import typer
 
 from shoal.errors import InvalidValue
 from shoal.testing.loop import run
+from shoal.testing.machines import quiet
 from simulation import memberships
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import draw
-from simulation.execution import Outcome, execute, quiet
+from simulation.execution import Outcome, execute
 from simulation.plan import Plan, from_json, to_json
 from simulation.profiles import NAMES
 from simulation.report import Failure, Figures, timeline, violations

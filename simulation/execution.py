@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import time
 import traceback
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from shoal.testing.loop import Stalled, TooLong, run
+from shoal.testing.machines import quiet
 from simulation.judging.judge import judge, lost_with_a_minority
 from simulation.judging.violation import Violation
 from simulation.plan import Act, Fault, Plan
@@ -165,18 +165,6 @@ class _Run:
 
 def _told(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """What nodes tell people of the misfortunes that they meet is no news here: the plan has them."""
-    log = logging.getLogger("shoal.node")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from shoal.testing.contents import Contents, compare_contents, compare_counts, c
 from shoal.testing.crash_report import Point, Problem, Report, Trial
 from shoal.testing.lives import Life, task_of_the_living
 from shoal.testing.loop import TooLong, run
-from shoal.testing.machines import RESTART_S, Machine, Machines
+from shoal.testing.machines import RESTART_S, Machine, Machines, quiet
 from shoal.testing.outside import Outside, Tool
 from shoal.testing.watched_session import WatchedSession
 
@@ -131,7 +131,8 @@ class _Scene:
         """Run once, with a crash at the numbered point of each life except the last."""
         outside = Outside(self.tools(), reads=self.reads, keys=self.keys)
         try:
-            return run(self._play(outside, crash_at, with_node=with_node), steps_max=STEPS_MAX)
+            with quiet():
+                return run(self._play(outside, crash_at, with_node=with_node), steps_max=STEPS_MAX)
         except TooLong:
             spinning = TimeoutError(f"it had not ended after {STEPS_MAX} turns of the loop")
             return _Ending(0, (), outside.effects, (), {}, spinning)

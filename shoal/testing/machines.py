@@ -10,8 +10,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import TypeVar
 
@@ -99,6 +100,18 @@ class Machine:
             run_blocking=_after_a_sync,
             close=lambda: None,
         )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep from the log what nodes report of faults that are made on purpose."""
+    log = logging.getLogger("shoal.node")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 async def _after_a_sync(function: Callable[[], T], /) -> T:

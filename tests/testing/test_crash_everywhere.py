@@ -46,6 +46,15 @@ async def position(store: Store) -> int:
 # ── points ────────────────────────────────────────────────────────────────────
 
 
+def test_a_node_that_loses_power_on_purpose_tells_nobody_to_check_a_disk(caplog: pytest.LogCaptureFixture) -> None:
+    async def agent(store: Store) -> None:
+        async with store.space("s").thread("t").lease(ttl=3, wait=60):
+            await store.space("s").counter("n").add(1, key="k")
+
+    assert any(trial.with_node for trial in crash_everywhere(agent, nodes=3, durability="quorum").trials)
+    assert caplog.records == []
+
+
 def test_a_write_passes_three_points_and_a_read_and_an_effect_two_each() -> None:
     async def agent(store: Store, pay: Call) -> None:
         await store.space("s").counter("n").value()
