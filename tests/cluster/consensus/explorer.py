@@ -73,6 +73,14 @@ class Member(NamedTuple):
     votes: frozenset[tuple[int, bytes]]
 
 
+class Received(NamedTuple):
+    """What becomes of an acceptor that takes a message, and what it answers."""
+
+    acceptor: Acceptor
+    votes: frozenset[tuple[int, bytes]]
+    sent: frozenset[tuple[str, str, bytes]]  # To other members.
+
+
 class World(NamedTuple):
     members: tuple[Member, ...]
     clients: tuple[Client, ...]
@@ -110,7 +118,7 @@ class _Search:
         self._case = case
         self._acceptors: dict[object, Acceptor] = {}  # Equal ones are the same object.
         self._proposals: dict[object, Proposal] = {}
-        self._received: dict[tuple[Acceptor, str, bytes], tuple[Acceptor, list[tuple[str, bytes]]]] = {}
+        self._received: dict[tuple[Acceptor, str, bytes], Received] = {}
         self._counted: dict[tuple[Proposal, tuple[tuple[str, bytes], ...]], tuple[Proposal, list[bytes]]] = {}
         self._decoded: dict[bytes, AnyMotion] = {}
 
@@ -140,8 +148,8 @@ class _Search:
         if self._case.wipes:
             return world
         # Without wipes all terms stay as they were, and one acceptor is as good as another.
-        members = sorted((id(member.acceptor.same), sorted(member.votes)) for member in world.members)  # type: ignore[attr-defined]
-        return repr(members), world.clients, world.asked, world.told, world.highest, world.restarts
+        members = sorted((id(member.acceptor.same), tuple(sorted(member.votes))) for member in world.members)  # type: ignore[attr-defined]
+        return tuple(members), world.clients, world.asked, world.told, world.highest, world.restarts
 
     def _first(self) -> World:
         members = []
@@ -190,21 +198,22 @@ class _Search:
         place = before.acceptor, source, packed
         if place not in self._received:
             self._received[place] = self._receive(*place)
-        acceptor, answers = self._received[place]
-        votes = before.votes.union((int(target), answer) for target, answer in answers if target not in MEMBERS)
-        sent = {(acceptor.member, target, answer) for target, answer in answers if target in MEMBERS}
+        acceptor, votes, sent = self._received[place]
         if acceptor is not before.acceptor or not votes <= before.votes or not sent <= world.between:
             is_over = before.acceptor.term is None and acceptor.term is not None
             between = frozenset() if is_over else world.between | sent
-            yield _less_idle(_with_member(world, index, Member(acceptor, votes))._replace(between=between))
+            yield _less_idle(_with_member(world, index, Member(acceptor, before.votes | votes))._replace(between=between))
 
-    def _receive(self, before: Acceptor, source: str, packed: bytes) -> tuple[Acceptor, list[tuple[str, bytes]]]:
+    def _receive(self, before: Acceptor, source: str, packed: bytes) -> Received:
         acceptor = _copied(before)
         answers = acceptor.receive(source, self._decode(packed))
         if acceptor.term is None and source in MEMBERS:
             answers += acceptor.questions()
         kept = [(target, answer) for target, answer in answers if not (isinstance(answer, Vote) and answer.refusal)]
-        return self._one(acceptor, before.disk), [(target, msgspec.msgpack.encode(answer)) for target, answer in kept]  # type: ignore[attr-defined]
+        told = [(target, msgspec.msgpack.encode(answer)) for target, answer in kept]
+        votes = frozenset((int(target), answer) for target, answer in told if target not in MEMBERS)
+        sent = frozenset((acceptor.member, target, answer) for target, answer in told if target in MEMBERS)
+        return Received(self._one(acceptor, before.disk), votes, sent)  # type: ignore[attr-defined]
 
     def _begun(self, world: World, number: int, client: Client) -> Iterator[World]:
         """Begin an attempt, at whatever point the last one is; or crash, and let the client repeat the change."""
@@ -228,10 +237,12 @@ class _Search:
 
     def _completed(self, world: World, number: int, client: Client) -> Iterator[World]:
         """Take enough votes, or as many as make the proposer ask again."""
-        choices = [
+        voted = [
             [(member.acceptor.member, packed) for of, packed in sorted(member.votes) if of == number]
             for member in world.members
+            if member.votes
         ]
+        choices = [votes for votes in voted if votes]
         for size in (1, 2, 3):
             for some in combinations(choices, size):
                 for votes in product(*some):
@@ -332,12 +343,11 @@ def _less_idle(world: World) -> World:
         for client in world.clients
     ]
 
-    members = tuple(
-        member._replace(votes=frozenset(vote for vote in member.votes if _phase(vote[1]) == waits[vote[0]]))
-        for member in world.members
-    )
-    asked = frozenset(each for each in world.asked if _phase(each[1]) in (None, waits[each[0]]))
-    return world._replace(members=members, asked=asked)
+    for index, member in enumerate(world.members):
+        if late := [vote for vote in member.votes if _phase(vote[1]) != waits[vote[0]]]:
+            world = _with_member(world, index, Member(member.acceptor, member.votes.difference(late)))
+    idle = [each for each in world.asked if _phase(each[1]) not in (None, waits[each[0]])]
+    return world._replace(asked=world.asked.difference(idle)) if idle else world
 
 
 @cache
