@@ -443,10 +443,12 @@ class _Run:
     async def _judge(self, fleet: Fleet) -> None:
         """Healed, and at rest: every member holds all that is owed."""
         names = [address.partition(":")[0] for address in self._newest.members]
+        patience_s = HEALED_S_MAX
         with suppress(TimeoutError):
-            await fleet.until(lambda: len({fleet.members[name].digest() for name in names}) == 1, HEALED_S_MAX)
+            await fleet.until(lambda: len({fleet.members[name].digest() for name in names}) == 1, patience_s, look_s=_PAUSE_S)
         if len({fleet.members[name].digest() for name in names}) > 1:
             self._violated("4", "healed, the members do not hold the same")
+            patience_s = 0.0  # Nor will they soon do what is next.
         for record in self._told:
             if self._records.get(record.epoch) != epochs.encode(record):
                 self._violated("8", f"an operator was told that {record.change} begins epoch {record.epoch}, and it does not")
@@ -458,7 +460,7 @@ class _Run:
             if missing:
                 self._violated("3", f"{name} lacks {sorted(missing)[:5]}, which were acknowledged, in {self._newest}")
         with suppress(TimeoutError):
-            await fleet.until(lambda: not self._named(fleet, names), HEALED_S_MAX)
+            await fleet.until(lambda: not self._named(fleet, names), patience_s, look_s=_PAUSE_S)
         if named := self._named(fleet, names):
             self._violated("9", f"healed, the members do not retire the origins of removed directories: {named}")
 

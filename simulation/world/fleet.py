@@ -201,7 +201,7 @@ class Fleet:
                     except PeerRefused as error:
                         self.members[source].replicator.refused(f"{target}:1", error, self.members[target].identity())
 
-    async def until(self, is_true: Callable[[], object], seconds: float = 30.0) -> None:
+    async def until(self, is_true: Callable[[], object], seconds: float = 30.0, *, look_s: float = _POLL_S) -> None:
         """Return once this is true; nodes dial meanwhile.
 
         Raises:
@@ -210,7 +210,7 @@ class Fleet:
         async with asyncio.timeout(seconds):
             while not is_true():
                 await self.dial()
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(look_s)
 
     def link(self, source: str, target: str) -> Wire:
         """Let `source` send to `target`."""

@@ -113,23 +113,24 @@ def origins_are_retired_before_every_owner_holds_them(patch: pytest.MonkeyPatch)
     patch.setattr(Quorum, "estate", property(lambda self: sound(self)._replace(is_open=True)))
 
 
-BUGS: tuple[tuple[Plant, tuple[str, ...], int], ...] = (
-    (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), 5),
-    (a_joining_node_counts_at_once, ("3", "8"), 41),
-    (a_change_is_done_before_the_new_list_holds_everything, ("3",), 116),
-    (only_the_node_that_was_asked_goes_on, ("9",), 73),
-    (two_changes_at_once_are_both_taken, ("8",), 42),
-    (a_node_joins_with_data_of_its_own, ("16",), 0),
-    (a_removed_node_is_taken_back, ("16",), 0),
-    (a_copy_of_a_removed_directory_is_taken, ("16",), 74),
-    (origins_are_retired_before_every_owner_holds_them, ("3", "4"), 53),
+BUGS: tuple[tuple[Plant, tuple[str, ...], tuple[int, ...]], ...] = (
+    (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), (25, 26, 39, 41)),
+    (a_joining_node_counts_at_once, ("3", "8"), (50,)),
+    (a_change_is_done_before_the_new_list_holds_everything, ("3",), (41,)),
+    (only_the_node_that_was_asked_goes_on, ("9",), (73,)),
+    (two_changes_at_once_are_both_taken, ("8",), (120, 148, 99)),
+    (a_node_joins_with_data_of_its_own, ("16",), (0,)),
+    (a_removed_node_is_taken_back, ("16",), (0,)),
+    (a_copy_of_a_removed_directory_is_taken, ("16",), (74,)),
+    (origins_are_retired_before_every_owner_holds_them, ("3", "4"), (41, 53)),
 )
-"""With the invariants that each breaks, and the seed of a plan that has found it; others are tried after it."""
+"""With the invariants that each breaks, and the seeds of plans that have found it. Others are tried after them: name one that
+finds it once these do not, or the hunt takes minutes."""
 
 
-@pytest.mark.parametrize(("plant", "invariants", "seed"), BUGS, ids=[plant.__name__ for plant, _, _ in BUGS])
+@pytest.mark.parametrize(("plant", "invariants", "seeds"), BUGS, ids=[plant.__name__ for plant, _, _ in BUGS])
 def test_a_planted_bug_is_found_by_a_drawn_plan(
-    monkeypatch: pytest.MonkeyPatch, plant: Plant, invariants: tuple[str, ...], seed: int
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, invariants: tuple[str, ...], seeds: tuple[int, ...]
 ) -> None:
     plant(monkeypatch)
-    assert hunt((seed, *SEEDS), invariants) is not None
+    assert hunt((*seeds, *SEEDS), invariants) is not None
