@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -23,6 +24,13 @@ NAME = b"\xff" * 2000  # Not UTF-8, so that it cannot be opened; the reply is as
 REPLIES_MAX = 30_000
 
 
+def narrow(transport: asyncio.BaseTransport) -> None:
+    """Have the system keep little of what a client does not read, where it would keep megabytes."""
+    socket = transport.get_extra_info("socket")
+    for direction in (SO_RCVBUF, SO_SNDBUF):
+        socket.setsockopt(SOL_SOCKET, direction, 1 << 16)
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [(NAME, b"\x02\x00\x00"), (b"d", yjs.encode_update(b"\x00\x00") * yjs.MESSAGES_MAX)],
@@ -35,7 +43,10 @@ async def test_a_client_that_reads_no_replies_is_not_read_and_then_cut_off(
     provider = await joined(served)
     await provider.open(b"d")
     await provider.hear(b"d", 2)
-    provider.socket._response.connection.transport.pause_reading()  # type: ignore[union-attr]
+    stopped = provider.socket._response.connection.transport  # type: ignore[union-attr]
+    stopped.pause_reading()
+    for transport in (stopped, *(each.transport for each in served.listener._open)):
+        narrow(transport)
     most = sent = 0
     async with asyncio.timeout(PATIENCE_S):
         while served.listener._yjs._sockets and sent < REPLIES_MAX:
