@@ -24,8 +24,9 @@ NAME = b"\xff" * 2000  # Not UTF-8, so that it cannot be opened; the reply is as
 REPLIES_MAX = 30_000
 
 
-def narrow(transport: asyncio.BaseTransport) -> None:
+def narrow(transport: asyncio.BaseTransport | None) -> None:
     """Have the system keep little of what a client does not read, where it would keep megabytes."""
+    assert transport is not None
     socket = transport.get_extra_info("socket")
     for direction in (SO_RCVBUF, SO_SNDBUF):
         socket.setsockopt(SOL_SOCKET, direction, 1 << 16)
