@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.crdt.thread import queue
+from shoal.node.collection.truncating import Truncator
 from simulation import __main__ as command
+from simulation.year import GROWTH_MAX
 
 
 def told(days: int) -> str:
@@ -21,12 +23,26 @@ def grown(told: str) -> dict[str, float]:
     return {name: float(by) for name, by in re.findall(r"^(.+): × ([\d.]+) since", told, re.MULTILINE)}
 
 
-def test_a_line_for_each_sample_and_a_line_for_each_figure() -> None:
-    lines = told(8)
-    assert re.findall(r"^day +(\d+)", lines, re.MULTILINE) == ["7", "8"]
-    assert grown(lines).keys() >= {"operations in the log", "keys of requests", "origins", "rows of objects", "bytes on disk"}
+@pytest.fixture(scope="module")
+def sound() -> str:
+    """What nine days tell."""
+    return told(9)
 
 
+def test_a_line_for_each_sample_and_a_line_for_each_figure(sound: str) -> None:
+    assert re.findall(r"^day +(\d+)", sound, re.MULTILINE) == ["7", "9"]
+    assert grown(sound).keys() >= {"operations in the log", "keys of requests", "origins", "rows of objects", "bytes on disk"}
+
+
+def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch, sound: str) -> None:
+    async def look(self: Truncator, number: int) -> bool:
+        return False
+
+    monkeypatch.setattr(Truncator, "_look", look)
+    assert grown(told(9))["operations in the log"] > GROWTH_MAX > grown(sound)["operations in the log"]
+
+
+@pytest.mark.chaos  # Half a minute: in nine days this little is not seen.
 def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grown(told(18))
     monkeypatch.setattr(queue, "context_of", lambda *_: ())
