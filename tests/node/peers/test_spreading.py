@@ -15,12 +15,14 @@ from shoal.protocol.requests import ReleaseRights
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 
+PACE: dict[str, int | float] = {"rights_wait_s": 0.2, "tick_s": 0.05, "sync_interval_s": 0.2}
+"""Not as fast as a fleet's nodes usually are: here minutes pass."""
 Scene = Callable[[Fleet], Awaitable[None]]
 
 
 def in_a_fleet(scene: Scene, **settings: int | float) -> None:
     async def main() -> None:
-        async with Fleet("abc", seed=1, rights_wait_s=0.2, **settings) as fleet:
+        async with Fleet("abc", seed=1, **(PACE | settings)) as fleet:
             await scene(fleet)
 
     run(main())
