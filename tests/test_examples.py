@@ -73,7 +73,17 @@ SHOWN = {
 """What a program must show."""
 
 
-@pytest.mark.parametrize("program", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+LONG = {"crew"}
+"""Programs that crash agents at hundreds of points: `make chaos` runs them."""
+
+
+PROGRAMS = [
+    pytest.param(path, marks=(pytest.mark.chaos,) if path.stem in LONG else (), id=path.stem)
+    for path in sorted(EXAMPLES.glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_an_example_runs_twice_as_it_is_and_is_in_the_list(program: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(program)]
     for _ in range(2):
@@ -85,6 +95,25 @@ def test_an_example_runs_twice_as_it_is_and_is_in_the_list(program: Path, tmp_pa
         if not any(tmp_path.iterdir()):
             break  # It left nothing, so that a second run would be the first one again.
     assert f"({program.name})" in (EXAMPLES / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_an_example_that_runs_long_is_in_the_list_too(name: str) -> None:
+    assert f"({name}.py)" in (EXAMPLES / "README.md").read_text()
+
+
+async def test_the_researchers_of_the_crew_buy_each_page_once(tmp_path: Path) -> None:
+    """Where nobody is killed; agents of a crew that are killed at every point are in `testing/test_leased_agents.py`."""
+    crew = example("crew")
+    bought: list[str] = []
+
+    async def buy(page: str, *, key: str) -> str:
+        bought.append(page)
+        return f"what {page} says"
+
+    async with shoal.open(tmp_path) as store:
+        await crew.run(store, buy)
+    assert sorted(bought) == sorted(page for pages in crew.PAGES.values() for page in pages)
 
 
 def test_the_blackboards_check_finds_a_page_that_nobody_paid_for() -> None:
