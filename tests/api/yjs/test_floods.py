@@ -44,7 +44,7 @@ async def test_a_client_that_reads_no_replies_is_not_read_and_then_cut_off(
     provider = await joined(served)
     await provider.open(b"d")
     await provider.hear(b"d", 2)
-    stopped = provider.socket._response.connection.transport  # type: ignore[union-attr]
+    stopped: asyncio.Transport = provider.socket._response.connection.transport  # type: ignore
     stopped.pause_reading()
     for transport in (stopped, *(each.transport for each in served.listener._open)):
         narrow(transport)
