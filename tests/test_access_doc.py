@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -28,21 +29,14 @@ LINES = [line for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.DOTALL | r
 def run(line: str) -> str:
     """Run a line of the page."""
     words = shlex.split(line)
-    variables: dict[str, str] = {}
+    variables: dict[str, str | None] = {name: None for name in os.environ if name.startswith("SHOAL_")}
+    variables["SHOAL_TLS_CA"] = str(Path("tls/ca.pem").absolute())
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
     assert words.pop(0) == "shoal"
-    done = subprocess.run(
-        [sys.executable, "-m", "shoal.cli", *words],
-        env={**clean_environment(), "SHOAL_TLS_CA": str(Path("tls/ca.pem").absolute()), **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{line}: {done.stderr}"
-    assert "Traceback" not in done.stderr
+    done = CliRunner().invoke(app, words, env=variables, catch_exceptions=False)
+    assert done.exit_code == 0, f"{line}: {done.stderr}"
     return done.stdout
 
 
