@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -13,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli.main import app
 from shoal.errors import NotAMember, ShoalError
 from tests.cli.conftest import PATIENCE_S, served
 from tests.support.killable import free_ports
@@ -53,16 +53,9 @@ def nodes(directory: Path) -> Iterator[Nodes]:
 
 async def command(*arguments: str) -> list[Any]:
     """What `shoal cluster …` prints as JSON."""
-    process = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "shoal.cli", "cluster", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    return [json.loads(line) for line in process.stdout.splitlines()]
+    ended = await asyncio.to_thread(CliRunner().invoke, app, ["cluster", *arguments, "--json"], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 class Acknowledged(set[int]):
