@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
 import pytest
+from typer.testing import CliRunner
 
 import shoal
+from shoal.cli.main import app
 from shoal.client.store import Space, Store
-from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.cli.conftest import PATIENCE_S, served
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +50,12 @@ class Rest:
 
 
 class Cli:
-    """The command line, over the URL of a node."""
+    """The command line, over the URL of a node, in a thread: a command at a time, because each has the standard output."""
 
     def __init__(self, url: str, space: str) -> None:
         self._url = ("--url", url)
         self._space = ("--space", space)
+        self._turn = asyncio.Lock()
 
     async def __call__(self, *arguments: str) -> list[Any]:
         """What the command prints with --json, one document a line."""
@@ -71,11 +73,12 @@ class Cli:
         assert code == 1
         return errors
 
-    async def _run(self, *arguments: str) -> tuple[int | None, str, str]:
-        command = [sys.executable, "-m", "shoal.cli", *arguments, *self._url, "--json"]
-        process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
-        out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-        return process.returncode, out.decode(), errors.decode()
+    async def _run(self, *arguments: str) -> tuple[int, str, str]:
+        command = [*arguments, *self._url, "--json"]
+        environment = {name: None for name in os.environ if name.startswith("SHOAL_")}
+        async with self._turn:
+            ended = await asyncio.to_thread(CliRunner().invoke, app, command, env=environment, catch_exceptions=False)
+        return ended.exit_code, ended.stdout, ended.stderr
 
 
 @pytest.fixture
