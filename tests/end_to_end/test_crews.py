@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from typer.testing import CliRunner, Result
+
+from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.test_members import nodes
 
@@ -152,12 +155,11 @@ async def test_a_machine_and_a_node_of_a_cluster_are_killed_at_once(tmp_path: Pa
 async def test_on_the_command_line_a_crew_is_shown_and_changed(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
 
-        async def crew(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "shoal.cli", "crew", *arguments, "--url", url, "--space", "s"]
-            return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        async def crew(*arguments: str) -> Result:
+            return await asyncio.to_thread(CliRunner().invoke, app, ["crew", *arguments, "--url", url, "--space", "s"])
 
         nothing = await crew("status")
-        assert nothing.returncode != 0
+        assert nothing.exit_code != 0
         assert "there is no crew in space 's'" in nothing.stderr
         machines = Machines([url])
         try:
@@ -167,14 +169,14 @@ async def test_on_the_command_line_a_crew_is_shown_and_changed(tmp_path: Path) -
                 status = (await crew("status")).stdout
                 assert '"w-1"  running  on "one"  version 1\n' in status
                 assert "6 of 512 agents" in status
-                assert (await crew("scale", "w", "2")).returncode == 0
+                assert (await crew("scale", "w", "2")).exit_code == 0
                 found = json.loads((await crew("status", "--json")).stdout)
                 assert [agent["name"] for agent in found["agents"]] == ["w-1", "w-2"]
                 assert [(machine["name"], machine["alive"]) for machine in found["machines"]] == [("one", True)]
                 machines.start("two")
                 while len(json.loads((await crew("status", "--json")).stdout)["machines"]) < 2:
                     await asyncio.sleep(0.1)
-                assert (await crew("move", "w-1", "--to", "two")).returncode == 0
+                assert (await crew("move", "w-1", "--to", "two")).exit_code == 0
                 moved = len(machines.said)
                 while "w-1" not in machines.agents_of("two", moved):
                     await asyncio.sleep(0.02)
@@ -183,11 +185,11 @@ async def test_on_the_command_line_a_crew_is_shown_and_changed(tmp_path: Path) -
                 while "w-1" not in machines.agents_of("one", drained):
                     await asyncio.sleep(0.02)
                 assert (await crew("drain", "two", "--undo")).stdout == "takes agents again\n"
-                assert (await crew("move", "w-1", "--anywhere")).returncode == 0
+                assert (await crew("move", "w-1", "--anywhere")).exit_code == 0
                 assert (await crew("restart", "w-1")).stdout == "runs again\n"
                 wrong = await crew("move", "w-9", "--to", "two")
                 assert "the crew has no agent 'w-9'" in wrong.stderr
-                assert (await crew("move", "w-1")).returncode == 2
+                assert (await crew("move", "w-1")).exit_code == 2
         finally:
             await machines.end()
         machines.check()
