@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from typer.testing import CliRunner, Result
 
 import shoal
+from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.test_members import nodes
 
@@ -131,12 +133,8 @@ async def test_workers_and_a_node_of_a_cluster_are_killed_and_each_item_is_compl
 async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_completed_once(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
 
-        def shoal_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "shoal.cli", "worklist", *arguments, "--url", url, "--space", "s"]
-            return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-
-        async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-            return await asyncio.to_thread(shoal_run, *arguments)
+        async def run(*arguments: str) -> Result:
+            return await asyncio.to_thread(CliRunner().invoke, app, ["worklist", *arguments, "--url", url, "--space", "s"])
 
         async with aiohttp.ClientSession(f"{url}/v1/spaces/s/threads/t/", headers={"Content-Type": "application/json"}) as http:
 
@@ -157,7 +155,7 @@ async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_complete
 
             claimed = json.loads((await run("claim", "t", "w", "--json")).stdout)
             assert (claimed["key"], claimed["attempt"]) == ("b", 1)
-            assert (await run("claim", "t", "w")).returncode == 1
+            assert (await run("claim", "t", "w")).exit_code == 1
             command = [sys.executable, "-m", "shoal.cli", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
             alone = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
             assert alone.returncode != 0
