@@ -1,14 +1,13 @@
-"""A graph with a fan-out, an interrupt, and a subgraph that interrupts too; run as a program it drives itself to its end.
+"""A graph with a fan-out, an interrupt, and a subgraph that interrupts too; run as a program it kills itself on its way.
 
-    python graph.py DIRECTORY [KILL_AT]
+    python graph.py DIRECTORY KILL_AT
 
-It opens a saver on DIRECTORY/state, goes on from what is there, answers each interrupt, and
-prints the final state. At the node KILL_AT, the first time, it kills itself.
+It opens a saver on DIRECTORY/state, answers each interrupt, and kills itself as the node KILL_AT begins.
+DIRECTORY/entered lists the nodes that began.
 """
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import signal
@@ -109,20 +108,23 @@ def drive(graph: Any) -> dict[str, Any]:
         graph.invoke(given, CONFIG, durability="sync")
 
 
-def main(directory: Path, kill_at: str | None) -> None:
+def note(directory: Path, node: str) -> None:
+    """Write down that `node` has begun."""
+    with (directory / "entered").open("a") as log:
+        log.write(node + "\n")
+
+
+def main(directory: Path, kill_at: str) -> None:
     from shoal.integrations.langgraph import ShoalSaver
 
     def entered(node: str) -> None:
-        with (directory / "entered").open("a") as log:
-            log.write(node + "\n")
-        marker = directory / "killed"
-        if node == kill_at and not marker.exists():
-            marker.touch()
+        note(directory, node)
+        if node == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with ShoalSaver.open(directory / "state") as saver:
-        print(json.dumps(drive(build(saver, entered))))  # noqa: T201
+        drive(build(saver, entered))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), sys.argv[2])
