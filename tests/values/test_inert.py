@@ -44,7 +44,7 @@ _watching: list[tuple[int, list[str]]] = []
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    for thread, seen in _watching:
+    for thread, seen in _watching or ():  # At the interpreter's end it is None.
         if thread == threading.get_ident() and event.startswith(_FORBIDDEN):
             seen.append(f"{event} {arguments!r:.200}")
 

@@ -40,6 +40,17 @@ class Served:
 
     def __init__(self, bench: Bench, listener: Listener, http: aiohttp.ClientSession) -> None:
         self.bench, self.listener, self.http = bench, listener, http
+        self._connected: list[aiohttp.ClientWebSocketResponse] = []
+
+    async def connect(self, path: str) -> aiohttp.ClientWebSocketResponse:
+        """A WebSocket that is closed with the listener: one that is left to the garbage collector may be warned of."""
+        url = self.listener.url.replace("http:", "ws:")
+        self._connected.append(await self.http.ws_connect(url + path, timeout=aiohttp.ClientWSTimeout(ws_close=0.1)))
+        return self._connected[-1]
+
+    async def disconnect(self) -> None:
+        for socket in self._connected:
+            await socket.close()
 
     def client(self, document: str = "d", *, doc: pycrdt.Doc[Any] | None = None) -> YjsClient:
         url = self.listener.url.replace("http:", "ws:")
@@ -64,7 +75,9 @@ async def serve(open_bench: Opener) -> AsyncIterator[Serve]:
             listener = Listener(app, config=bench.config)
             await listener.start()
             stack.push_async_callback(listener.stop)
-            return Served(bench, listener, await stack.enter_async_context(aiohttp.ClientSession()))
+            served = Served(bench, listener, await stack.enter_async_context(aiohttp.ClientSession()))
+            stack.push_async_callback(served.disconnect)
+            return served
 
         yield start
 

@@ -46,8 +46,7 @@ class Provider:
 
 
 async def joined(served: Served) -> Provider:
-    url = served.listener.url.replace("http:", "ws:")
-    return Provider(await served.http.ws_connect(f"{url}/v1/hocuspocus/crew"))
+    return Provider(await served.connect("/v1/hocuspocus/crew"))
 
 
 def update(text: str, root: str = "t") -> bytes:
