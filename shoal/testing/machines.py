@@ -187,7 +187,7 @@ class Machines:
 
 
 def _is_settled(quorums: list[Quorum]) -> bool:
-    return len({quorum.view().digest for quorum in quorums}) <= 1 and not any(quorum.is_learner for quorum in quorums)
+    return len({quorum.digest for quorum in quorums}) <= 1 and not any(quorum.is_learner for quorum in quorums)
 
 
 def _peer(machine: Machine) -> Peer:

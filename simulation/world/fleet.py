@@ -124,8 +124,8 @@ class Member:
         connection = StoreConnection(session, self.config, "local", environment.entropy, uptime=environment.uptime)
         return Store(connection, close=session.close)
 
-    def digest(self) -> str:
-        return self.replicator.quorum.view().digest
+    def digest(self) -> bytes:
+        return self.replicator.quorum.digest
 
     def identity(self) -> Identity:
         return self.replicator.identity()

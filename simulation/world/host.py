@@ -137,9 +137,9 @@ class SimulatedNode:
         assert self.node.replicator is not None
         return self.node.replicator
 
-    def digest(self) -> str:
+    def digest(self) -> bytes:
         """Of all that it holds durably."""
-        return self.peer.quorum.view().digest
+        return self.peer.quorum.digest
 
     def held(self) -> dict[tuple[int, Origin], int]:
         """How many operations its disk holds durably, by partition and origin."""

@@ -394,6 +394,11 @@ class Quorum:
         return self._state.view()
 
     @property
+    def digest(self) -> bytes:
+        """A hash over this node's durable vectors: those of a `view`, without its other parts."""
+        return self._protocol.digest()
+
+    @property
     def learning(self) -> list[str]:
         """See `Replicas.learning`."""
         return self._state.learning
