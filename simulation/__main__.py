@@ -34,6 +34,8 @@ from simulation.shrinking import RUNS_MAX, breaks, shrink
 from simulation.year import GROWTH_MAX, WEEK, Sample, growth, year
 
 PLANS = Path("tests/simulation/plans")
+OF_MUTANTS = Path("tests/mutants/plans")
+"""They find bugs that are planted (`tests/mutants`): the sound program must pass them."""
 
 app = typer.Typer(
     name="simulation",
@@ -46,6 +48,7 @@ app = typer.Typer(
 ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(NAMES)}.")]
 PlanArgument = Annotated[str, typer.Argument(metavar="SEED|FILE", help="A seed, or a file with a plan (-: standard input).")]
 PlansOption = Annotated[Path, typer.Option("--plans", metavar="DIR", help="Where plans are saved.")]
+AllPlansOption = Annotated[list[Path], typer.Option("--plans", metavar="DIR", help="Where plans are saved (may be repeated).")]
 
 
 @app.command("run")
@@ -55,12 +58,12 @@ def run_seeds(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes.")] = 1,
     profile: ProfileOption = "default",
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Run all, whatever fails; shrink nothing.")] = False,
-    plans: PlansOption = PLANS,
+    plans: AllPlansOption = [PLANS, OF_MUTANTS],  # noqa: B006 - It is only read.
 ) -> None:
     """Run all saved plans, then seeds."""
     began_s = time.monotonic()
     figures = Figures()
-    cases = chain(saved(plans), _drawn(range(first, first + seeds), profile))
+    cases = chain(*map(saved, plans), _drawn(range(first, first + seeds), profile))
     with closing(run_all(cases, jobs=jobs)) as results:
         for result in results:
             figures.add(result.case.name, result.outcome)

@@ -42,7 +42,7 @@ from tests.mutants import (
 )
 from tests.mutants.mutant import Mutant
 
-_MODULES = (
+MODULES = (
     durability,
     delivery,
     copies,
@@ -81,7 +81,7 @@ _MODULES = (
     deleting,
 )
 
-ALL: dict[str, Mutant] = {mutant.name: mutant for module in _MODULES for mutant in module.MUTANTS}
+ALL: dict[str, Mutant] = {mutant.name: mutant for module in MODULES for mutant in module.MUTANTS}
 
 PLANS = Path(__file__).parent / "plans"
 """By name, the plan that found each: as small as it could be made."""
