@@ -254,15 +254,17 @@ class Keeper:
                 tenure.renewed(sent_s)
 
     async def close(self) -> None:
-        """Give up all leases: the store closes."""
+        """Give up all leases: the store closes. One whose release no node answers ends with its term."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-        leases = list(self._tenures)
-        for tenure in leases:
-            with suppress(ShoalError):
-                await tenure.give_up()
+        await asyncio.gather(*[self._let_go(tenure) for tenure in self._tenures])
         await asyncio.gather(*([task] if task is not None else []), *self._others, return_exceptions=True)
+
+    async def _let_go(self, tenure: Tenure) -> None:
+        with suppress(ShoalError, TimeoutError):
+            async with asyncio.timeout(tenure.remaining_s):
+                await tenure.give_up()
 
     async def _work(self) -> None:
         while self._tenures:

@@ -268,6 +268,19 @@ def test_a_closed_store_gives_its_leases_up() -> None:
     in_fleet(work)
 
 
+def test_a_closed_store_gives_all_its_leases_up_at_once() -> None:
+    async def work(nodes: Fleet) -> None:
+        store = nodes["a"].store()
+        for nth in range(10):
+            await store.space("s").lease(f"l-{nth}", ttl=60).acquire()
+        await nodes.isolate("a")
+        began_s = now()
+        await store.close()
+        assert now() - began_s <= 2.0  # In virtual time. Each is answered after quorum_timeout_s.
+
+    in_fleet(work)
+
+
 def test_bad_arguments_are_refused() -> None:
     async def work(nodes: Fleet) -> None:
         space = nodes["a"].store().space("s")
