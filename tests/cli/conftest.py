@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import shoal
+from tests.support.forked import Forked
 
 PATIENCE_S = 30
 
@@ -26,14 +27,19 @@ def clean_environment() -> dict[str, str]:
 
 
 @contextmanager
-def running(*arguments: str, config: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`shoal` in a process of its own, and the first line that it prints; it is killed if it is still there at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", *arguments],
-        env={**clean_environment(), **(config or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+def running(
+    *arguments: str, config: Mapping[str, str] | None = None, anew: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`shoal` in a process of its own, and the first line that it prints; it is killed if it is still there at the end.
+
+    It is `anew` that of a new interpreter, as a user's is, and else forked from one that has imported `shoal`.
+    """
+    environment = {**clean_environment(), **(config or {})}
+    command = [sys.executable, "-m", "shoal.cli", *arguments]
+    with (
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if anew
+        else Forked("shoal.cli", arguments, environment)
     ) as process:
         try:
             assert process.stdout is not None
@@ -43,9 +49,11 @@ def running(*arguments: str, config: dict[str, str] | None = None) -> Iterator[t
 
 
 @contextmanager
-def served(data: Path, *arguments: str, config: dict[str, str] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(
+    data: Path, *arguments: str, config: Mapping[str, str] | None = None, anew: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`shoal serve` on a port that the system chooses, and its URL."""
-    with running("serve", "--data", str(data), "--listen", "127.0.0.1:0", *arguments, config=config) as started:
+    with running("serve", "--data", str(data), "--listen", "127.0.0.1:0", *arguments, config=config, anew=anew) as started:
         yield started
 
 

@@ -32,7 +32,7 @@ def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    with served(tmp_path / "state") as (process, url):
+    with served(tmp_path / "state", anew=True) as (process, url):
         assert url.startswith("http://127.0.0.1:")
         process.send_signal(number)
         out, errors = process.communicate(timeout=PATIENCE_S)

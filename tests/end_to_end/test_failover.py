@@ -322,6 +322,7 @@ async def test_what_promises_a_condition_says_when_it_does_not_come(tmp_path: Pa
 async def test_a_timeout_while_no_node_serves_is_no_quiet_end(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (process, url):
         async with shoal.connect(url, config=Config(failover_timeout_s=0.1)) as store:
+            await store.status()  # It is connected.
             inbox = store.space("crew").thread("t").inbox
             assert await inbox.next(timeout=0.05) is None
             await asyncio.to_thread(process.kill)

@@ -1,0 +1,121 @@
+"""The process that `tests.support.forked` forks: it has imported what the commands of `shoal` need, and waits.
+
+Its standard input is a socket. Each byte that comes there brings four descriptors: a pipe with a request, the standard
+output and the standard error of a new process, and a pipe for its end. The answer is the number of the process.
+
+Law: it has one thread, and opens no store and no port, so that whatever it forks is as a new interpreter is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from typer.main import get_command
+
+import shoal.access.access
+import shoal.cli.serving  # noqa: F401  # What commands import only once they run.
+from shoal.api.server import create_app
+from shoal.cli.main import MODULES, app_of
+from shoal.config import Config
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.session import Session
+from tests.support.forked import NUMBER
+
+
+def prepare() -> None:
+    """Have imported and made what most commands need."""
+    commands: Any = get_command(app_of(MODULES))
+    commands.commands["serve"].make_context("serve", ["--data", "unused"])  # The parser imports more for its first options.
+    asyncio.run(_routes())  # Their patterns are compiled once.
+    assert threading.active_count() == 1
+    gc.collect()
+    gc.freeze()
+
+
+async def _routes() -> None:
+    def open_session(_bookmark: Bookmark, /) -> Session:
+        raise AssertionError
+
+    create_app(open_session, config=Config(), node="", version="", now_s=time.time)
+
+
+def forked_for() -> dict[str, Any]:
+    """Fork for each request; returns it, in the new process alone.
+
+    Raises:
+        SystemExit: in the first process, once nobody asks any more.
+    """
+    asking = socket.socket(fileno=os.dup(0))
+    ends: dict[int, int] = {}
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(waking)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        _tell_ends(ends, woken, asking)
+        asked, given, _, _ = socket.recv_fds(asking, 1, 4)
+        if not asked:
+            raise SystemExit
+        with open(given[0], "rb") as request:
+            wanted: dict[str, Any] = json.load(request)
+        process = os.fork()
+        if process == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _become(wanted, given[1], given[2])
+            return wanted
+        ends[process] = given[3]
+        os.close(given[1])
+        os.close(given[2])
+        asking.sendall(NUMBER.pack(process))
+
+
+def _tell_ends(ends: dict[int, int], woken: int, asking: socket.socket) -> None:
+    """Tell how processes ended, until somebody asks for another."""
+    while True:
+        ready, _, _ = select.select([woken, asking.fileno()], [], [])
+        if woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, 1 << 16)
+            for process in list(ends):
+                ended, status = os.waitpid(process, os.WNOHANG)
+                if ended:
+                    with suppress(BrokenPipeError):  # Nobody waits for it.
+                        os.write(ends[process], NUMBER.pack(os.waitstatus_to_exitcode(status)))
+                    os.close(ends.pop(process))
+        if asking.fileno() in ready:
+            return
+
+
+def _become(wanted: dict[str, Any], out: int, errors: int) -> None:
+    """Be as a new process is that was started so."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((nothing, out, errors)):
+        os.dup2(descriptor, number)
+    # Its own, because those of the first process stay as what that had at its start lets them be.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.closerange(3, 1 + max(map(int, os.listdir("/dev/fd"))))
+    os.chdir(wanted["directory"])
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    sys.argv = ["", *wanted["arguments"]]
+
+
+if __name__ == "__main__":
+    prepare()
+    runpy.run_module(forked_for()["module"], run_name="__main__", alter_sys=True)
