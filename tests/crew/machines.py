@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
@@ -18,6 +19,13 @@ from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 
 TTL_S = 3.0
+PACE: dict[str, int | float] = {
+    "quorum_timeout_s": 1.0,
+    "quorum_register_retry_s": 0.05,
+    "tick_s": 0.05,
+    "sync_interval_s": 0.2,
+}
+"""Not as fast as a fleet's nodes usually are: here minutes pass."""
 SPACE = "s"
 
 
@@ -128,7 +136,7 @@ class Ground:
         async def work(ctx: shoal.CrewContext) -> None:
             n = ctx.state.get("n", 0)
             while n < goal:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.4)
                 n += 1
                 await ctx.thread.save({"n": n})
                 assert process.is_awake
@@ -149,10 +157,13 @@ class Ground:
 
     def agents_of(self, machine: str, since_s: float) -> set[str]:
         """The agents that have saved on a machine since then."""
-        return {each.agent for each in self.saved if each.machine == machine and each.at_s >= since_s}
+        return {each.agent for each in self._since(since_s) if each.machine == machine}
 
     def at_work(self, since_s: float) -> set[str]:
-        return {each.agent for each in self.saved if each.at_s >= since_s}
+        return {each.agent for each in self._since(since_s)}
+
+    def _since(self, since_s: float) -> list[Saved]:
+        return self.saved[bisect_left(self.saved, since_s, key=lambda each: each.at_s) :]
 
     def spread(self, since_s: float) -> dict[str, int]:
         return {name: len(agents) for name in self.processes if (agents := self.agents_of(name, since_s))}
@@ -178,7 +189,7 @@ def on_ground(work: Callable[[Ground], Awaitable[None]], **settings: Any) -> Non
 
     async def main() -> None:
         settings.setdefault("crew_balance_s", 5.0)
-        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **settings) as nodes:
+        async with Fleet("abc", **(PACE | settings)) as nodes:
             ground = Ground(nodes)
             try:
                 await work(ground)
