@@ -15,8 +15,7 @@ from tests.integrations.crashes import cluster, killed_again_and_again
 from tests.integrations.langgraph import worker
 
 
-
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.integrations)])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.integrations)])
 async def test_a_killed_graph_goes_on_at_another_node(kills: int, tmp_path: Path, record_property: Any) -> None:
     turns = 2 * kills
     async with cluster(tmp_path) as urls:
