@@ -12,7 +12,8 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generat
 # Tests start hundreds of processes: without cached bytecode each of them would compile all that it imports.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DATA ?= ./state
-WORKERS ?= auto
+# Two more than processors, because many tests wait for a process or a clock.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 SEEDS ?= 200
 JOBS ?= 2
 REVISION ?= HEAD~1
@@ -27,10 +28,10 @@ demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, an
 	$(BIN)/shoal demo
 
 test: $(DEV)  ## Run all tests but the longer trials of `make chaos`.
-	$(PYTEST) -n $(WORKERS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
-	$(PYTEST) -n $(WORKERS) -m chaos
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m chaos
 
 integrations: $(DEV)  ## Run every framework's suite on Shoal, each in its own environment; writes docs/integrations/README.md.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.integrations.suites
