@@ -16,6 +16,7 @@ The number of a vote (`Term.votes`) is left out: it matters only for a directory
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, product
@@ -66,6 +67,10 @@ class Client(NamedTuple):
     floor: int  # The highest version that anybody had been told of when it began; -1: it has not begun.
 
 
+Waits = list[tuple[Ballot, bool] | None]
+"""For each proposer, the attempt whose votes it waits for, and whether they are those of the second phase."""
+
+
 class Member(NamedTuple):
     """An acceptor, and the votes of it that a proposer may still count, by the proposer's number."""
 
@@ -98,7 +103,11 @@ def explore(case: Case, *, states_max: int = 1_000_000) -> int:
     Raises:
         Broken: a promise of the register is broken in one of them.
     """
-    return _Search(case).run(states_max)
+    gc.disable()  # Nothing refers to itself, and all worlds would be looked at again and again.
+    try:
+        return _Search(case).run(states_max)
+    finally:
+        gc.enable()
 
 
 def wander(case: Case, *, walks: int = 30_000) -> None:
@@ -179,6 +188,7 @@ class _Search:
             yield self._wiped(world)
         for number, client in enumerate(world.clients):
             yield from self._begun(world, number, client)
+        waits = _waits(world)
         for index, member in enumerate(world.members):
             if world.restarts < self._case.restarts:
                 again = self._restarted(member.acceptor)
@@ -187,22 +197,25 @@ class _Search:
             answered = {target for source, target, _ in world.between if source == member.acceptor.member}
             for source, target, packed in sorted(world.between):
                 if target == member.acceptor.member and (source not in answered or member.acceptor.term is None):
-                    yield from self._to_member(world, index, source, packed)
+                    yield from self._to_member(world, index, source, packed, waits)
             for number, packed in sorted(world.asked):
-                yield from self._to_member(world, index, str(number), packed)
+                yield from self._to_member(world, index, str(number), packed, waits)
         for number, client in enumerate(world.clients):
             yield from self._completed(world, number, client)
 
-    def _to_member(self, world: World, index: int, source: str, packed: bytes) -> Iterator[World]:
+    def _to_member(self, world: World, index: int, source: str, packed: bytes, waits: Waits) -> Iterator[World]:
         before = world.members[index]
         place = before.acceptor, source, packed
         if place not in self._received:
             self._received[place] = self._receive(*place)
         acceptor, votes, sent = self._received[place]
+        if any(_phase(vote) != waits[number] for number, vote in votes):
+            votes = frozenset()  # It answers one message with one vote at most.
         if acceptor is not before.acceptor or not votes <= before.votes or not sent <= world.between:
             is_over = before.acceptor.term is None and acceptor.term is not None
             between = frozenset() if is_over else world.between | sent
-            yield _less_idle(_with_member(world, index, Member(acceptor, before.votes | votes))._replace(between=between))
+            after = _with_member(world, index, Member(acceptor, before.votes | votes))
+            yield after if between == after.between else after._replace(between=between)
 
     def _receive(self, before: Acceptor, source: str, packed: bytes) -> Received:
         acceptor = _copied(before)
@@ -324,11 +337,22 @@ def _nonce() -> bytes:
 
 
 def _with_member(world: World, index: int, member: Member) -> World:
-    return world._replace(members=(*world.members[:index], member, *world.members[index + 1 :]))
+    _, *others = world
+    return World((*world.members[:index], member, *world.members[index + 1 :]), *others)
 
 
 def _with_client(world: World, number: int, client: Client) -> World:
-    return world._replace(clients=(*world.clients[:number], client, *world.clients[number + 1 :]))
+    members, _, *others = world
+    return World(members, (*world.clients[:number], client, *world.clients[number + 1 :]), *others)
+
+
+def _waits(world: World) -> Waits:
+    return [
+        (client.proposal.ballot, client.proposal.phase is Phase.ACCEPTING)
+        if client.proposal.phase in (Phase.PREPARING, Phase.ACCEPTING)
+        else None
+        for client in world.clients
+    ]
 
 
 def _less_idle(world: World) -> World:
@@ -336,13 +360,7 @@ def _less_idle(world: World) -> World:
 
     A late `Prepare` only lets its receiver reject what may as well be lost; a late `Accept` is kept.
     """
-    waits = [
-        (client.proposal.ballot, client.proposal.phase is Phase.ACCEPTING)
-        if client.proposal.phase in (Phase.PREPARING, Phase.ACCEPTING)
-        else None
-        for client in world.clients
-    ]
-
+    waits = _waits(world)
     for index, member in enumerate(world.members):
         if late := [vote for vote in member.votes if _phase(vote[1]) != waits[vote[0]]]:
             world = _with_member(world, index, Member(member.acceptor, member.votes.difference(late)))

@@ -42,7 +42,7 @@ CASES = [
     CHANGE_AND_READ,
     ONE_AFTER_THE_OTHER,
     CRASHES,
-    WIPED,
+    pytest.param(WIPED, marks=pytest.mark.chaos),  # As many worlds as all other cases have together: eight seconds.
     LEAD,
     LEAD_AND_RESTARTS,
     LEAD_AND_WIPE,
@@ -53,6 +53,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES)
 def test_every_interleaving_has_one_history(case: Case) -> None:
     assert explore(case) > 500
+
+
+def test_random_ways_through_the_largest_case_have_one_history() -> None:
+    """`make chaos` takes all ways."""
+    wander(WIPED, walks=1000)
 
 
 def test_a_promise_that_is_forgotten_at_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
