@@ -13,12 +13,13 @@ import re
 import select
 import struct
 import subprocess
-import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tests.support.forked import Forked
 
 PATIENCE_S = 120
 ROWS = 40
@@ -67,17 +68,43 @@ def in_terminal(
     cwd: Path | None = None,
 ) -> Shown:
     """Run `command` to its end in a terminal of that size; `typed` is what a person types, and ends with Ctrl-D."""
+
+    def start(theirs: int, environment: Mapping[str, str]) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+    return _shown(start, columns=columns, rows=rows, environment=environment, typed=typed)
+
+
+def shoal_in_terminal(
+    *arguments: str | Path, module: str = "shoal.cli", columns: int = 80, environment: Mapping[str, str] | None = None
+) -> Shown:
+    """The same for `shoal` itself, or another `module`, forked from a process that has imported `shoal`."""
+
+    def start(theirs: int, environment: Mapping[str, str]) -> subprocess.Popen[Any]:
+        return Forked(["-m", module, *map(str, arguments)], environment, terminal=theirs)
+
+    return _shown(start, columns=columns, environment=environment)
+
+
+def _shown(
+    start: Callable[[int, Mapping[str, str]], subprocess.Popen[Any]],
+    *,
+    columns: int,
+    rows: int = ROWS,
+    environment: Mapping[str, str] | None,
+    typed: str = "",
+) -> Shown:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    with subprocess.Popen(
-        [str(part) for part in command],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**plain_environment(), **(environment or {})},
-        cwd=cwd,
-        start_new_session=True,
-    ) as process:
+    with start(theirs, {**plain_environment(), **(environment or {})}) as process:
         os.close(theirs)
         try:
             if typed:
@@ -87,11 +114,6 @@ def in_terminal(
         finally:
             process.kill()
             os.close(ours)
-
-
-def shoal_in_terminal(*arguments: str | Path, columns: int = 80, environment: Mapping[str, str] | None = None) -> Shown:
-    """The same for `shoal` itself."""
-    return in_terminal(sys.executable, "-m", "shoal.cli", *arguments, columns=columns, environment=environment)
 
 
 def _all_of(handle: int) -> bytes:

@@ -35,11 +35,11 @@ def running(
     It is `anew` that of a new interpreter, as a user's is, and else forked from one that has imported `shoal`.
     """
     environment = {**clean_environment(), **(config or {})}
-    command = [sys.executable, "-m", "shoal.cli", *arguments]
+    command = ["-m", "shoal.cli", *arguments]
     with (
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if anew
-        else Forked("shoal.cli", arguments, environment)
+        else Forked(command, environment)
     ) as process:
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Draw a course on the real screens, in whatever terminal this runs in: `python drawn.py board`, or `display`."""
+"""Draw a course on the real screens, in whatever terminal this runs in: `python -m tests.demo.drawn board`, or `display`."""
 
 from __future__ import annotations
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.demo.processes import DEMO, assert_nothing_is_left
-from tests.terminal import SIZES, Shown, in_terminal
+from tests.terminal import SIZES, Shown, in_terminal, shoal_in_terminal
 
-DRAWN = Path(__file__).with_name("drawn.py")
 SCREENS = ("board", "display")
 
 
 @cache
 def drawn(screen: str, *, columns: int = 80, **environment: str) -> Shown:
-    shown = in_terminal(sys.executable, DRAWN, screen, columns=columns, environment=environment)
+    shown = shoal_in_terminal(screen, module="tests.demo.drawn", columns=columns, environment=environment)
     assert shown.code == 0, shown.text
     return shown
 
@@ -29,7 +27,14 @@ def last_picture(shown: Shown) -> list[str]:
     return lines[first:]
 
 
-@pytest.mark.parametrize(("arguments", "columns"), [((), 80), (("--embedded",), 200)], ids=["cluster", "embedded"])
+@pytest.mark.parametrize(
+    ("arguments", "columns"),
+    [
+        # Its processes are those of `test_cluster.py`, and what it draws is drawn below.
+        pytest.param((), 80, marks=pytest.mark.chaos, id="cluster"),
+        pytest.param(("--embedded",), 200, id="embedded"),
+    ],
+)
 def test_a_whole_demo_runs_in_a_terminal(tmp_path: Path, arguments: tuple[str, ...], columns: int) -> None:
     shown = in_terminal(*DEMO, "--limit", "12", *arguments, columns=columns, environment={"TMPDIR": str(tmp_path)})
     assert shown.code == 0, shown.text

@@ -45,25 +45,43 @@ def _end(asking: socket.socket, forking: subprocess.Popen[bytes]) -> None:
     forking.wait()
 
 
-class Forked(subprocess.Popen[str]):
-    """`python -m MODULE ARGUMENTS`, with pipes for its output."""
+def run(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None, *, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """What a program says and ends with, by the arguments of an interpreter."""
+    with Forked(arguments, environment) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, process.wait(), out, errors)
 
-    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+
+class Forked(subprocess.Popen[str]):
+    """A program, by the arguments of an interpreter: `-m MODULE …` or `-c CODE …`.
+
+    It has pipes for its output, or a `terminal` and a session of its own.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, *, terminal: int | None = None
+    ) -> None:
         wanted = {
-            "module": module,
             "arguments": list(arguments),
-            "environment": dict(environment),
+            "environment": dict(os.environ if environment is None else environment),
             "directory": os.getcwd(),
+            "is_in_terminal": terminal is not None,
         }
         (request, asked), (out, says), (errors, complains), (self._end, ends) = (os.pipe() for _ in range(4))
+        output = (says, complains) if terminal is None else (terminal, terminal)
         with _asking:
-            socket.send_fds(_forking(), [b"."], [request, says, complains, ends])
+            socket.send_fds(_forking(), [b"."], [request, *output, ends])
             for each in (request, says, complains, ends):
                 os.close(each)
             with open(asked, "w") as writing:
                 json.dump(wanted, writing)
             [self.pid] = NUMBER.unpack(_forking().recv(NUMBER.size, socket.MSG_WAITALL))
-        self.args = [sys.executable, "-m", module, *arguments]
+        self.args = [sys.executable, *arguments]
         self.stdin = None
         self.stdout: IO[str] = open(out)  # noqa: SIM115
         self.stderr: IO[str] = open(errors)  # noqa: SIM115

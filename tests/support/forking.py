@@ -102,8 +102,10 @@ def _tell_ends(ends: dict[int, int], woken: int, asking: socket.socket) -> None:
 
 def _become(wanted: dict[str, Any], out: int, errors: int) -> None:
     """Be as a new process is that was started so."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((nothing, out, errors)):
+    if wanted["is_in_terminal"]:
+        os.setsid()
+    given = out if wanted["is_in_terminal"] else os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((given, out, errors)):
         os.dup2(descriptor, number)
     # Its own, because those of the first process stay as what that had at its start lets them be.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
@@ -113,9 +115,17 @@ def _become(wanted: dict[str, Any], out: int, errors: int) -> None:
     os.chdir(wanted["directory"])
     os.environ.clear()
     os.environ.update(wanted["environment"])
-    sys.argv = ["", *wanted["arguments"]]
+    sys.argv = [wanted["arguments"][0], *wanted["arguments"][2:]]
+
+
+def run(kind: str, program: str) -> None:
+    """Be the interpreter of `-m MODULE` or `-c CODE`."""
+    if kind == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":
     prepare()
-    runpy.run_module(forked_for()["module"], run_name="__main__", alter_sys=True)
+    run(*forked_for()["arguments"][:2])
