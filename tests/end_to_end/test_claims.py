@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ import shoal
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.test_members import nodes
+from tests.support import forked
+from tests.support.forked import Forked
 
 WORKER = """
 import asyncio, sys
@@ -51,7 +52,7 @@ class Crew:
 
     def start(self) -> None:
         name = f"worker-{len(self._workers)}"
-        worker = subprocess.Popen([sys.executable, "-c", WORKER, ",".join(self._urls), name], stdout=subprocess.PIPE, text=True)
+        worker = Forked(["-c", WORKER, ",".join(self._urls), name])
         self._workers.append(worker)
         self._listening.append(asyncio.create_task(self._listen(worker)))
 
@@ -73,8 +74,9 @@ class Crew:
         await asyncio.gather(*self._listening)
         for worker in self._workers:
             worker.wait()
-            assert worker.stdout is not None
-            worker.stdout.close()
+            for pipe in (worker.stdout, worker.stderr):
+                assert pipe is not None
+                pipe.close()
 
     async def check(self, work: shoal.Worklist, count: int) -> None:
         """All items are completed, each once, with the result of the worker that was told so."""
@@ -156,8 +158,8 @@ async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_complete
             claimed = json.loads((await run("claim", "t", "w", "--json")).stdout)
             assert (claimed["key"], claimed["attempt"]) == ("b", 1)
             assert (await run("claim", "t", "w")).exit_code == 1
-            command = [sys.executable, "-m", "shoal.cli", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
-            alone = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            command = ["-m", "shoal.cli", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
+            alone = await asyncio.to_thread(forked.run, command, timeout=PATIENCE_S)
             assert alone.returncode != 0
             assert "would end with this command. Nothing was claimed" in alone.stderr
             wrong = await run("complete", "t", "w", "b", "--ticket", "7")

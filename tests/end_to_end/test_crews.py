@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from typer.testing import CliRunner, Result
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.test_members import nodes
+from tests.support.forked import Forked
 
 MACHINE = """
 import asyncio, sys
@@ -68,8 +68,8 @@ class Machines:
         self._listening: list[asyncio.Task[None]] = []
 
     def start(self, name: str, *, grace_s: float = 10.0) -> None:
-        command = [sys.executable, "-c", MACHINE, ",".join(self._urls), name, str(grace_s)]
-        process = self.processes[name] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = ["-c", MACHINE, ",".join(self._urls), name, str(grace_s)]
+        process = self.processes[name] = Forked(command)
         self._listening.append(asyncio.create_task(self._listen(name, process)))
 
     async def _listen(self, name: str, process: subprocess.Popen[str]) -> None:
@@ -202,8 +202,8 @@ async def test_a_function_that_swallows_its_cancellation_ends_its_process_with_7
             async with asyncio.timeout(4 * PATIENCE_S):
                 machines.start("one", grace_s=1.5)
                 await machines.at_work(AGENTS, 0)
-                command = [sys.executable, "-m", "shoal.cli", "crew", "scale", "deaf", "1", "--url", url, "--space", "s"]
-                await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+                command = ["crew", "scale", "deaf", "1", "--url", url, "--space", "s"]
+                assert (await asyncio.to_thread(CliRunner().invoke, app, command)).exit_code == 0
                 await machines.at_work({"deaf-1"}, 0)
                 machines.processes["one"].send_signal(signal.SIGTERM)
                 assert await machines.ended("one") == 70

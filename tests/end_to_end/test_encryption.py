@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import subprocess
-import sys
 from os import urandom
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from shoal.config import Config
 from shoal.errors import MasterKeyWrong, ShoalError, StoreCorrupt
 from shoal.storage.encrypted.opening import open_encrypted
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 from tests.support.remains import files_with, uncompressed
 
 SECRET = "zq7-known-text-9xw"  # In every value, member, message and document; in no name.
@@ -171,8 +171,7 @@ async def test_a_directory_whose_making_was_cut_short_before_its_keys_is_made(tm
 
 def shoal_command(*arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**clean_environment(), **({"SHOAL_ENCRYPTION_KEY": key} if key else {})}
-    command = [sys.executable, "-m", "shoal.cli", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return forked.run(["-m", "shoal.cli", *arguments], environment, timeout=PATIENCE_S)
 
 
 async def test_verify_proves_an_encrypted_directory_and_finds_a_changed_row(tmp_path: Path, key: str) -> None:

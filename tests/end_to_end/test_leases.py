@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,8 @@ import aiohttp
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, served
+from tests.support import forked
+from tests.support.forked import Forked
 
 HOLDER = """
 import asyncio, sys
@@ -42,7 +43,7 @@ asyncio.run(main())
 async def test_a_holder_that_was_stopped_finds_out_when_it_goes_on(tmp_path: Path) -> None:
     with (
         served(tmp_path / "state") as (_, url),
-        subprocess.Popen([sys.executable, "-c", HOLDER, url], stdout=subprocess.PIPE, text=True) as holder,
+        Forked(["-c", HOLDER, url]) as holder,
     ):
         assert holder.stdout is not None
         try:
@@ -66,13 +67,12 @@ async def test_a_holder_that_was_stopped_finds_out_when_it_goes_on(tmp_path: Pat
 
 async def test_a_program_runs_while_the_lease_is_held(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
-        shoal_run = [sys.executable, "-m", "shoal.cli", "lease"]
         where = ["--url", url, "--space", "s"]
         async with shoal.connect(url) as store:
             lease = await store.space("s").lease("nightly", ttl=30, holder="somebody").acquire()
 
             def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-                return subprocess.run([*shoal_run, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+                return forked.run(["-m", "shoal.cli", "lease", *arguments], timeout=PATIENCE_S)
 
             held = await asyncio.to_thread(run, "run", "nightly", *where, "--", "true")
             assert held.returncode != 0

@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import aiohttp
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 from tests.support.killable import free_ports
 
 
@@ -63,15 +63,9 @@ async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_no
             count = await disagreements(url, f"two nodes advertise {n1}", *lists)
             async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as response:
                 assert f"shoal_member_disagreements {count}.0" in await response.text()
-        shown = subprocess.run(
-            [sys.executable, "-m", "shoal.cli", "status", "--url", url2],
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        ).stdout
-        assert f"two nodes advertise {n1}" in shown
+        shown = forked.run(["-m", "shoal.cli", "status", "--url", url2], clean_environment(), timeout=PATIENCE_S)
+        assert shown.returncode == 0, shown.stderr
+        assert f"two nodes advertise {n1}" in shown.stdout
         await refused(url4)
         turned_away = [event for event in ended(fourth) if event["event"] == "peer not linked"]
         assert {event["address"] for event in turned_away} == {n1, n2, n3}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import shoal
 from shoal.errors import StepUnresolved
+from tests.support import forked
 
 AGENT = """
 import asyncio, os, signal, sys
@@ -42,9 +42,7 @@ asyncio.run(main())
 
 
 def run(store: Path, outside: Path, die_at: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", AGENT, str(store), str(outside), die_at], capture_output=True, text=True, timeout=60, check=False
-    )
+    return forked.run(["-c", AGENT, str(store), str(outside), die_at], timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from asyncio.subprocess import PIPE
 from typing import Any
 
 import aiohttp
@@ -17,6 +15,7 @@ from shoal.client.store import Space, Store
 from shoal.errors import HeadMoved
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.end_to_end.conftest import Cli, Rest
+from tests.support import forked
 
 
 @pytest.fixture
@@ -65,11 +64,10 @@ async def test_what_was_not_seen_is_replaced_by_those_who_say_so_only(store: Sto
 
 async def test_the_shell_does_not_replace_a_state_unasked(url: str, space: Space) -> None:
     await space.thread("t").save({"n": 1})
-    command = [sys.executable, "-m", "shoal.cli", "save", "t", '{"n": 2}', "--url", url, "--space", space.name]
-    process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
-    _, errors = await process.communicate()
-    assert process.returncode != 0
-    assert b"--overwrite" in errors
+    command = ["-m", "shoal.cli", "save", "t", '{"n": 2}', "--url", url, "--space", space.name]
+    ended = await asyncio.to_thread(forked.run, command, clean_environment(), timeout=PATIENCE_S)
+    assert ended.returncode != 0
+    assert "--overwrite" in ended.stderr
     assert (await space.thread("t").load()).state == {"n": 1}
 
 
