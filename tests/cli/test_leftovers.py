@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shoal.cli", *arguments]
-    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    return forked.run(["-m", "shoal.cli", *arguments], clean_environment(), timeout=2 * PATIENCE_S)
 
 
 async def test_objects_of_which_only_the_directory_holds_some_writes_are_listed_with_their_number(tmp_path: Path) -> None:

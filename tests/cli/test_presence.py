@@ -13,17 +13,15 @@ import shoal
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.cli.test_commands import CREW
 from tests.cli.test_commands import shoal as command
+from tests.support import forked
 
 
 async def said(*arguments: str) -> tuple[str, str]:
     """What the command prints, in a process of its own: who is present stays so meanwhile."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shoal.cli", "presence", *arguments, *CREW, env=clean_environment(), stdout=PIPE, stderr=PIPE
-    )
-    async with asyncio.timeout(PATIENCE_S):
-        out, error = await process.communicate()
-    assert process.returncode == 0, error
-    return out.decode(), error.decode()
+    words = ["-m", "shoal.cli", "presence", *arguments, *CREW]
+    ended = await asyncio.to_thread(forked.run, words, clean_environment(), timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout, ended.stderr
 
 
 async def test_who_is_in_a_space_or_with_a_document_is_told(url: str) -> None:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
-from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 from tests.support.killable import free_ports
 
 
-async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int | None, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "shoal.cli", *arguments),
-        env={**clean_environment(), **(environment or {})},
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    out, errors = await asyncio.wait_for(process.communicate(), PATIENCE_S)
-    return process.returncode, out.decode(), errors.decode()
+async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    given = {**clean_environment(), **(environment or {})}
+    ended = await asyncio.to_thread(forked.run, ["-m", "shoal.cli", *arguments], given, timeout=PATIENCE_S)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,20 +13,14 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, Running, clean_environment, served
+from tests.support import forked
 
 NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """For what must end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "shoal.cli", "serve", *arguments],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return forked.run(["-m", "shoal.cli", "serve", *arguments], clean_environment(), timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 
 
 def run(*arguments: str) -> Result:
@@ -96,14 +95,8 @@ def test_a_node_is_served_and_asked_over_tls(tmp_path: Path) -> None:
     with served(tmp_path / "state", "--tls", str(tmp_path / "tls" / "n1")) as (_, url):
         assert url.startswith("https://")
         for options, variables in ((["--tls-ca", ca], {}), ([], {"SHOAL_TLS_CA": ca})):
-            ended = subprocess.run(
-                [sys.executable, "-m", "shoal.cli", *options, "status", "--url", url, "--json"],
-                env={**clean_environment(), **variables},
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE_S,
-                check=False,
-            )
+            command = ["-m", "shoal.cli", *options, "status", "--url", url, "--json"]
+            ended = forked.run(command, {**clean_environment(), **variables}, timeout=PATIENCE_S)
             assert ended.returncode == 0, ended.stderr
             assert json.loads(ended.stdout)["state"] == "ready"
 

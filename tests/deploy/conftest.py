@@ -7,11 +7,9 @@ import re
 import shlex
 import socket
 import ssl
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +18,7 @@ import pytest
 import yaml
 
 from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.support.forked import Forked
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -115,14 +114,9 @@ def running(commands: Sequence[Started], directory: Path) -> Iterator[list[str]]
     with ExitStack() as processes:
         nodes = []
         for command in commands:
-            node = subprocess.Popen(
-                [sys.executable, "-m", "shoal.cli", *command.arguments],
-                cwd=directory,
-                env={**clean_environment(), "SHOAL_QUORUM_TIMEOUT_S": str(PATIENCE_S), **command.environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
+            environment = {**clean_environment(), "SHOAL_QUORUM_TIMEOUT_S": str(PATIENCE_S), **command.environment}
+            with chdir(directory):
+                node = Forked(["-m", "shoal.cli", *command.arguments], environment)
             processes.enter_context(node)
             processes.callback(node.kill)
             nodes.append(node)
