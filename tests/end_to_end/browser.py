@@ -6,11 +6,12 @@ import asyncio
 import json
 import re
 import shutil
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from threading import Thread
 from typing import Any
 
 import aiohttp
@@ -35,13 +36,18 @@ class Page:
         self._numbers = count(1)
         self._session: str | None = None
         self._target = ""
+        self._profile = ""
         self.requested: list[str] = []
         self.complaints: list[str] = []  # Uncaught errors, and what the browser itself logs as one.
 
-    async def open(self, url: str, *, profile: str | None = None) -> None:
+    async def begin(self) -> None:
+        """Have a profile, which outlives the page and ends with its connection."""
+        self._profile = (await self._call("Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
+
+    async def open(self, url: str) -> None:
         """Show `url`, and wait until it is loaded."""
-        within = {} if profile is None else {"browserContextId": profile}
-        self._target = (await self._call("Target.createTarget", url="about:blank", **within))["targetId"]
+        made = await self._call("Target.createTarget", url="about:blank", browserContextId=self._profile)
+        self._target = made["targetId"]
         attached = await self._call("Target.attachToTarget", targetId=self._target, flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Network", "Runtime", "Log", "Page"):
@@ -62,11 +68,6 @@ class Page:
         await self._send("Page.crash")
         self._session = None
         await self._call("Target.closeTarget", targetId=self._target)
-
-    async def profile(self) -> str:
-        """A new profile, in which pages can be opened: what they store is theirs."""
-        context: str = (await self._call("Target.createBrowserContext"))["browserContextId"]
-        return context
 
     async def __call__(self, expression: str) -> Any:
         """The value of JavaScript, once its promise is kept."""
@@ -107,37 +108,38 @@ class Page:
                 self.complaints.append(str(told["params"]["entry"]))
 
 
-@asynccontextmanager
-async def browser(directory: Path) -> AsyncIterator[Page]:
-    """A page of a browser with a profile of its own in `directory`, which is empty."""
-    async with browsing(directory) as page:
-        yield await page()
-
-
-@asynccontextmanager
-async def browsing(directory: Path) -> AsyncIterator[Callable[[], Awaitable[Page]]]:
-    """A browser that makes any number of pages, with a profile of its own in `directory`, which is empty."""
+@contextmanager
+def chromium(directory: Path) -> Iterator[str]:
+    """A browser with a profile of its own in `directory`, which is empty, and the address at which it is driven."""
     assert CHROMIUM is not None
-    process = await asyncio.create_subprocess_exec(
-        *(CHROMIUM, *FLAGS, f"--user-data-dir={directory}"), stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
-    )
-    assert process.stderr is not None
-    draining = None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
+    with Popen([CHROMIUM, *FLAGS, f"--user-data-dir={directory}"], stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE) as process:
+        assert process.stderr is not None
+        try:
             told = b""
             while (found := re.search(rb"DevTools listening on (ws://\S+)", told)) is None:
-                told = await process.stderr.readline()
+                told = process.stderr.readline()
                 assert told, "the browser ended"
-        draining = asyncio.create_task(process.stderr.read())  # So that it never waits for its reader.
-        async with aiohttp.ClientSession() as http, AsyncExitStack() as stack:
+            Thread(target=process.stderr.read, daemon=True).start()  # So that it never waits for its reader.
+            yield found[1].decode()
+        finally:
+            process.kill()
 
-            async def page() -> Page:
-                return Page(await stack.enter_async_context(http.ws_connect(found[1].decode(), max_msg_size=0)))
 
-            yield page
-    finally:
-        process.kill()
-        await process.wait()
-        if draining is not None:
-            await draining
+@asynccontextmanager
+async def browsing(address: str) -> AsyncIterator[Callable[[], Awaitable[Page]]]:
+    """What makes any number of pages of a browser, each in a profile of its own that ends with the context."""
+    async with aiohttp.ClientSession() as http, AsyncExitStack() as stack:
+
+        async def page() -> Page:
+            made = Page(await stack.enter_async_context(http.ws_connect(address, max_msg_size=0)))
+            await made.begin()
+            return made
+
+        yield page
+
+
+@asynccontextmanager
+async def browser(address: str) -> AsyncIterator[Page]:
+    """A page of a browser, in a profile of its own."""
+    async with browsing(address) as page:
+        yield await page()

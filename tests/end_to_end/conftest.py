@@ -17,6 +17,7 @@ import shoal
 from shoal.cli.main import app
 from shoal.client.store import Space, Store
 from tests.cli.conftest import PATIENCE_S, served
+from tests.end_to_end.browser import chromium
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
         assert "unexpected error" not in errors, errors
+
+
+@pytest.fixture(scope="session")
+def chromium_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One browser for all tests, whose pages have profiles of their own."""
+    with chromium(tmp_path_factory.mktemp("browser") / "profile") as address:
+        yield address
 
 
 @pytest.fixture

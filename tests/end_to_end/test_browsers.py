@@ -72,18 +72,20 @@ REFUSED = """
 
 
 @asynccontextmanager
-async def visited(tmp_path: Path, origin: str) -> AsyncIterator[Page]:
-    async with browser(tmp_path / "profile") as page:
+async def visited(chromium_address: str, origin: str) -> AsyncIterator[Page]:
+    async with browser(chromium_address) as page:
         await page.open(origin)
         yield page
 
 
 @pytest.mark.parametrize("everybody", [False, True])
-async def test_a_page_of_an_allowed_origin_asks_streams_and_joins(tmp_path: Path, everybody: bool) -> None:
+async def test_a_page_of_an_allowed_origin_asks_streams_and_joins(
+    tmp_path: Path, chromium_address: str, everybody: bool
+) -> None:
     async with site() as origin:
         allowed = "*" if everybody else f"https://app.example.com, {origin}"
         with served(tmp_path / "state", config={"SHOAL_ALLOWED_ORIGINS": allowed}) as (_, node):
-            async with visited(tmp_path, origin) as page:
+            async with visited(chromium_address, origin) as page:
                 told: dict[str, Any] = await page(ASKED % node)
     assert (told["put"]["status"], told["get"]["body"]["value"]) == (200, {"plan": 1})
     assert told["put"]["bookmark"]
@@ -95,15 +97,15 @@ async def test_a_page_of_an_allowed_origin_asks_streams_and_joins(tmp_path: Path
     assert told["socket"] == "open"
 
 
-async def test_a_page_of_another_origin_reaches_nothing(tmp_path: Path) -> None:
+async def test_a_page_of_another_origin_reaches_nothing(tmp_path: Path, chromium_address: str) -> None:
     async with site() as origin:
         config = {"SHOAL_ALLOWED_ORIGINS": "https://app.example.com"}
         with served(tmp_path / "state", config=config) as (_, node):
-            async with visited(tmp_path, origin) as page:
+            async with visited(chromium_address, origin) as page:
                 told = await page(REFUSED % node)
             assert set(told.values()) == {"refused"}
             # The node's own page may ask, and finds that nothing was written.
-            async with browser(tmp_path / "another profile") as page:
+            async with browser(chromium_address) as page:
                 await page.open(f"{node}/healthz")
                 path = f"{node}/v1/spaces/crew/counters/c"
                 assert await page(f"fetch({path!r}).then(answer => answer.json())") == {"value": 0}
@@ -122,9 +124,9 @@ new Promise(done => {
 """
 
 
-async def test_the_description_is_shown_and_no_other_host_is_asked(tmp_path: Path) -> None:
+async def test_the_description_is_shown_and_no_other_host_is_asked(tmp_path: Path, chromium_address: str) -> None:
     with served(tmp_path / "state") as (_, node):
-        async with browser(tmp_path / "profile") as page:
+        async with browser(chromium_address) as page:
             await page.open(f"{node}/docs")
             assert await page(SHOWN)
             assert {url for url in page.requested if not url.startswith(("data:", "blob:"))} == {

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import shoal
 from tests.access.conftest import Mint
@@ -11,7 +14,7 @@ from tests.cli.conftest import served
 from tests.clients.js.conftest import Program, needs_node
 from tests.clients.js.description import CLIENT
 from tests.clients.js.test_documents import JOIN
-from tests.end_to_end.browser import browser, needs_chromium
+from tests.end_to_end.browser import browser, chromium, needs_chromium
 from tests.support.site import PAGE, site
 
 HERE = Path(__file__).parent
@@ -37,12 +40,20 @@ return shoal.connect(given.url).access().catch((error) => [error.code, error.sta
 """
 
 
+@pytest.fixture
+def chromium_address(tmp_path: Path) -> Iterator[str]:
+    with chromium(tmp_path / "profile") as address:
+        yield address
+
+
 @needs_node
 @needs_chromium
-async def test_a_page_shows_a_thread_and_edits_a_document_with_another_client(js: Program, tmp_path: Path) -> None:
+async def test_a_page_shows_a_thread_and_edits_a_document_with_another_client(
+    js: Program, tmp_path: Path, chromium_address: str
+) -> None:
     mint = Mint(tmp_path / "tokens")
     token = mint.make("crew:write,read").text
-    async with site(MAPPED, FILES) as origin, browser(tmp_path / "profile") as page:
+    async with site(MAPPED, FILES) as origin, browser(chromium_address) as page:
         config = {"SHOAL_ALLOWED_ORIGINS": origin}
         with served(tmp_path / "state", "--token-keys", mint.keys, config=config) as (_, url):
             await page.open(origin)

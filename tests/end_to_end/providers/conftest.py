@@ -34,14 +34,13 @@ def snippet(provider: str) -> str:
 class Tab:
     """One page that edits the document `plan` of the space `crew`, in a profile that outlives it."""
 
-    def __init__(self, page: Page, origin: str, profile: str) -> None:
+    def __init__(self, page: Page, origin: str) -> None:
         self.page = page
         self._origin = origin
-        self._profile = profile
 
     async def open(self, provider: str, *urls: str, tokens: list[str] | None = None) -> None:
         """Open the page; the document is there as far as this browser has it."""
-        await self.page.open(self._origin, profile=self._profile)
+        await self.page.open(self._origin)
         await self.page("globalThis.loaded")
         given = {"nodes": [url.replace("http:", "ws:") for url in urls], "tokens": tokens or ["none"]}
         await self(f"await client.open({json.dumps(snippet(provider))}, {json.dumps(given)})")
@@ -75,9 +74,8 @@ class World:
         self.nodes: list[Killable] = []
 
     async def tab(self) -> Tab:
-        """A tab in a browser of its own, which is closed."""
-        page = await self._make()
-        return Tab(page, self._origin, await page.profile())
+        """A tab in a profile of its own, which is closed."""
+        return Tab(await self._make(), self._origin)
 
     def cluster(self, size: int, *arguments: str) -> list[Killable]:
         ports = free_ports(size)
@@ -93,8 +91,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with site(PAGE, {"/": HERE}) as origin, browsing(tmp_path / "browser") as make:
+async def world(tmp_path: Path, chromium_address: str) -> AsyncIterator[World]:
+    async with site(PAGE, {"/": HERE}) as origin, browsing(chromium_address) as make:
         made = World(origin, make, tmp_path)
         try:
             yield made

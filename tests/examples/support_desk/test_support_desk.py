@@ -6,7 +6,8 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import shoal
 from examples.support_desk import __main__ as program
 from examples.support_desk.desk import TICKETS
-from tests.end_to_end.browser import Page, browser, needs_chromium
+from tests.end_to_end.browser import Page, browser, chromium, needs_chromium
 from tests.examples.support_desk.running import PAID, ROOT, TOLD, desk
 
 MOMENTS = {
@@ -50,6 +51,14 @@ async def shown(page: Page, ticket: str, text: str) -> None:
     )
 
 
+@asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Page]:
+    """A page in a browser of its own, which is killed at the end."""
+    with chromium(directory) as address:
+        async with browser(address) as page:
+            yield page
+
+
 @needs_chromium
 async def test_a_person_decides_in_a_browser_across_a_killed_browser_and_a_killed_node(
     tmp_path: Path, record_property: Callable[[str, object], None]
@@ -59,13 +68,13 @@ async def test_a_person_decides_in_a_browser_across_a_killed_browser_and_a_kille
     async with desk(data) as running:
         origin = (await running.until("The desk is open at ")).split()[-1]
         await running.until("note: noted on ticket-4")
-        async with browser(tmp_path / "first") as page:
+        async with started(tmp_path / "first") as page:
             await page.open(origin)
             await shown(page, "ticket-4", "Refund 900 € for order 20?")
             await shown(page, "ticket-2", "Answered: Dear Ben")
             await clicked(page, "ticket-4", "refuse")
             await running.until("triage: ana says: refuse")
-        async with browser(tmp_path / "second") as page:
+        async with started(tmp_path / "second") as page:
             await page.open(origin)
             await shown(page, "ticket-1", "Refund 120 € for order 17?")
             await running.kill("node")
