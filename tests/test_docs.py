@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+@cache  # A page is linked from many places, and most of them name one of its headings.
 def anchors(text: str) -> set[str]:
     """The names of a page's headings, as a browser of repositories makes them."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
@@ -58,11 +60,15 @@ def test_every_block_of_python_is_python(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_and_option_exists(page: Path) -> None:
-    root = typer.main.get_command(app)
     lines = [line for block in blocks(page.read_text(), "sh") for line in block.replace("\\\n", " ").splitlines()]
     for line in lines:
         if line.startswith("shoal "):
-            _check(root, shlex.split(line, comments=True)[1:], line)
+            _check(commands(), shlex.split(line, comments=True)[1:], line)
+
+
+@cache  # It makes all commands anew each time.
+def commands() -> Any:
+    return typer.main.get_command(app)
 
 
 def _check(command: Any, words: list[str], line: str) -> None:
@@ -85,7 +91,7 @@ def test_every_error_that_is_raised_in_a_block_exists(page: Path) -> None:
 @pytest.mark.parametrize("wrong", ["frobnicate", "threads --dat ./state", "doc gett plan", "serve -x"])
 def test_a_command_that_does_not_exist_is_noticed(wrong: str) -> None:
     with pytest.raises(AssertionError):
-        _check(typer.main.get_command(app), shlex.split(wrong), wrong)
+        _check(commands(), shlex.split(wrong), wrong)
 
 
 def test_headings_are_named_as_links_name_them() -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
-from tests.terminal import in_terminal
+from tests.terminal import in_terminal, shoal_in_terminal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -79,16 +79,21 @@ def test_a_command_over_the_directory_runs(directory: Path, command: str, monkey
     assert (result.exit_code, bool(result.stdout.strip())) == (0, True), result.output
 
 
-def test_the_session_in_a_terminal_is_as_it_is_shown(directory: Path, tmp_path: Path) -> None:
+def test_the_session_in_a_terminal_is_as_it_is_shown(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(directory / "state", tmp_path / "state")
     (session,) = blocks("console")
     export, *steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE)
     environment = {"PYTHONPATH": str(ROOT)} | dict(word.split("=") for word in export[0].split()[1:])
-    shoal = f"{shlex.quote(sys.executable)} -m shoal.cli"
+    started = [sys.executable, "-m", "shoal.cli"]
+    monkeypatch.chdir(tmp_path)
     ids: dict[str, str] = {}  # Those of the README, and what they are in this run.
     for command, wanted in steps:
         typed = re.sub(r"\b[0-9a-f]{4,}$", lambda match: next(ids[id] for id in ids if id.startswith(match[0])), command)
-        shown = in_terminal(*("sh", "-c", typed.replace("shoal", shoal, 1)), columns=100, cwd=tmp_path, environment=environment)
+        _, *words = shlex.split(typed)
+        if command == steps[0][0]:  # As people start it; the others are forked.
+            shown = in_terminal(*started, *words, columns=100, environment=environment)
+        else:
+            shown = shoal_in_terminal(*words, columns=100, environment=environment)
         assert shown.code == 0, shown.text
         assert masked(shown.text) == masked(wanted), command
         ids.update(zip(hex_ids(wanted), hex_ids(shown.text), strict=True))
