@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from random import Random
 from typing import get_args
 
@@ -38,9 +39,15 @@ from simulation.profiles import PROFILES
 SEEDS = range(800)
 
 
-@pytest.fixture(scope="module")
+@cache
+def drawn(profile: str) -> list[Plan]:
+    """Of all seeds; no test changes a plan."""
+    return [draw(seed, profile=profile) for seed in SEEDS]
+
+
+@pytest.fixture
 def plans() -> list[Plan]:
-    return [draw(seed) for seed in SEEDS]
+    return drawn("default")
 
 
 def test_a_seed_gives_one_plan() -> None:
@@ -73,24 +80,24 @@ def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
 
 @pytest.mark.parametrize("profile", ["storm", "composed", "members"])
 def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
-    for plan in (draw(seed, profile=profile) for seed in SEEDS):
+    for plan in drawn(profile):
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave | Replace)}
         assert len(lost) * 2 < plan.nodes
 
 
 def test_operators_change_the_members_in_plans_of_their_own() -> None:
-    plans = [draw(seed, profile="members") for seed in SEEDS]
+    plans = drawn("members")
     found = [fault for plan in plans for fault in plan.faults if isinstance(fault, Leave | Replace | Disown)]
-    drawn = {(type(fault), getattr(fault, "how", "")) for fault in found}
+    kinds = {(type(fault), getattr(fault, "how", "")) for fault in found}
     removed = {(kind, how) for kind in (Leave, Replace) for how in ("drain", "forget")}
-    assert drawn == {(Disown, ""), *removed}
+    assert kinds == {(Disown, ""), *removed}
     for profile in set(PROFILES) - {"members"}:
         others = [draw(seed, profile=profile) for seed in range(50)]
         assert not any(isinstance(fault, Leave | Replace | Disown) for plan in others for fault in plan.faults)
 
 
 def test_no_operator_puts_a_forgotten_disk_back_or_gives_nodes_lists_of_their_own() -> None:
-    for plan in (draw(seed, profile="members") for seed in SEEDS):
+    for plan in drawn("members"):
         for fault in plan.faults:
             if isinstance(fault, Leave | Replace | Disown):
                 nodes = {fault.node, getattr(fault, "by", fault.node)}
@@ -100,8 +107,7 @@ def test_no_operator_puts_a_forgotten_disk_back_or_gives_nodes_lists_of_their_ow
 
 
 def test_no_disk_is_lost_where_the_list_of_members_changes() -> None:
-    plans = (draw(seed, profile="composed") for seed in SEEDS)
-    relisted = [plan for plan in plans if any(isinstance(fault, Relist) for fault in plan.faults)]
+    relisted = [plan for plan in drawn("composed") if any(isinstance(fault, Relist) for fault in plan.faults)]
     lost = [fault for plan in relisted for fault in plan.faults if isinstance(fault, Restore | CorruptBlock)]
     assert len(relisted) > 5
     assert lost == []
@@ -153,8 +159,9 @@ def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, 
 
 def test_composites_are_in_a_share_of_the_usual_seeds_and_in_each_composed_one() -> None:
     def years_off(profile: str) -> int:
-        plans = (draw(seed, profile=profile) for seed in SEEDS)
-        return sum(any(isinstance(fault, ClockJump) and abs(fault.by_ms) > FAR_MS for fault in plan.faults) for plan in plans)
+        return sum(
+            any(isinstance(fault, ClockJump) and abs(fault.by_ms) > FAR_MS for fault in plan.faults) for plan in drawn(profile)
+        )
 
     assert years_off("calm") == 0
     assert 5 < years_off("default") < years_off("composed")
@@ -179,7 +186,7 @@ def _named(fault: Fault) -> set[str]:
 
 def test_some_plans_lose_a_minority_in_the_last_moment_and_never_more() -> None:
     seen = 0
-    for plan in map(draw, range(300)):
+    for plan in drawn("default")[:300]:
         at = round(plan.duration_s - LAST_MOMENT_S, 3)
         seen += any(isinstance(fault, Wipe) and fault.at == at for fault in plan.faults)
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}

@@ -35,7 +35,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(3, 12))])
 def test_every_promise_is_kept_while_members_change(seed: int) -> None:
     assert run_plan(seed) == []
 
@@ -114,13 +114,13 @@ def origins_are_retired_before_every_owner_holds_them(patch: pytest.MonkeyPatch)
 
 
 BUGS: tuple[tuple[Plant, tuple[str, ...], tuple[int, ...]], ...] = (
-    (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), (25, 26, 39, 41)),
+    (the_new_list_alone_decides_while_a_change_is_joint, ("3", "8"), (25,)),
     (a_joining_node_counts_at_once, ("3", "8"), (50,)),
     (a_change_is_done_before_the_new_list_holds_everything, ("3",), (41,)),
     (only_the_node_that_was_asked_goes_on, ("9",), (73,)),
     (two_changes_at_once_are_both_taken, ("8",), (120, 148, 99)),
-    (a_node_joins_with_data_of_its_own, ("16",), (0,)),
-    (a_removed_node_is_taken_back, ("16",), (0,)),
+    (a_node_joins_with_data_of_its_own, ("16",), (4,)),
+    (a_removed_node_is_taken_back, ("16",), (4,)),
     (a_copy_of_a_removed_directory_is_taken, ("16",), (74,)),
     (origins_are_retired_before_every_owner_holds_them, ("3", "4"), (41, 53)),
 )

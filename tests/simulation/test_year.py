@@ -10,11 +10,16 @@ from typer.testing import CliRunner
 from shoal.crdt.thread import queue
 from shoal.node.collection.truncating import Truncator
 from simulation import __main__ as command
+from simulation import year
 from simulation.year import GROWTH_MAX
 
 
 def told(days: int) -> str:
-    ended = CliRunner().invoke(command.app, ["year", "--days", str(days), "--day", "5", "--every", "7"])
+    """By nodes that look less often whether something is due: a day has five seconds here."""
+    settings = year._settings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(year, "_settings", lambda day_s: settings(day_s) | {"tick_s": 0.2})
+        ended = CliRunner().invoke(command.app, ["year", "--days", str(days), "--day", "5", "--every", "7"])
     assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
     return ended.output
 
