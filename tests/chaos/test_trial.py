@@ -75,6 +75,7 @@ async def test_whoever_ends_a_trial_ends_its_nodes_and_leaves_nothing(tmp_path: 
 COMPOSED = Options(strikes=1, faults=["step-wipe-cut"], seed=1, agents=3, rate=30, workers=3, durability="quorum")
 
 
+@pytest.mark.chaos
 async def test_a_step_is_not_repeated_where_a_disk_is_lost_and_a_network_cut(tmp_path: Path) -> None:
     history, evidence = await run(COMPOSED, tmp_path, say=lambda text: None, now_s=time.monotonic)
     verdict = judge(history, evidence)
