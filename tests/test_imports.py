@@ -112,6 +112,11 @@ def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
     assert "rocksdict" in modules
 
 
+def test_a_node_loads_what_few_nodes_need_once_it_is_used() -> None:
+    modules = loaded("import shoal.cli.serving")
+    assert within(modules, ("cryptography", "shoal.tls.current", "shoal.access.access", "shoal.api.openapi")) == []
+
+
 def test_the_names_of_errors_and_types_load_neither() -> None:
     modules = loaded("import shoal\nshoal.errors.Retryable, shoal.Thread, shoal.Checkpoint, shoal.Config, shoal.sync")
     assert within(modules, (*NODE, *NETWORK)) == []

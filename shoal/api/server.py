@@ -23,7 +23,6 @@ from aiohttp import WSCloseCode, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from shoal.access.guard import Guarded
-from shoal.api import openapi
 from shoal.api.health import METRICS
 from shoal.api.http import bookmarks, conditions, credentials, deadlines, problems
 from shoal.api.http.bodies import Bodies
@@ -305,6 +304,9 @@ def _pattern(path: str) -> str:
 def _description(version: str) -> _Handler:
     @cache
     def encoded() -> bytes:
+        # Imported here, because few nodes are ever asked for it.
+        from shoal.api import openapi
+
         return msgspec.json.encode(openapi.describe(ROUTES, version=version))
 
     async def handle(request: web.Request) -> web.StreamResponse:

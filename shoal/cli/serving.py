@@ -33,13 +33,13 @@ from shoal.node.node import Node, open_node
 from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.requests import Status
-from shoal.tls.current import CurrentTls
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
 
 if TYPE_CHECKING:
     from shoal.access.access import Access
+    from shoal.tls.current import CurrentTls
 
 
 async def serving(data: Path, config: Config) -> signal.Signals:
@@ -49,7 +49,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         InvalidConfig: it cannot listen on the configured address, or its TLS files or the keys of tokens are wrong.
         ShoalError: the store cannot be opened.
     """
-    tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
+    tls = tls_of(config)
     access = access_of(config)
     stopping = _signalled()
     refreshing: asyncio.Task[None] | None = None
@@ -86,6 +86,20 @@ async def serving(data: Path, config: Config) -> signal.Signals:
         await node.stop()
     log.info("stopped")
     return caught
+
+
+def tls_of(config: Config) -> CurrentTls | None:
+    """The TLS of a node; None if it has none.
+
+    Raises:
+        InvalidConfig: the files cannot be used.
+    """
+    if not config.tls_cert:
+        return None
+    # Imported here, because a node without TLS needs none of the libraries for it.
+    from shoal.tls.current import CurrentTls
+
+    return CurrentTls(config, now_s=time.time)
 
 
 def access_of(config: Config) -> Access | None:
