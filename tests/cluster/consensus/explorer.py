@@ -337,13 +337,11 @@ def _nonce() -> bytes:
 
 
 def _with_member(world: World, index: int, member: Member) -> World:
-    _, *others = world
-    return World((*world.members[:index], member, *world.members[index + 1 :]), *others)
+    return world._replace(members=(*world.members[:index], member, *world.members[index + 1 :]))
 
 
 def _with_client(world: World, number: int, client: Client) -> World:
-    members, _, *others = world
-    return World(members, (*world.clients[:number], client, *world.clients[number + 1 :]), *others)
+    return world._replace(clients=(*world.clients[:number], client, *world.clients[number + 1 :]))
 
 
 def _waits(world: World) -> Waits:
