@@ -64,8 +64,8 @@ def test_saved_plans_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(batch, "run_case", noting)
     first, second = saved(tmp_path / "a.json", CALM), saved(tmp_path / "b.json", CALM)
-    assert sim("run", "--seeds", 1, "--from", 7, "--plans", tmp_path).exit_code == 0
-    assert ran == [str(first), str(second), "7"]
+    assert sim("run", "--seeds", 1, "--from", 8, "--plans", tmp_path).exit_code == 0
+    assert ran == [str(first), str(second), "8"]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -110,15 +110,15 @@ def test_a_plan_that_breaks_nothing_is_not_shrunken(tmp_path: Path) -> None:
 
 
 def test_a_seed_is_replayed_with_the_same_trace() -> None:
-    ended = sim("replay", 4, "--timeline")
+    ended = sim("replay", 8, "--timeline")
     assert ended.exit_code == 0, ended.output
-    assert f"trace {execute(draw(4)).digest}" in ended.output
+    assert f"trace {execute(draw(8)).digest}" in ended.output
 
 
 def test_what_is_drawn_can_be_replayed_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "drawn.json"
-    path.write_text(sim("draw", 4).output)
-    assert sim("digest", path).output == sim("digest", 4).output
+    path.write_text(sim("draw", 8).output)
+    assert sim("digest", path).output == sim("digest", 8).output
 
 
 @pytest.mark.parametrize(
