@@ -38,10 +38,10 @@ class Outcome(NamedTuple):
     refused: int  # Although rights were left.
 
 
-async def one(case: Case, seed: int) -> Outcome:
+async def one(case: Case, seed: int, *, tick_s: float = 0.005) -> Outcome:
     random = Random(seed)
-    settings = {} if case.ahead else {"rights_spread_s": NEVER_S}
-    async with Fleet(case.names, seed=1000 * seed, rights_wait_s=0.2, **settings) as fleet:
+    settings: dict[str, float] = {} if case.ahead else {"rights_spread_s": NEVER_S}
+    async with Fleet(case.names, seed=1000 * seed, rights_wait_s=0.2, tick_s=tick_s, **settings) as fleet:
         orders = [shuffled(case.names, random.randbytes) if case.ahead else list(case.names) for _ in range(CLIENTS)]
         await _budget(fleet, orders[0]).grant(GRANTED)
         await fleet.converged()

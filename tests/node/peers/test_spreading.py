@@ -200,7 +200,8 @@ def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_d
     """The figures of docs/NATIVE.md, in small."""
 
     def refused(*, ahead: bool) -> float:
-        found: list[Outcome] = [run(one(Case(names, left, ahead), seed)) for left in (1.0, 0.2) for seed in range(seeds)]
+        cases = [Case(names, left, ahead) for left in (1.0, 0.2)]
+        found: list[Outcome] = [run(one(case, seed, tick_s=PACE["tick_s"])) for case in cases for seed in range(seeds)]
         return sum(each.refused for each in found) / sum(each.tried for each in found)
 
     assert refused(ahead=True) < 0.02

@@ -239,6 +239,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     return choose
 
 
+EVERY = [3, pytest.param(1, marks=pytest.mark.chaos)]
+"""Every third moment; `make chaos` takes each."""
+
+
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("keep", [0, None], ids=["power-cut", "kill"])
 @pytest.mark.parametrize(
     ("what", "node", "victim"),
@@ -246,26 +251,27 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     ids=["each message of the joining node", "each write of it", "each request at the sender"],
 )
 def test_a_kill_at_any_moment_of_a_join_loses_nothing(
-    watched: Callable[[str], list[Moments]], what: str, node: str, victim: str, keep: int | None
+    watched: Callable[[str], list[Moments]], what: str, node: str, victim: str, keep: int | None, every: int
 ) -> None:
     current = watched(what)
     current.append(sound := Moments(node))
     _joined(sound)
     assert sound.count > 5, "there is something to interrupt"
-    for at in range(sound.count):
+    for at in range(0, sound.count, every):
         current[:] = [moments := Moments(node, at=at, keep=keep, victim=victim)]
         _joined(moments)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("what", ["messages", "writes"])
 def test_a_kill_of_an_owner_that_catches_up_by_snapshot_loses_nothing(
-    watched: Callable[[str], list[Moments]], what: str
+    watched: Callable[[str], list[Moments]], what: str, every: int
 ) -> None:
     current = watched(what)
     current.append(sound := Moments("n1"))
     _returned(sound)
     assert sound.count > 1, "there is something to interrupt"
-    for at in range(sound.count):
+    for at in range(0, sound.count, every):
         current[:] = [moments := Moments("n1", at=at)]
         _returned(moments)
 
