@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from chaos.crews import SLACK_S, Note, Takeover, judge, run
 
 TTL_S = 5.0
@@ -53,10 +55,11 @@ def test_an_agent_that_is_at_work_too_late_or_never_is_found() -> None:
     assert problems(SOUND, 3, Takeover("a", "machine", None)) == ["a did not return to work after a kill (machine)"]
 
 
-async def test_machines_that_are_killed_break_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kills", "agents"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.chaos)])
+async def test_machines_that_are_killed_break_nothing(tmp_path: Path, kills: int, agents: int) -> None:
     said: list[str] = []
-    verdict = await run(tmp_path, kills=2, seed=3, ttl_s=2.0, agents=3, say=said.append, now_s=time.monotonic)
+    verdict = await run(tmp_path, kills=kills, seed=3, ttl_s=2.0, agents=agents, say=said.append, now_s=time.monotonic)
     # How long it took is measured by `python -m chaos crew`: here other tests may run beside it.
     assert [problem for problem in verdict.problems if "at work again only" not in problem] == []
-    assert len(said) == 2
+    assert len(said) == kills
     assert verdict.effects > 0
