@@ -153,7 +153,6 @@ class Database:
         self.statuses = StatusLister(
             storage, commit, catalog=self.catalog, generations=self.generations, closed=self.partitions.closed
         )
-        self._indexes = indexes
         self._rankings = Rankings(config, environment.now_ms, indexes)
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)

@@ -184,7 +184,7 @@ async def test_a_new_key_is_fetched_when_a_token_names_it_and_an_old_one_ends(is
 
 async def test_unknown_keys_do_not_make_a_node_ask_an_issuer_again_and_again(issuer: Issuer, serve: Serve) -> None:
     served = await serve(oidc_issuers=issuer.url, oidc_audience=AUDIENCE, oidc_pause_s=1000.0)
-    await until(lambda: issuer.asked)
+    await until(lambda: access_of(served).gate._issuers[issuer.url].keys)
     issuer.add("unlisted", rsa.generate_private_key(65537, 2048), jwt.algorithms.RSAAlgorithm)
     for _ in range(5):
         assert isinstance(await told(served, issuer.token("unlisted")), Unauthenticated)
