@@ -105,6 +105,7 @@ class Forked(subprocess.Popen[str]):
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
         """All that it still prints, until it ends; it is given no input."""
+        assert input is None
         said: dict[IO[str], str] = {}
         pipes = (self.stdout, self.stderr)
         listening = [Thread(target=lambda pipe=pipe: said.update({pipe: pipe.read()}), daemon=True) for pipe in pipes]
