@@ -201,7 +201,7 @@ class Fleet:
                     except PeerRefused as error:
                         self.members[source].replicator.refused(f"{target}:1", error, self.members[target].identity())
 
-    async def until(self, is_true: Callable[[], object], seconds: float = 30.0, *, look_s: float = _POLL_S) -> None:
+    async def until(self, is_true: Callable[[], object], seconds: float = 120.0, *, look_s: float = _POLL_S) -> None:
         """Return once this is true; nodes dial meanwhile.
 
         Raises:

@@ -16,7 +16,7 @@ import pycrdt
 
 from shoal.protocol import yjs
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 async def closed(socket: aiohttp.ClientWebSocketResponse) -> tuple[int | None, str]:

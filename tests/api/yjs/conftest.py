@@ -19,7 +19,7 @@ from tests.support.yjs_client import YjsClient
 
 __all__ = ["bench", "open_bench"]
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 MADE = traces.parse(
     {
