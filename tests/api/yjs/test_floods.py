@@ -47,18 +47,20 @@ async def test_a_client_that_reads_no_replies_is_not_read_and_then_cut_off(
     narrow(stopped, SO_RCVBUF)
     for each in served.listener._open:
         narrow(each.transport, SO_SNDBUF)  # Of replies alone: what the client sends goes on at full speed.
+
+    def waiting() -> int:
+        return max((each.transport.get_write_buffer_size() for each in served.listener._open if each.transport), default=0)
+
     most = sent = 0
     async with asyncio.timeout(PATIENCE_S):
         while served.listener._yjs._sockets and sent < REPLIES_MAX:
             sending = asyncio.ensure_future(provider.say(address, message))
             while not sending.done() and served.listener._yjs._sockets:
-                most = max(
-                    most, *(each.transport.get_write_buffer_size() for each in served.listener._open if each.transport), 0
-                )
+                most = max(most, waiting())
                 await asyncio.sleep(0)
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            sent += 1
+            most, sent = max(most, waiting()), sent + 1
     assert not served.listener._yjs._sockets
     assert 0 < most <= 2 * BUDGET
 
