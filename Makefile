@@ -19,7 +19,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
+.PHONY: help demo test thorough chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -27,8 +27,11 @@ help:  ## Show this list.
 demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
 	$(BIN)/shoal demo
 
-test: $(DEV)  ## Run all tests but the longer trials of `make chaos`.
+test: $(DEV)  ## Run all tests but the longer ones of `make thorough`, `make chaos` and `make integrations`.
 	$(PYTEST) -n $(WORKERS) --dist worksteal
+
+thorough: $(DEV)  ## Try properties with all their examples, and run longer forms of other tests.
+	$(PYTEST) -n $(WORKERS) --dist worksteal --hypothesis-profile=thorough -m "hypothesis or thorough"
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m chaos

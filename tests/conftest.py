@@ -9,12 +9,18 @@ from pathlib import Path
 
 import typer.main
 import typer.testing
-from hypothesis import settings
+from hypothesis import Phase, settings
+
+from tests.support.examples import WHOLE
 
 # No example has a deadline: how long one takes says more of the machine than of the program. Each run draws the same
 # examples, so that it fails where a change is wrong, and not by chance; `pytest --hypothesis-profile=explore` draws new ones.
-settings.register_profile("explore", deadline=None)
-settings.register_profile("shoal", deadline=None, derandomize=True)
+# `make test` draws a quarter of them and shows a failing one as it was drawn; `make thorough` draws all, and shrinks it.
+settings.register_profile("explore", deadline=None, max_examples=WHOLE)
+settings.register_profile("thorough", deadline=None, max_examples=WHOLE, derandomize=True)
+settings.register_profile(
+    "shoal", deadline=None, max_examples=WHOLE // 4, derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile("shoal")
 
 # Its runner makes all commands of an application anew for each call, which takes ten times as long as most calls.

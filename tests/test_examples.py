@@ -78,7 +78,7 @@ LONG = {"crew"}
 
 
 PROGRAMS = [
-    pytest.param(path, marks=(pytest.mark.chaos,) if path.stem in LONG else (), id=path.stem)
+    pytest.param(path, marks=(pytest.mark.thorough,) if path.stem in LONG else (), id=path.stem)
     for path in sorted(EXAMPLES.glob("*.py"))
 ]
 

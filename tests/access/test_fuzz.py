@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import shoal
@@ -25,10 +25,9 @@ from shoal.protocol.frames import PROTOCOL, Hello, encode_call, encode_hello, me
 from shoal.protocol.requests import Request
 from tests.access.conftest import Made, Mint
 from tests.access.requests_of_each_kind import kinds, made
+from tests.support.examples import examples
 
-FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+FUZZ = examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 class Node:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import operation
@@ -11,6 +11,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from tests.cluster.replicas import ToyCluster
+from tests.support.examples import examples
 
 A, B = Origin(b"a" * 16), Origin(b"b" * 16)
 PLENTY = 1 << 20
@@ -119,7 +120,7 @@ def test_a_partition_can_be_forgotten_whole() -> None:
     assert len(sink.delivery) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32), bytes_max=st.sampled_from([0, 1500, PLENTY]))
 def test_any_history_in_any_order_is_handed_out_causally_and_within_the_bound(seed: int, bytes_max: int) -> None:
     random = Random(seed)

@@ -7,13 +7,14 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import handshake
 from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, PEER_PROTOCOL, Accepting, Dialling, Side, refusal
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, NotFound, PeerRefused, ShoalError
+from tests.support.examples import examples
 
 NEAR = Side(Identity(b"n" * 16, "n1:7400", "shoal 1", opening=b"o" * 16), "crew", b"secret", "0.14.13")
 FAR = Side(Identity(b"f" * 16, "n2:7400", "shoal 2", opening=b"p" * 16), "crew", b"secret", "0.14.2")
@@ -224,14 +225,14 @@ wrapped = st.builds(lambda hello, proof: pack(["peer-welcome", hello, proof]), a
 
 
 @given(st.sampled_from(STEPS), st.binary() | almost | wrapped)
-@settings(max_examples=300)
+@examples(300)
 def test_whatever_the_bytes_a_side_goes_on_or_raises_a_typed_error(step: Callable[[bytes], object], message: bytes) -> None:
     with suppress(ShoalError):
         step(message)
 
 
 @given(st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_a_hello_cut_short_is_refused(data: st.DataObject) -> None:
     hello = dialling().hello
     with pytest.raises(InvalidValue):

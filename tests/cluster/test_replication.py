@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
@@ -18,6 +18,7 @@ from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 from tests.cluster.replicas import LIMITS, SUPPLY_OPERATIONS, ToyCluster, ToyReplica
+from tests.support.examples import examples
 
 
 def run(seed: int, *, size: int = 3, steps: int = 300) -> ToyCluster:
@@ -56,7 +57,7 @@ def assert_wants_are_single(machine: Replication) -> None:
     assert len(wanted) == len(set(wanted)), "a partition is wanted from one peer at a time"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32), size=st.integers(3, 4))
 def test_after_any_faults_all_replicas_hold_the_same(seed: int, size: int) -> None:
     cluster = run(seed, size=size)
@@ -65,7 +66,7 @@ def test_after_any_faults_all_replicas_hold_the_same(seed: int, size: int) -> No
     assert all(logs == first for logs in others)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 2**32))
 def test_without_any_push_replicas_come_to_hold_the_same(seed: int) -> None:
     cluster = ToyCluster(3, Random(seed))
@@ -400,7 +401,7 @@ def test_what_a_peer_was_asked_before_it_counted_is_not_confirmed_whenever_its_a
         assert known.confirmed(0, third)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(packed=st.binary(max_size=200), flips=st.lists(st.integers(0, 2**16), max_size=5), nth=st.integers(0, 6))
 def test_no_message_makes_a_machine_raise_anything_but_a_shoal_error(packed: bytes, flips: list[int], nth: int) -> None:
     ours, theirs = pair()

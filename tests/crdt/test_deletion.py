@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt import deletion
@@ -14,6 +14,7 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread.events import EVENT
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -76,7 +77,7 @@ def check(choose: Choose, apply: Callable[[Rows, Stamp, Change], None] = apply) 
     assert {(key[len(prefix) :], value) for key, value in replica.rows.scan(prefix)} == events
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_replicas_show_what_a_twin_shows_that_sees_all_operations(data: st.DataObject) -> None:
     check(chooser(data))

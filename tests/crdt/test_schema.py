@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt import schema
@@ -14,6 +14,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.schema import Content, Put
 from shoal.errors import StoreCorrupt
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -46,7 +47,7 @@ def check(choose: Choose) -> None:
         assert found.rivals == len({put[3] for put in mine}) - 1
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.data())
 def test_replicas_agree_on_what_a_version_says(data: st.DataObject) -> None:
     check(chooser(data))

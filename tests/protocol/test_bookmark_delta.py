@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import InvalidValue
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.bookmark_delta import SharedBookmark, Sight, take_news
+from tests.support.examples import examples
 
 A, B, C = (Origin(bytes([letter]) * 16) for letter in b"abc")
 
@@ -25,7 +26,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=300)
+@examples(300)
 def test_once_it_was_told_the_client_names_what_the_node_does(steps: list[tuple[str, int, VersionVector]]) -> None:
     ours, theirs = SharedBookmark(), Bookmark()
     for what, partition, vector in [*steps, ("tell", 0, NOTHING_SEEN)]:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal import errors
@@ -27,6 +27,7 @@ from shoal.protocol.frames import (
     SubscribeFrame,
     Welcome,
 )
+from tests.support.examples import examples
 
 pack = msgspec.msgpack.encode
 names = st.text(max_size=8)
@@ -58,7 +59,7 @@ def one(message: bytes) -> bytes:
 
 
 @given(ids, any_request, st.none() | names, st.sampled_from(get_args(requests.Durability)))
-@settings(max_examples=60)
+@examples(60)
 def test_a_call_comes_back_as_it_was_sent(
     id: int, request: requests.AnyRequest, key: str | None, durability: requests.Durability
 ) -> None:
@@ -69,7 +70,7 @@ def test_a_call_comes_back_as_it_was_sent(
 
 
 @given(ids, any_reply)
-@settings(max_examples=40)
+@examples(40)
 def test_a_reply_comes_back_as_it_was_sent(id: int, reply: requests.AnyReply) -> None:
     [frame] = frames.decode_node_frames(one(frames.encode_reply(id, reply)))
     assert isinstance(frame, ReplyFrame)
@@ -78,7 +79,7 @@ def test_a_reply_comes_back_as_it_was_sent(id: int, reply: requests.AnyReply) ->
 
 
 @given(st.sampled_from(sorted(errors.BY_CODE)), names, detail)
-@settings(max_examples=40)
+@examples(40)
 def test_an_error_comes_back_as_the_class_that_was_raised(
     code: str, message: str, detail: dict[str, str | int | float | list[str] | None]
 ) -> None:
@@ -164,14 +165,14 @@ DECODERS: list[Callable[[bytes], object]] = [
 @example(data=b"\x92\xa4save\xc1")
 @example(data=b"\x93\xa5watch\xa1\xff\xc0")
 @example(data=b"\x81\x80\x00")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_whatever_the_bytes_only_a_shoal_error_is_raised(decode: Callable[[bytes], object], data: bytes) -> None:
     with suppress(ShoalError):
         decode(data)
 
 
 @given(any_request, st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_damaged_request_raises_only_shoal_errors(request: requests.AnyRequest, data: st.DataObject) -> None:
     whole = bytearray(pack(request))
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -180,7 +181,7 @@ def test_a_damaged_request_raises_only_shoal_errors(request: requests.AnyRequest
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=40), st.integers(10, 120))
-@settings(max_examples=60)
+@examples(60)
 def test_frames_share_messages_in_order_and_within_the_bound(parts: list[bytes], bytes_max: int) -> None:
     encoded = [pack(part) for part in parts]
     sent = list(frames.messages(encoded, bytes_max=bytes_max))

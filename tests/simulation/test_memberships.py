@@ -35,7 +35,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 12))])
 def test_every_promise_is_kept_while_members_change(seed: int) -> None:
     assert run_plan(seed) == []
 

@@ -47,7 +47,7 @@ def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.Monke
     assert grown(told(9))["operations in the log"] > GROWTH_MAX > grown(sound)["operations in the log"]
 
 
-@pytest.mark.chaos  # Half a minute: in nine days this little is not seen.
+@pytest.mark.thorough  # Half a minute: in nine days this little is not seen.
 def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grown(told(18))
     monkeypatch.setattr(queue, "context_of", lambda *_: ())

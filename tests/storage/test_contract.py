@@ -23,6 +23,7 @@ from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.interface import Snapshot
 from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
+from tests.support.examples import examples
 
 Rows = dict[bytes, bytes | None]
 Write = tuple[Rows, list[tuple[bytes, bytes]]]
@@ -205,9 +206,7 @@ def test_closing_keeps_what_was_not_synced(harness: Harness) -> None:
 
 short = st.binary(max_size=3)
 writes = st.tuples(st.dictionaries(short, st.none() | short, max_size=5), st.lists(st.tuples(short, short), max_size=2))
-per_example = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+per_example = examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def apply(model: dict[bytes, bytes], write: Write) -> dict[bytes, bytes]:

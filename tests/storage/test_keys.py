@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin
 from shoal.storage import keys
 from shoal.storage.keys import Kind
+from tests.support.examples import examples
 
 # Names that try to forge separators, lengths and other tables' prefixes.
 names = st.one_of(
@@ -32,7 +33,7 @@ def test_two_object_rows_never_share_a_key(
 
 
 @given(objects, objects)
-@settings(max_examples=200)
+@examples(200)
 def test_the_prefix_of_an_object_never_meets_rows_of_another(
     one: tuple[int, Kind, str, str], other: tuple[int, Kind, str, str]
 ) -> None:

@@ -66,7 +66,7 @@ def without_the_record(name: str, content: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("agent", "nodes"),
-    [(leased, 1), (leased, 3), (claiming, 1), (claiming, 3), (crew, 1), pytest.param(crew, 3, marks=pytest.mark.chaos)],
+    [(leased, 1), (leased, 3), (claiming, 1), (claiming, 3), (crew, 1), pytest.param(crew, 3, marks=pytest.mark.thorough)],
 )
 def test_an_agent_survives_a_crash_anywhere(agent: Any, nodes: int) -> None:
     report = crash_everywhere(

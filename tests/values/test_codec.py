@@ -20,11 +20,12 @@ import msgpack  # type: ignore[import-untyped]
 import numpy
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
+from tests.support.examples import examples
 from tests.support.samples import anything, hashables, shape
 
 
@@ -44,7 +45,7 @@ class Model(pydantic.BaseModel):
     a: int
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(anything)
 def test_any_value_survives_the_way_through_bytes(value: Any) -> None:
     packed = values.encode(value)
@@ -54,14 +55,14 @@ def test_any_value_survives_the_way_through_bytes(value: Any) -> None:
     assert shape(again) == shape(value)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(anything)
 def test_encoding_what_was_decoded_gives_the_same_bytes(value: Any) -> None:
     packed = values.encode(value)
     assert values.encode(values.decode(packed)) == packed
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(hashables, max_size=6).flatmap(lambda items: st.tuples(st.just(items), st.permutations(items))))
 def test_equal_sets_give_equal_bytes_whatever_the_order_they_were_filled_in(orders: tuple[list[Any], list[Any]]) -> None:
     # One item of each equality class: 1, 1.0 and True are one item, and whichever came first stays.
@@ -384,7 +385,7 @@ plausible = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.one_of(st.binary(max_size=40), damaged, extensions, plausible))
 def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(packed: bytes) -> None:
     for read in (values.check, values.decode):
@@ -392,7 +393,7 @@ def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(packed: bytes) -> 
             read(packed)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.one_of(st.binary(max_size=40), damaged))
 def test_what_can_be_decoded_passes_the_check(packed: bytes) -> None:
     try:

@@ -6,13 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidInput
 from shoal.values import difference
 from shoal.values.difference import Change, applied, channel_differences, differences
+from tests.support.examples import examples
 from tests.support.samples import shape
 
 leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-1, 1) | st.sampled_from(["", "a", "a/b", "~0", "é"])
@@ -36,19 +37,19 @@ def unordered(value: Any) -> Any:
     return type(value), values.encode(value)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(trees, trees)
 def test_applied_to_the_one_they_make_the_other(before: Any, after: Any) -> None:
     assert repr(unordered(applied(before, differences(before, after)))) == repr(unordered(after))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(trees)
 def test_equal_values_do_not_differ(value: Any) -> None:
     assert differences(value, values.decode(values.encode(value))) == []
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), max_size=8))
 def test_without_the_matcher_they_still_make_the_other(before: list[int], after: list[int]) -> None:
     whole, difference.ELEMENTS_MAX = difference.ELEMENTS_MAX, 0

@@ -19,12 +19,13 @@ import msgpack  # type: ignore[import-untyped]
 import numpy
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, ShoalError
 from shoal.values import registry
+from tests.support.examples import examples
 
 _FORBIDDEN = (
     "import",
@@ -152,13 +153,13 @@ def test_no_known_trick_makes_decoding_act(packed: bytes) -> None:
     assert [event for event in _decoded(packed) if not _is_zone(event)] == []
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_decoding_act(packed: bytes) -> None:
     assert [event for event in _decoded(packed) if not _is_zone(event)] == []
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.sampled_from(CORPUS), st.data())
 def test_no_mutation_of_a_value_makes_decoding_act(packed: bytes, data: st.DataObject) -> None:
     changed = bytearray(packed)

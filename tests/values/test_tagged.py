@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue
+from tests.support.examples import examples
 from tests.support.samples import anything, shape
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(anything)
 def test_any_value_survives_the_way_through_json_text(value: Any) -> None:
     text = json.dumps(values.to_json(value), allow_nan=False)
@@ -103,7 +104,7 @@ json_trees = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(json_trees)
 def test_arbitrary_json_is_read_or_refused_and_nothing_else(tree: Any) -> None:
     try:

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pycrdt
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shoal.protocol import requests, yjs
 from tests.api.yjs.conftest import Served, map_of, text_of
+from tests.support.examples import examples
 from tests.support.yjs_client import YjsClient
 
 # ── what clients share ────────────────────────────────────────────────────────
@@ -106,7 +107,7 @@ ALTERED = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ALTERED, min_size=1, max_size=5))
 async def test_whatever_is_sent_only_its_sender_is_closed(served: Served, messages: list[bytes]) -> None:
     async with served.client("fuzzed") as one, served.client("fuzzed") as other:

@@ -42,11 +42,11 @@ CASES = [
     CHANGE_AND_READ,
     ONE_AFTER_THE_OTHER,
     CRASHES,
-    pytest.param(WIPED, marks=pytest.mark.chaos),  # As many worlds as all other cases have together: eight seconds.
+    pytest.param(WIPED, marks=pytest.mark.thorough),  # As many worlds as all other cases have together: eight seconds.
     LEAD,
     LEAD_AND_RESTARTS,
     LEAD_AND_WIPE,
-    pytest.param(LEAD_WIPE_AND_READ, marks=pytest.mark.chaos),  # Ten seconds.
+    pytest.param(LEAD_WIPE_AND_READ, marks=pytest.mark.thorough),  # Ten seconds.
 ]
 
 

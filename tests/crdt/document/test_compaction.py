@@ -9,7 +9,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import compaction, document, genesis
@@ -22,6 +22,7 @@ from shoal.errors import NotReady, ShoalError, StoreCorrupt
 from tests.support import edits
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.edits import ACTIONS, ROOTS
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -171,7 +172,7 @@ def check(choose: Choose) -> None:
     assert all(rows == swept[0] for rows in swept)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_a_document_is_what_its_updates_make_it_whatever_of_them_went(data: st.DataObject) -> None:
     check(chooser(data))

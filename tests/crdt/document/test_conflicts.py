@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import conflicts
@@ -14,6 +14,7 @@ from shoal.crdt.document.conflicts import Conflicts, Overwritten
 from shoal.crdt.document.content import to_py
 from shoal.crdt.document.live import LiveDocument
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
+from tests.support.examples import examples
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 SETS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ssstd"), st.integers(0, 2)), max_size=25)
@@ -69,7 +70,7 @@ def losses_are_told(steps: list[tuple[int, str, int]]) -> None:
     assert told - made.lost <= made.deleted  # Somebody deleted it and did not know that it was lost.
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SETS)
 def test_what_nobody_saw_who_overwrote_it_is_told_and_nothing_else(steps: list[tuple[int, str, int]]) -> None:
     losses_are_told(steps)
@@ -90,7 +91,7 @@ def shown(taken: Conflicts) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_what_stands_is_what_the_engine_shows_in_any_causal_order(steps: list[Step], rng: Any) -> None:
     issued = play(steps)
@@ -103,7 +104,7 @@ def test_what_stands_is_what_the_engine_shows_in_any_causal_order(steps: list[St
         assert shown(taken) == to_py(root)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(SETS)
 def test_what_is_told_as_it_happens_is_told_in_the_end_too(steps: list[tuple[int, str, int]]) -> None:
     """But for what somebody built on meanwhile, who had seen no more."""
@@ -117,7 +118,7 @@ def compacted(updates: list[bytes]) -> bytes:
     return LiveDocument(bytes_max=1 << 20, roots_max=8, updates=updates, roots=ROOTS).snapshot()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(SETS, st.integers(0, 25))
 def test_over_what_was_compacted_later_losses_are_told_and_no_others(steps: list[tuple[int, str, int]], covered: int) -> None:
     made = history(steps)
@@ -128,7 +129,7 @@ def test_over_what_was_compacted_later_losses_are_told_and_no_others(steps: list
     assert whole - told <= early
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.integers(0, 30), st.randoms(use_true_random=False))
 def test_over_what_was_compacted_what_stands_is_what_the_engine_shows(steps: list[Step], covered: int, rng: Any) -> None:
     issued = play(steps)

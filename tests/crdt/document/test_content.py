@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pycrdt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document.content import to_py
 from shoal.crdt.document.editing import Editor
 from tests.support.edits import ACTIONS, AUTHORS, Step, play
+from tests.support.examples import examples
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(8, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 
@@ -83,7 +84,7 @@ def test_a_shared_type_embedded_in_a_text_is_told_apart_from_an_object() -> None
     assert to_py(root) == [{"text": [{"insert": "a"}, {"shared": {"k": 1}}, {"insert": "b"}], "attributes": {}}]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(STEPS)
 def test_xml_made_anew_of_what_is_shown_shows_the_same(steps: list[Step]) -> None:
     doc, root = fragment()

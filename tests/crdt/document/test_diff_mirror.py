@@ -7,12 +7,13 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document.content import open_root, to_py
 from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.examples import examples
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 
@@ -91,7 +92,7 @@ def followed(steps: list[Step], together: list[int]) -> None:
         assert watched.copied() == watched.shown() == plain
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(STEPS, st.lists(st.integers(1, 5)))
 def test_the_copy_is_what_is_shown_and_so_is_what_the_differences_give(steps: list[Step], together: list[int]) -> None:
     followed(steps, together)

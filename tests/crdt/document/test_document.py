@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import document, yjs
@@ -18,12 +18,13 @@ from shoal.crdt.document.live import EMPTY, Building
 from shoal.errors import InvalidValue, StoreCorrupt
 from tests.crdt.document.edits import STEPS, edited, live, map_update, mutation, stamp
 from tests.support.edits import ROOTS, Step, causal_order, play
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 # ── rows ──────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["map", "array", "text"])), min_size=1, max_size=6),
     st.randoms(use_true_random=False),
@@ -98,7 +99,7 @@ def replicas_agree(steps: list[Step], rng: Any) -> None:
     assert one.to_json() == other.to_json() == built.to_json()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_replicas_of_one_history_are_equal_byte_for_byte_in_any_causal_order(steps: list[Step], rng: Any) -> None:
     replicas_agree(steps, rng)
@@ -113,7 +114,7 @@ def test_the_convergence_test_finds_a_replica_that_forgets_deletions(monkeypatch
         replicas_agree([Step(0, 1, 1), Step(0, 2, 0)], random.Random(1))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_the_canonical_form_changes_whenever_an_update_changes_the_document(steps: list[Step], rng: Any) -> None:
     issued = play(steps)

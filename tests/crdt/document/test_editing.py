@@ -9,13 +9,14 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import matching
 from shoal.crdt.document.editing import VALUES_MAX, Editor, on_copy, read_content
 from shoal.crdt.document.live import LiveDocument
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+from tests.support.examples import examples
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("aéb😀", max_size=6), st.just(1.5))
 JSON = st.recursive(
@@ -57,7 +58,7 @@ class Shared:
         return self.live.to_py()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(CONTENT, max_size=4))
 def test_what_was_wanted_is_there_and_wanting_it_again_changes_nothing(contents: list[Any]) -> None:
     shared = Shared()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import document, genesis
@@ -18,6 +18,7 @@ from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, InvalidValue
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 PLAIN = st.one_of(st.none(), st.integers(-9, 9), st.text("aé", max_size=3))
@@ -64,7 +65,7 @@ def one_counts(contents: list[Any], rng: Any) -> None:
     assert shown == {name: value for name, value in json.loads(json.dumps(counts)).items() if value}
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.lists(CONTENT, min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_the_one_with_the_least_hash_counts_and_nothing_doubles(contents: list[Any], rng: Any) -> None:
     one_counts(contents, rng)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import yjs
 from shoal.crdt.document.inference import infer
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.examples import examples
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=30)
 
@@ -116,7 +117,7 @@ def test_neighbours_that_lead_in_a_circle_tell_nothing() -> None:
     assert infer(yjs.Parsed(structs, [], frozenset(), frozenset({"r"})), ()) == {"r": "text"}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS)
 def test_a_whole_history_tells_what_shows(steps: list[Step]) -> None:
     """Of every root that shows something, in an update that holds all of it."""

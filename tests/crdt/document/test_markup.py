@@ -6,7 +6,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document.content import open_root, to_py
@@ -14,6 +14,7 @@ from shoal.crdt.document.editing import VALUES_MAX, Editor, on_copy
 from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.document.markup import normal
 from shoal.errors import InvalidValue, RootConflict, TooLarge
+from tests.support.examples import examples
 
 WORDS = st.text("abé😀", max_size=5)
 FORMATS = st.sampled_from([{}, {"b": True}, {"i": {}}, {"b": True, "i": {"x": [1, None]}}])
@@ -61,7 +62,7 @@ class Shared:
         return self.live.to_py()["x"]
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(st.lists(TREES, max_size=4))
 def test_what_was_wanted_is_there_and_wanting_it_again_changes_nothing(contents: list[Any]) -> None:
     shared = Shared()

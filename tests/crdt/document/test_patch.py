@@ -8,13 +8,14 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document.editing import VALUES_MAX
 from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.document.patch import OPERATIONS_MAX, patch
 from shoal.errors import Conflict, InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+from tests.support.examples import examples
 
 START: dict[str, Any] = {"m": {"a": 1, "b": [1, 2, {"c": "x"}], "d/e": None}, "l": ["x", "y"], "t": "hé😀b"}
 
@@ -248,7 +249,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.lists(OPERATIONS, min_size=1, max_size=2), max_size=6))
 def test_patches_agree_with_the_plain_twin(patches: list[list[dict[str, Any]]]) -> None:
     document, expected = live(), copy.deepcopy(START)

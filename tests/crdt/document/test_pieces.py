@@ -6,7 +6,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import compaction, readiness, yjs
@@ -15,6 +15,7 @@ from shoal.crdt.document.pieces import pieces
 from shoal.errors import InvalidValue, NotReady
 from tests.crdt.document.edits import STEPS, map_update
 from tests.support.edits import Step, play
+from tests.support.examples import examples
 
 
 def whole_of(steps: list[Step]) -> bytes:
@@ -24,7 +25,7 @@ def whole_of(steps: list[Step]) -> bytes:
     return building.snapshot()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(STEPS, st.integers(1, 5))
 def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps: list[Step], structs_max: int) -> None:
     whole = whole_of(steps)

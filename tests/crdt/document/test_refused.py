@@ -7,7 +7,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
@@ -20,6 +20,7 @@ from shoal.crdt.document.live import EMPTY, NESTING_MAX, Building
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, TooLarge
 from tests.crdt.document.edits import STEPS, edited, live, map_update
 from tests.support.edits import ROOTS, Step, play
+from tests.support.examples import examples
 
 
 def unchanged_by(update: bytes, roots: dict[str, Any], error: type[ShoalError], **bounds: int) -> None:
@@ -243,7 +244,7 @@ def test_a_check_changes_nothing() -> None:
     assert replica.snapshot() == EMPTY
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS.filter(lambda steps: bool(play(steps))), st.data())
 def test_a_damaged_update_is_refused_or_applied_whole(steps: list[Step], data: st.DataObject) -> None:
     update = bytearray(data.draw(st.sampled_from(play(steps))).update)

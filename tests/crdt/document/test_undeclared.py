@@ -6,7 +6,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import document, yjs
@@ -15,6 +15,7 @@ from shoal.crdt.document.live import EMPTY
 from shoal.errors import RootConflict, ShoalError, TooLarge
 from tests.crdt.document.edits import STEPS, edited, live, map_update, mutation, stamp
 from tests.support.edits import Step, causal_order, play
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 
@@ -24,7 +25,7 @@ def text_update(text: str, client_id: int) -> bytes:
     return doc.get_update()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False), st.integers(1, 7))
 def test_updates_together_come_to_what_each_alone_does(steps: list[Step], rng: Any, many: int) -> None:
     """In any causal order, in groups of any size, some of them repeated; and again, from the updates that were stored."""
@@ -89,7 +90,7 @@ def test_updates_together_may_build_on_each_other_and_one_that_builds_on_what_is
     assert replica.to_py() == {"t": "ab"}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False), st.integers(1, 7), st.booleans())
 def test_updates_in_any_order_come_to_the_same_if_each_early_one_is_tried_once_its_clock_is_reached(
     steps: list[Step], rng: Any, many: int, merge: bool

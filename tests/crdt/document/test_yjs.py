@@ -10,12 +10,13 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import readiness, yjs
 from shoal.errors import InvalidValue, NotReady
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
+from tests.support.examples import examples
 
 # Beside the project; or where the benchmarks find it, too.
 DATA = Path(os.environ.get("SHOAL_BENCH_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
@@ -45,7 +46,7 @@ def is_ready(update: bytes, doc: pycrdt.Doc[Any]) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS, st.randoms(use_true_random=False), st.booleans())
 def test_readiness_is_what_the_engine_finds_once_it_has_applied_the_update(steps: list[Step], rng: Any, merge: bool) -> None:
     updates = [issued.update for issued in play(steps)]
@@ -64,7 +65,7 @@ def test_readiness_is_what_the_engine_finds_once_it_has_applied_the_update(steps
             doc = rebuilt(applied)  # The engine keeps what was early, for good.
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(STEPS)
 def test_the_advanced_state_is_the_engines_state(steps: list[Step]) -> None:
     doc, state = rebuilt([]), dict[int, int]()
@@ -74,7 +75,7 @@ def test_the_advanced_state_is_the_engines_state(steps: list[Step]) -> None:
         assert state == yjs.parse_state(doc.get_state())
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(STEPS)
 def test_an_update_is_split_into_what_it_brings_and_what_it_deletes(steps: list[Step]) -> None:
     for issued in play(steps):
@@ -86,7 +87,7 @@ def test_an_update_is_split_into_what_it_brings_and_what_it_deletes(steps: list[
             yjs.split(issued.update + b"\x00")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS)
 def test_a_document_covers_an_update_if_and_only_if_that_changes_nothing(steps: list[Step]) -> None:
     def form() -> tuple[yjs.StateVector, bytes]:
@@ -202,7 +203,7 @@ def test_types_that_the_engine_does_not_read_as_they_are_meant_are_refused(updat
         yjs.parse(update)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.binary(max_size=60))
 def test_arbitrary_bytes_parse_or_raise_invalid_value(data: bytes) -> None:
     for read in (yjs.parse, yjs.parse_state):
@@ -210,7 +211,7 @@ def test_arbitrary_bytes_parse_or_raise_invalid_value(data: bytes) -> None:
             read(data)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS.filter(bool), st.data())
 def test_a_truncated_update_is_refused(steps: list[Step], data: st.DataObject) -> None:
     for issued in play(steps)[:3]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot
@@ -11,6 +11,7 @@ from shoal.crdt.items import indexes
 from shoal.crdt.items.indexes import Declare, Drop
 from shoal.crdt.rows import Rows, Stamp
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges
+from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed
 
 FIELDS = ["a", "b", "a.b"]
@@ -61,7 +62,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
         assert indexes.seen(replica.rows, field) == tuple(sorted(dots))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_keep_the_declarations_of_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
     check(chooser(data))

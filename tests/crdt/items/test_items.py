@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -13,6 +13,7 @@ from shoal.crdt.items import items
 from shoal.crdt.items.items import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
 from shoal.crdt.rows import Rows, Stamp
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -123,7 +124,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
     assert due == {path for path, item in found.items() if item.expires_ms != NEVER}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_keep_the_same_items_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
     check(chooser(data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -14,6 +14,7 @@ from shoal.crdt.thread import ancestry, dag
 from shoal.crdt.thread.dag import Record, Save
 from shoal.errors import NotFound, TooLarge
 from tests.support.causal import origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 
@@ -31,7 +32,7 @@ def grown(history: list[list[int]]) -> tuple[DictRows, list[bytes], list[set[int
     return rows, ids, lines
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.lists(st.integers(0, 6), max_size=2), min_size=1, max_size=14), st.data())
 def test_it_is_the_newest_that_all_descend_from(history: list[list[int]], data: st.DataObject) -> None:
     rows, ids, lines = grown(history)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -10,6 +10,7 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import ancestry, dag
 from tests.crdt.thread.test_moves import apply, moved, saved
 from tests.support.causal import origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 
@@ -17,7 +18,7 @@ def at(sequence: int, wall_ms: int, *, by: int = 1) -> Stamp:
     return Stamp(Dot(origin(by), sequence), sequence, wall_ms, VersionVector())
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), min_size=1, max_size=12), st.integers(0, 25))
 def test_it_is_what_was_put_there_last_by_then(history: list[tuple[bool, int]], when: int) -> None:
     rows, put = DictRows(), list[tuple[int, bytes, bytes]]()

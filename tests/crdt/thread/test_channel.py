@@ -21,6 +21,7 @@ from shoal.crdt.thread.channel import (
     outline_of,
 )
 from shoal.crdt.thread.chunking import CHUNK_BYTES_MAX, cuts
+from tests.support.examples import examples
 
 RANDOM = Random(3)
 POOL = [RANDOM.randbytes(RANDOM.randrange(10, 3000)) for _ in range(60)]
@@ -101,7 +102,7 @@ def edited(blobs: list[bytes], edit: tuple[str, int, int]) -> list[bytes]:
 
 
 @given(edits)
-@settings(max_examples=80)
+@examples(80)
 def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple[str, int, int]]) -> None:
     store, saved = Store(), {}
     shape: Shape | None = None
@@ -115,7 +116,7 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
 
 
 @given(edits)
-@settings(max_examples=80)
+@examples(80)
 def test_what_a_list_has_more_than_the_one_before_it_is_read_from_the_chunks_that_are_new(
     history: list[tuple[str, int, int]],
 ) -> None:
@@ -147,17 +148,21 @@ def test_what_a_list_has_more_than_the_one_before_it_is_read_from_the_chunks_tha
 
 @pytest.mark.parametrize("fanout", [2, tree.FANOUT])
 @given(history=edits, random=st.randoms(use_true_random=False))
-@settings(max_examples=80)
+@examples(80)
 def test_a_history_loads_whatever_is_known_of_what_it_builds_on(
     fanout: int, history: list[tuple[str, int, int]], random: Random
 ) -> None:
     """Each save is drafted against the whole value, its records alone, or nothing; appends with or without the old value."""
+    check_history(fanout, history, random)
+
+
+def check_history(fanout: int, history: list[tuple[str, int, int]], random: Random) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree, "FANOUT", fanout)
-        check_history(history, random)
+        _check_history(history, random)
 
 
-def check_history(history: list[tuple[str, int, int]], random: Random) -> None:
+def _check_history(history: list[tuple[str, int, int]], random: Random) -> None:
     store, saved = Store(), {}
     blobs: list[bytes] = []
     id, shape = store.save(msgspec.msgpack.encode(blobs), None)
@@ -195,12 +200,18 @@ PLANTED: dict[str, tuple[object, str, object]] = {
 }
 
 
+@given(history=edits, random=st.randoms(use_true_random=False))
+@settings(max_examples=80)
+def hunt(history: list[tuple[str, int, int]], random: Random) -> None:
+    check_history(2, history, random)
+
+
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_bug_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, name, planted = PLANTED[what]
     monkeypatch.setattr(module, name, planted)
     with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
-        test_a_history_loads_whatever_is_known_of_what_it_builds_on(2)
+        hunt()
 
 
 def test_chains_are_bounded() -> None:

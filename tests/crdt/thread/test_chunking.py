@@ -4,11 +4,12 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.thread import chunking
 from shoal.crdt.thread.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, cuts
+from tests.support.examples import examples
 
 DATA = {
     "random": Random(1).randbytes(200_000),
@@ -25,7 +26,7 @@ slices = st.builds(
 
 
 @given(slices)
-@settings(max_examples=60)
+@examples(60)
 def test_chunks_keep_their_bounds_and_leave_less_than_one(data: bytes) -> None:
     ends = cuts(data)
     assert all(CHUNK_BYTES_MIN <= end - start <= CHUNK_BYTES_MAX for start, end in pairwise([0, *ends]))
@@ -33,14 +34,14 @@ def test_chunks_keep_their_bounds_and_leave_less_than_one(data: bytes) -> None:
 
 
 @given(slices, slices)
-@settings(max_examples=60)
+@examples(60)
 def test_an_append_moves_no_cut(data: bytes, more: bytes) -> None:
     before = cuts(data)
     assert cuts(data + more)[: len(before)] == before
 
 
 @given(slices, slices)
-@settings(max_examples=60)
+@examples(60)
 def test_nothing_is_looked_for_in_what_is_known_to_have_no_cut(data: bytes, more: bytes) -> None:
     before = cuts(data)
     last = before[-1] if before else 0
@@ -48,7 +49,7 @@ def test_nothing_is_looked_for_in_what_is_known_to_have_no_cut(data: bytes, more
 
 
 @given(slices, st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_cutting_goes_on_from_any_cut(data: bytes, draw: st.DataObject) -> None:
     ends = cuts(data)
     if ends:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -15,6 +15,7 @@ from shoal.crdt.thread.consumers import Ack
 from shoal.crdt.thread.events import EVENT
 from shoal.crdt.thread.journal import Append, Cursor, Sweep
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -65,7 +66,7 @@ def check(choose: Choose) -> None:
     assert {position for generation, position in got if generation == found.generation} | set(events) == everything
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.data())
 def test_replicas_agree_on_a_cursor_and_nothing_is_skipped(data: st.DataObject) -> None:
     check(chooser(data))
@@ -110,7 +111,7 @@ def check_lattice(one: Cursor, two: Cursor, three: Cursor) -> None:
     assert journal.join(journal.join(one, two), two) == journal.join(one, two)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(cursors, cursors, cursors)
 def test_cursors_are_a_semilattice(one: Cursor, two: Cursor, three: Cursor) -> None:
     check_lattice(one, two, three)

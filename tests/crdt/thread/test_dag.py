@@ -7,13 +7,14 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import channel, dag
 from shoal.crdt.thread.dag import Record, Save
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
@@ -88,7 +89,7 @@ def delivered(operations: list[Operation], order: list[int]) -> DictRows:
 
 
 @given(histories, st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_replicas_agree_whatever_the_order(history: list[tuple[int, str, str]], data: st.DataObject) -> None:
     operations = issued(history)
     numbers = list(range(len(operations)))
@@ -97,7 +98,7 @@ def test_replicas_agree_whatever_the_order(history: list[tuple[int, str, str]], 
 
 
 @given(histories, st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_save_applied_again_changes_nothing(history: list[tuple[int, str, str]], data: st.DataObject) -> None:
     operations = issued(history)
     rows = delivered(operations, list(range(len(operations))))
@@ -107,7 +108,7 @@ def test_a_save_applied_again_changes_nothing(history: list[tuple[int, str, str]
 
 
 @given(histories)
-@settings(max_examples=60)
+@examples(60)
 def test_the_heads_are_the_saves_that_no_save_of_the_branch_builds_on(history: list[tuple[int, str, str]]) -> None:
     operations = issued(history)
     rows = delivered(operations, list(range(len(operations))))

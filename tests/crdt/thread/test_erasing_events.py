@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -19,6 +19,7 @@ from shoal.crdt.thread.trimming import Trim
 from tests.crdt.thread import test_trimming
 from tests.crdt.thread.test_trimming import appends, everything, trimmed
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -79,7 +80,7 @@ def check(choose: Choose) -> None:
         assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_show_the_same_values_in_any_order(data: st.DataObject) -> None:
     check(chooser(data))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -17,6 +17,7 @@ from shoal.crdt.thread.events import EVENT, Event
 from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.errors import InvalidValue, StoreCorrupt
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -75,7 +76,7 @@ def check(choose: Choose) -> None:
         assert journal.payload_of(replica.rows, at, append) == payload
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_replicas_hold_the_same_events_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))
@@ -156,7 +157,7 @@ def check_reader(choose: Choose) -> None:
         assert event.late == any(earlier.position > event.position for earlier in reader.got[:number])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_a_reader_gets_every_event_once_while_operations_arrive(data: st.DataObject) -> None:
     check_reader(chooser(data))
@@ -172,7 +173,7 @@ def test_the_check_of_readers_finds_a_start_that_ignores_late_operations(monkeyp
     assert fails_for_some_seed(check_reader)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_a_reader_that_moves_between_replicas_misses_no_event(data: st.DataObject) -> None:
     choose = chooser(data)
@@ -266,7 +267,7 @@ def test_a_cursor_survives_the_way_through_bytes() -> None:
     assert Cursor.unpack(b"") == Cursor() == Cursor.unpack(Cursor().pack())
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.one_of(st.binary(min_size=1, max_size=40), st.tuples(st.integers(0, 20), st.integers(0, 255))))
 def test_bytes_that_are_no_cursor_are_refused(damage: bytes | tuple[int, int]) -> None:
     good = Cursor(VersionVector({origin(1): 3}), b"p" * 34).pack()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -11,6 +11,7 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import labels
 from shoal.crdt.thread.dag import Record, Save, apply, encode_record, identify
 from shoal.crdt.thread.labels import LabelEntry, Release
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
@@ -64,7 +65,7 @@ def delivered(operations: list[Operation], order: list[int]) -> DictRows:
 
 
 @given(histories, st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_replicas_agree_whatever_the_order(history: list[tuple[str, int]], data: st.DataObject) -> None:
     operations = issued(history)
     numbers = list(range(len(operations)))
@@ -73,7 +74,7 @@ def test_replicas_agree_whatever_the_order(history: list[tuple[str, int]], data:
 
 
 @given(histories)
-@settings(max_examples=100)
+@examples(100)
 def test_a_label_names_the_greatest_of_what_was_saved_and_not_released(history: list[tuple[str, int]]) -> None:
     operations = issued(history)
     rows = delivered(operations, list(range(len(operations))))

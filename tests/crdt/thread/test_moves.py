@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -15,6 +15,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag
 from shoal.crdt.thread.dag import Head, Move, Record, Save
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -119,7 +120,7 @@ def check(choose: Choose) -> None:
             assert {head.token for head in dag.heads(replica.rows, branch)} == twin_heads(replica, branch)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_agree_where_branches_are(data: st.DataObject) -> None:
     check(chooser(data))

@@ -4,7 +4,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -12,6 +12,7 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import notes
 from shoal.crdt.thread.notes import Annotate, Cut, Note
 from shoal.errors import InvalidValue, StoreCorrupt
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(3)]
@@ -50,7 +51,7 @@ histories = st.lists(st.tuples(st.lists(written, max_size=3), st.sampled_from([N
 
 
 @given(histories, st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_replicas_agree_whatever_the_order(
     history: list[tuple[list[Note], str | None, dict[Origin, int]]], data: st.DataObject
 ) -> None:

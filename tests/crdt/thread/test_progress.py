@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.thread import progress
 from shoal.crdt.thread.progress import LoopProgress, Reach
 from tests.support.causal import Choose, Replica, check_converges
+from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed
 
 
@@ -25,7 +26,7 @@ def check(choose: Choose) -> None:
         assert progress.find(replica.rows, key) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.rows import Rows, Stamp
@@ -13,6 +13,7 @@ from shoal.crdt.thread import dag, pruning
 from shoal.crdt.thread.dag import Move
 from shoal.crdt.thread.pruning import Prune
 from tests.support.causal import Choose, Decide, Replica, check_converges
+from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed
 
 IDS = [bytes([n]) * dag.ID_BYTES for n in range(3)]
@@ -61,7 +62,7 @@ def check(choose: Choose, apply: Callable[[Rows, Stamp, Change], None] = apply) 
     assert not {head.id for head in dag.heads(replica.rows, "main")} & pruned(replica), "no branch ends at a pruned one"
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_prune_what_a_twin_prunes_that_sees_all_operations(data: st.DataObject) -> None:
     check(chooser(data))

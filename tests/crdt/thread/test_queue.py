@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -15,6 +15,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import queue
 from shoal.crdt.thread.queue import INBOX, Attempt, Counts, Dequeue, Enqueue, Item, Plan, Purge, RankedEntry
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -132,7 +133,7 @@ def _last(entry: RankedEntry) -> bytes:
     return entry.last.position
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_replicas_agree_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import VersionVector
@@ -16,6 +16,7 @@ from shoal.crdt.thread.events import EVENT
 from shoal.crdt.thread.journal import Append, Cursor
 from shoal.crdt.thread.reductions import Reduce, Snapshot
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -57,7 +58,7 @@ def check(choose: Choose) -> None:
                     assert found.value == folded(replica, found.position)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_agree_and_what_may_be_used_is_what_a_replay_makes(data: st.DataObject) -> None:
     check(chooser(data))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -12,6 +12,7 @@ from shoal.crdt.thread import status
 from shoal.crdt.thread.status import Move
 from shoal.errors import StoreCorrupt
 from tests.support.causal import Choose, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -35,7 +36,7 @@ def check(choose: Choose) -> None:
     assert len(list(replica.rows.scan(status.MOVE))) == len(counted)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_replicas_agree_on_the_status_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -16,6 +16,7 @@ from shoal.crdt.thread import step_log
 from shoal.crdt.thread.step_log import Decide, End, Intend, Progress, Result
 from shoal.errors import StoreCorrupt
 from tests.support.causal import Choose, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -110,7 +111,7 @@ def check(choose: Choose) -> None:
         assert all(step_log.content(replica.rows, step, result.digest) for result in entry.results)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_replicas_agree_on_every_step_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))

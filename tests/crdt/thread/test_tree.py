@@ -3,17 +3,18 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.thread import tree
 from shoal.crdt.thread.tree import FANOUT, Tops
+from tests.support.examples import examples
 
 LEAVES = [sha256(str(n).encode()).digest() for n in range(2 * FANOUT * FANOUT + 100)]
 
 
 @given(st.lists(st.integers(0, 400), max_size=6))
-@settings(max_examples=60)
+@examples(60)
 def test_the_tops_do_not_depend_on_how_the_list_grew(steps: list[int]) -> None:
     tops: Tops = ()
     nodes: dict[bytes, bytes] = {}

@@ -7,7 +7,7 @@ from hashlib import sha256
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.clock import COUNTER_BITS
@@ -19,6 +19,7 @@ from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.crdt.thread.retention import Retain
 from shoal.crdt.thread.trimming import NO_FLOOR, Floor, Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import BuriedRows, DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -97,7 +98,7 @@ def check(choose: Choose) -> None:
         assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_what_is_left_is_the_journal_of_what_no_trim_names(data: st.DataObject) -> None:
     check(chooser(data))

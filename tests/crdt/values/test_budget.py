@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import budget, counter
 from shoal.crdt.values.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -98,7 +99,7 @@ def counter_conflicts(rows: Rows) -> bool:
     return bool(counter.conflicts(budget.grants(rows)))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_replicas_keep_the_same_accounts_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
     check(chooser(data))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
@@ -14,6 +14,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import counter
 from shoal.crdt.values.counter import Add
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -56,7 +57,7 @@ def check(choose: Choose) -> None:
         assert len(found) == len(losers)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_replicas_count_the_same_adds_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
     check(chooser(data))

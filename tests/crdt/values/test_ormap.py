@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import ormap, orset, register
 from shoal.crdt.values.ormap import Add, Alter, Change, Put, Remove
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -97,7 +98,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
         assert rows.canonical() == []
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_replicas_hold_the_same_entries_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
     check(chooser(data))
@@ -233,7 +234,7 @@ def check_folds(choose: Choose) -> None:
             assert (ormap.value(rows, key) or 0) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_replicas_hold_equal_rows_and_the_sum_of_all_adds_whatever_is_folded_when(data: st.DataObject) -> None:
     check_folds(chooser(data))

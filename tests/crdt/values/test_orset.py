@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -12,6 +12,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import orset
 from shoal.crdt.values.orset import Alter, Named
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -61,7 +62,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
     assert len(replica.rows.rows) == len(expected) + bool(expected)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_replicas_keep_the_same_members_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
     check(chooser(data))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from shoal.crdt.values import register
 from shoal.crdt.values.register import Assign, AssignedValue, Swap
 from shoal.errors import InvalidValue
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -62,7 +63,7 @@ def check(choose: Choose, apply: Apply = register.apply) -> None:
     assert siblings == sorted(siblings, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.data())
 def test_replicas_keep_the_same_siblings_as_a_twin_that_sees_all_assigns(data: st.DataObject) -> None:
     check(chooser(data))
@@ -92,7 +93,7 @@ def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
     assert fails_for_some_seed(lambda choose: check(choose, bug))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_an_assign_with_the_context_of_a_read_replaces_exactly_what_was_read(data: st.DataObject) -> None:
     choose = chooser(data)
@@ -140,7 +141,7 @@ def check_swaps(choose: Choose, apply: Apply = apply_either) -> None:
     assert all(sibling.dot not in swaps for sibling in siblings[1:]), "a swap is the latest"
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.data())
 def test_of_two_swaps_that_with_the_greater_number_counts_on_every_replica(data: st.DataObject) -> None:
     check_swaps(chooser(data))

@@ -13,6 +13,7 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.values import budget, shares
 from shoal.crdt.values.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
 from shoal.crdt.values.shares import Spread
+from tests.support.examples import examples
 from tests.support.rows import DictRows
 
 ROUNDS_MAX = 4
@@ -129,7 +130,7 @@ def check(data: st.DataObject) -> None:
         assert 4 * held[node] >= 3 * shares.share(model.known(node)) or total < 2 * len(model.nodes)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data())
 def test_looks_of_all_nodes_come_to_an_end_with_three_quarters_of_a_share_at_each(data: st.DataObject) -> None:
     check(data)

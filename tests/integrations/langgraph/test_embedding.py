@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.store.base import IndexConfig, Op, PutOp, SearchItem, SearchOp
 from langgraph.store.memory import InMemoryStore
@@ -19,6 +19,7 @@ from shoal.integrations.langgraph.store import ShoalStore
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
+from tests.support.examples import examples
 
 LETTERS = "abcde"
 
@@ -58,7 +59,7 @@ places = st.tuples(st.sampled_from([("a",), ("a", "b"), ("c",)]), st.sampled_fro
 fields = st.sampled_from([None, ["title"], ["title", "more.body"], ["tags[*]"], ["$"]])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     puts=st.dictionaries(places, values, max_size=8),
     fields=fields,

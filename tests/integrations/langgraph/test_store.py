@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
@@ -36,6 +36,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.cli.conftest import served
 from tests.node.conftest import Bench
+from tests.support.examples import examples
 
 
 def bench_of(**settings: Any) -> Bench:
@@ -120,7 +121,7 @@ def answered(memory: InMemoryStore, op: Op) -> Result:
     return memory.batch([op])[0]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.lists(operations, min_size=1, max_size=6), max_size=8))
 def test_random_batches_have_the_results_of_the_store_in_memory(batches: list[list[Op]]) -> None:
     async def run() -> None:
@@ -141,7 +142,7 @@ def test_random_batches_have_the_results_of_the_store_in_memory(batches: list[li
     asyncio.run(run())
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(namespaces, names, contents), max_size=12), filters, st.integers(0, 5), st.integers(0, 5))
 def test_a_page_of_a_search_is_that_slice_of_the_whole(
     puts: list[tuple[tuple[str, ...], str, Any]], filter: Any, limit: int, offset: int

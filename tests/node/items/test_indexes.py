@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
@@ -25,6 +25,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
+from tests.support.examples import examples
 
 NOTES = ("notes",)
 
@@ -240,7 +241,7 @@ def expected(found: list[Any], filter: Mapping[str, Any]) -> list[tuple[Any, ...
     return [(item.namespace, item.key) for item in found if matching.matches(values.encode(item.value))]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(deeds=DEEDS, filters=st.lists(FILTERS, min_size=1, max_size=4), small=st.booleans())
 def test_an_index_changes_no_answer_whatever_happened(deeds: list[Any], filters: list[dict[str, Any]], small: bool) -> None:
     async def run() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.client.items.items import Items
@@ -26,6 +26,7 @@ from shoal.values.vectors import pack
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
+from tests.support.examples import examples
 
 NOTES = ("notes",)
 Model = dict[tuple[tuple[str, ...], str], tuple[Any, list[list[float]]]]
@@ -176,7 +177,7 @@ DEEDS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(deeds=DEEDS, small=st.booleans())
 def test_a_search_finds_what_a_twin_finds_that_compares_everything(deeds: list[Any], small: bool) -> None:
     bounds: dict[str, Any] = {

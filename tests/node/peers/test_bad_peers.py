@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
@@ -31,6 +31,7 @@ from shoal.protocol import requests
 from shoal.storage import keys
 from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import BRINGER, Tap, admit, issued_by, take
+from tests.support.examples import examples
 
 N = partition_of("crew", "n")
 SOMEBODY = b"o" * 16
@@ -93,7 +94,7 @@ async def test_what_is_no_message_ends_its_link_and_the_others_go_on(what: str) 
         await fleet.converged()  # By way of c.
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(cut=st.integers(0, 400), flips=st.lists(st.integers(0, 3199), max_size=4))
 async def test_an_altered_message_of_any_kind_is_taken_or_refused_and_nothing_else(cut: int, flips: list[int]) -> None:
     async with Fleet("ab", quarantine_s=1e-6) as fleet:

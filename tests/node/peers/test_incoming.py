@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pycrdt
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shoal.cluster import operation
@@ -31,6 +31,7 @@ from shoal.storage.keys import Kind
 from simulation.world.environment import START_MS
 from simulation.world.fleet import Fleet
 from tests.node.wiretap import asked_of, issued_by, take
+from tests.support.examples import examples
 
 STRANGER = Origin(b"s" * 16)
 HLC = START_MS << COUNTER_BITS
@@ -176,7 +177,7 @@ def alter_bit(shipment: Shipment, bit: int) -> Shipment:
     return msgspec.structs.replace(shipment, **{name: bytes(part)})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(bits=st.lists(st.integers(0, 24 * 60_000), min_size=6, max_size=6))
 async def test_an_operation_with_any_bit_altered_is_refused_or_comes_to_the_same(bits: list[int]) -> None:
     async with Fleet("ab", quarantine_s=1e-6) as fleet:

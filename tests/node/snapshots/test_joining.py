@@ -239,7 +239,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     return choose
 
 
-EVERY = [3, pytest.param(1, marks=pytest.mark.chaos)]
+EVERY = [3, pytest.param(1, marks=pytest.mark.thorough)]
 """Every third moment; `make chaos` takes each."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from shoal.client.thread.thread import Thread
@@ -22,6 +22,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
+from tests.support.examples import examples
 
 POOL = ["x" * n for n in (1, 30, 70, 500)] + [Random(n).randbytes(600 + 300 * n).hex() for n in range(6)]
 
@@ -83,7 +84,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(60, suppress_health_check=list(HealthCheck))
 @given(steps)
 async def test_changes_make_what_a_model_makes_whatever_is_cached(steps: list[tuple[str, str, int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patch:

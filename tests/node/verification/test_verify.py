@@ -10,7 +10,7 @@ from functools import cache
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.partition import partition_of
@@ -26,6 +26,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import swept
+from tests.support.examples import examples
 
 CONFIG = Config(document_snapshot_updates=2)
 LARGE = [Random(n).randbytes(350).hex() for n in range(60)]  # Several chunks, and a tail.
@@ -324,7 +325,7 @@ def test_a_snapshot_may_be_missing(rows: dict[bytes, bytes]) -> None:
     assert report_of({key: value for key, value in rows.items() if not key.startswith(keys.SNAPSHOT)}).sound
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(which=st.integers(0, 2**32), at=st.integers(0, 2**32), lost=st.booleans())
 def test_any_row_that_is_lost_or_altered_is_found(which: int, at: int, lost: bool) -> None:
     """But for the store's own notes, which nothing else repeats, and how far an index is built."""
@@ -402,7 +403,7 @@ class Agent:
                     batch.register("{t}/r").set(number)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(STEPS)
 async def test_folding_any_history_again_gives_equal_rows(steps: list[tuple[str, int, int]]) -> None:
     agent = Agent(Bench(MemoryStorage(), SimulatedEnvironment(7), CONFIG))

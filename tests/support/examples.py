@@ -1,0 +1,15 @@
+"""How many examples a property is tried with: `make thorough` draws all that are named, and `make test` a quarter of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+WHOLE = 100
+"""The examples of a property that names no number, with the profile `thorough`."""
+
+
+def examples(number: int, **others: Any) -> settings:
+    """Try a property with `number` examples in `make thorough`, and with the profile's share of them in other runs."""
+    return settings(max_examples=-(-number * settings.default.max_examples // WHOLE), **others)
