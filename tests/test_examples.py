@@ -74,7 +74,7 @@ SHOWN = {
 
 
 LONG = {"crew"}
-"""Programs that crash agents at hundreds of points: `make chaos` runs them."""
+"""Programs that crash agents at hundreds of points: `make thorough` runs them."""
 
 
 PROGRAMS = [

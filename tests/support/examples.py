@@ -12,4 +12,5 @@ WHOLE = 100
 
 def examples(number: int, **others: Any) -> settings:
     """Try a property with `number` examples in `make thorough`, and with the profile's share of them in other runs."""
-    return settings(max_examples=-(-number * settings.default.max_examples // WHOLE), **others)
+    profile = settings.get_profile(settings.get_current_profile_name())
+    return settings(max_examples=-(-number * profile.max_examples // WHOLE), **others)

@@ -56,7 +56,7 @@ def test_every_interleaving_has_one_history(case: Case) -> None:
 
 
 def test_random_ways_through_the_largest_case_have_one_history() -> None:
-    """`make chaos` takes all ways."""
+    """`make thorough` takes all ways."""
     wander(WIPED, walks=1000)
 
 

@@ -240,7 +240,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
 
 
 EVERY = [3, pytest.param(1, marks=pytest.mark.thorough)]
-"""Every third moment; `make chaos` takes each."""
+"""Every third moment; `make thorough` takes each."""
 
 
 @pytest.mark.parametrize("every", EVERY)
