@@ -1,10 +1,8 @@
-"""The example, run as its first lines say; each run is a process of its own."""
+"""The example, run as its first lines say, each time in a process of its own: in a new interpreter in `test_examples.py`."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.conftest import PATIENCE_S, clean_environment
@@ -14,9 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_agent.py"
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = forked.run(["--", *command], clean_environment(), timeout=PATIENCE_S, imports=forked.LANGGRAPH)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

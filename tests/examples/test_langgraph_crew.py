@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.support.forked import LANGGRAPH, Forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_crew.py"
 
 
-def start(directory: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLE), str(directory)], env=clean_environment(), stdout=subprocess.PIPE, text=True
-    )
+def started(directory: Path) -> Forked:
+    return Forked(["--", str(EXAMPLE), str(directory)], clean_environment(), imports=LANGGRAPH)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_graph_that_was_killed_or_drained_goes_on_where_it_was(how: signal.Signals, tmp_path: Path) -> None:
-    first = start(tmp_path / "state")
-    assert first.stdout is not None
-    asked = [first.stdout.readline() for _ in range(3)]
-    first.send_signal(how)
-    asked += first.stdout.readlines()
-    first.stdout.close()
-    first.wait(PATIENCE_S)
+    with started(tmp_path / "state") as first:
+        asked = [first.stdout.readline() for _ in range(3)]
+        first.send_signal(how)
+        asked += first.stdout.readlines()
+        first.wait(PATIENCE_S)
     assert first.returncode == (-how if how is signal.SIGKILL else 0)
-    second = start(tmp_path / "state")
-    told = second.communicate(timeout=PATIENCE_S)[0].splitlines()
+    with started(tmp_path / "state") as second:
+        told = second.communicate(timeout=PATIENCE_S)[0].splitlines()
     assert second.returncode == 0
     counts = Counter(line.strip() for line in [*asked, *told] if line.startswith("asked for the "))
     assert len(counts) == 6

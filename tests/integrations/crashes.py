@@ -14,6 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from tests.cli.conftest import clean_environment, served
+from tests.support import forked
 from tests.support.killable import free_ports
 
 NODES = 3
@@ -31,17 +32,20 @@ async def cluster(directory: Path) -> AsyncIterator[list[str]]:
         ]
 
 
-async def killed_again_and_again(worker: str, urls: Sequence[str], *arguments: str, kills: int, seed: int) -> list[int]:
+async def killed_again_and_again(
+    worker: str, urls: Sequence[str], *arguments: str, kills: int, seed: int, imports: str = ""
+) -> list[int]:
     """Run the module `worker`, kill it `kills` times in the middle of its work, and let it end.
 
-    Returns the turns that it was told are stored.
+    It is forked from a process that has imported `imports`. Returns the turns that it was told are stored.
     """
     chance = random.Random(seed)
     acknowledged: list[int] = []
     for life in range(kills + 1):
         first = [*urls[life % NODES :], *urls[: life % NODES]]  # Another node each time.
-        process = await asyncio.create_subprocess_exec(
+        process = await forked.create_subprocess_exec(
             *(sys.executable, "-m", worker, ",".join(first), *arguments),
+            imports=imports,
             cwd=ROOT,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,7 +1,9 @@
 """The process that `tests.support.forked` forks: it has imported what the commands of `shoal` need, and waits.
 
-Its standard input is a socket. Each byte that comes there brings four descriptors: a pipe with a request, the standard
-output and the standard error of a new process, and a pipe for its end. The answer is the number of the process.
+It may be such a fork itself, that imports further modules: `python -m tests.support.forking MODULE …`.
+
+Its standard input is a socket. Each byte that comes there brings five descriptors: a pipe with a request, the standard
+input, output and error of a new process, and a pipe for its end. The answer is the number of the process.
 
 Law: it has one thread, and opens no store and no port, so that whatever it forks is as a new interpreter is.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -19,6 +22,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,8 +38,10 @@ from shoal.protocol.session import Session
 from tests.support.forked import NUMBER
 
 
-def prepare() -> None:
-    """Have imported and made what most commands need."""
+def prepare(modules: Sequence[str]) -> None:
+    """Have imported and made what most commands need, and `modules`."""
+    for each in modules:
+        importlib.import_module(each)
     commands: Any = get_command(app_of(MODULES))
     commands.commands["serve"].make_context("serve", ["--data", "unused"])  # The parser imports more for its first options.
     asyncio.run(_routes())  # Their patterns are compiled once.
@@ -66,20 +72,21 @@ def forked_for() -> dict[str, Any]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
         _tell_ends(ends, woken, asking)
-        asked, given, _, _ = socket.recv_fds(asking, 1, 4)
+        asked, given, _, _ = socket.recv_fds(asking, 1, 5)
         if not asked:
             raise SystemExit
-        with open(given[0], "rb") as request:
-            wanted: dict[str, Any] = json.load(request)
+        request, *streams, end = given
+        with open(request, "rb") as reading:
+            wanted: dict[str, Any] = json.load(reading)
         process = os.fork()
         if process == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _become(wanted, given[1], given[2])
+            _become(wanted, streams)
             return wanted
-        ends[process] = given[3]
-        os.close(given[1])
-        os.close(given[2])
+        ends[process] = end
+        for each in streams:
+            os.close(each)
         asking.sendall(NUMBER.pack(process))
 
 
@@ -100,12 +107,11 @@ def _tell_ends(ends: dict[int, int], woken: int, asking: socket.socket) -> None:
             return
 
 
-def _become(wanted: dict[str, Any], out: int, errors: int) -> None:
+def _become(wanted: dict[str, Any], streams: Sequence[int]) -> None:
     """Be as a new process is that was started so."""
-    if wanted["is_in_terminal"]:
+    if wanted["is_session"]:
         os.setsid()
-    given = out if wanted["is_in_terminal"] else os.open(os.devnull, os.O_RDONLY)
-    for number, descriptor in enumerate((given, out, errors)):
+    for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     # Its own, because those of the first process stay as what that had at its start lets them be.
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
@@ -119,13 +125,15 @@ def _become(wanted: dict[str, Any], out: int, errors: int) -> None:
 
 
 def run(kind: str, program: str) -> None:
-    """Be the interpreter of `-m MODULE` or `-c CODE`."""
+    """Be the interpreter of `-m MODULE`, `-c CODE` or `-- FILE`."""
     if kind == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
+    elif kind == "-c":
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_path(program, run_name="__main__")
 
 
 if __name__ == "__main__":
-    prepare()
+    prepare(sys.argv[1:])
     run(*forked_for()["arguments"][:2])

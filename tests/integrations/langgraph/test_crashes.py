@@ -13,13 +13,16 @@ import pytest
 from shoal.integrations.langgraph import ShoalSaver
 from tests.integrations.crashes import cluster, killed_again_and_again
 from tests.integrations.langgraph import worker
+from tests.support import forked
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.integrations)])
 async def test_a_killed_graph_goes_on_at_another_node(kills: int, tmp_path: Path, record_property: Any) -> None:
     turns = 2 * kills
     async with cluster(tmp_path) as urls:
-        acknowledged = await killed_again_and_again(worker.__name__, urls, str(turns), kills=kills, seed=1)
+        acknowledged = await killed_again_and_again(
+            worker.__name__, urls, str(turns), kills=kills, seed=1, imports=forked.LANGGRAPH
+        )
         for url in urls:  # Each has it, and has the same.
             async with ShoalSaver.connect(url) as saver:
                 found = (await worker.graph_on(saver).aget_state(worker.CONFIG)).values

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from shoal.integrations.langgraph import ShoalSaver
 from tests.cli.conftest import clean_environment
 from tests.integrations.langgraph import graph
 from tests.integrations.langgraph.graph import CONFIG, START_STATE, build, drive
+from tests.support import forked
 
 PATIENCE_S = 60
 
@@ -90,8 +89,8 @@ MORE_KILLS = [pytest.param(node, marks=pytest.mark.integrations) for node in ("g
 
 @pytest.mark.parametrize("kill_at", [*KILLS, *MORE_KILLS])
 def test_a_killed_graph_goes_on_where_it_was(kill_at: str, tmp_path: Path) -> None:
-    command = [sys.executable, graph.__file__, str(tmp_path), kill_at]
-    killed = subprocess.run(command, env=clean_environment(), capture_output=True, timeout=PATIENCE_S, check=False)
+    command = ["--", graph.__file__, str(tmp_path), kill_at]
+    killed = forked.run(command, clean_environment(), timeout=PATIENCE_S, imports=forked.LANGGRAPH)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with ShoalSaver.open(tmp_path / "state") as saver:
         resumed = drive(build(saver, partial(graph.note, tmp_path)))
