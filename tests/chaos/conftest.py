@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Strike
 from simulation.judging.found import Found
 from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
+from tests.support import forked
 
 NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes and machines of a trial are forked; a trial that is a process of its own starts them as it does elsewhere."""
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", forked.create_subprocess_exec)
 
 
 def found() -> Found:

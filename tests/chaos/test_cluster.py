@@ -13,6 +13,8 @@ import pytest
 import shoal
 from chaos.cluster import NodeFailed, running
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 PATIENCE_S = 60.0
 
 

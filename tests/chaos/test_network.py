@@ -13,6 +13,8 @@ from chaos.cluster import Cluster, running
 from chaos.network import Cut, Route
 from shoal.errors import NoQuorum, OutcomeUnknown
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 PATIENCE_S = 30
 
 

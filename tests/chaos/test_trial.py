@@ -22,10 +22,12 @@ from chaos.evidence import Options
 from chaos.judge import judge
 from chaos.run import run
 from simulation.judging.history import WriteKind
+from tests.support import forked
 
 PATIENCE_S = 60
 
 
+@pytest.mark.usefixtures("forks")
 async def test_three_nodes_keep_every_promise_through_a_kill(tmp_path: Path) -> None:
     options = Options(strikes=1, faults=["kill"], seed=7, agents=9, rate=150)
     history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
@@ -45,7 +47,7 @@ async def trial(temporary: Path) -> AsyncIterator[tuple[Process, list[str]]]:
     """A trial of the command line, under way, and its nodes' addresses."""
     command = (sys.executable, "-m", "chaos", "run", "--nodes", "1", "--minutes", "5", "--agents", "3", "--rate", "30")
     environment = {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "300"}
-    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
+    process = await forked.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE, env=environment)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_S):

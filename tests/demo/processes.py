@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.forked import Forked
+
 DEMO = (sys.executable, "-m", "shoal.cli", "demo")
 PATIENCE_S = 60
 
@@ -57,13 +59,9 @@ def assert_nothing_is_left(tmp_path: Path) -> None:
 
 @contextmanager
 def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo, once its agents are at work."""
-    command = [*DEMO, "--limit", "150", *arguments]
-    with subprocess.Popen(
-        command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    """The demo, once its agents are at work. It is forked, and starts its other processes as it always does."""
+    with Forked([*DEMO[1:], "--limit", "150", *arguments], environment(tmp_path)) as process:
         try:
-            assert process.stdout is not None
             for line in process.stdout:
                 if re.match(r"\d+ of \d+ modules", line):
                     break

@@ -93,6 +93,7 @@ async def test_a_write_too_much_is_found_on_every_node(kept: Kept) -> None:
     assert [difference.where for difference in found] == [f"{node_name(nth)}: counter {{totals}}/modules" for nth in range(3)]
 
 
+@pytest.mark.chaos
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         process.send_signal(signal.SIGINT)
@@ -101,6 +102,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.chaos
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for a process that is no child: pidfd")
 def test_nodes_and_agents_of_a_killed_supervisor_end_and_clean_up(tmp_path: Path) -> None:
     with running(tmp_path) as process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import select
@@ -22,6 +23,7 @@ from shoal.demo.embedded import run_embedded as run
 from shoal.demo.stage import Options
 from shoal.errors import InvalidInput
 from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, run_demo, running
+from tests.support import forked
 
 
 def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
@@ -52,6 +54,12 @@ def test_the_worker_of_a_killed_supervisor_ends_and_cleans_up(tmp_path: Path) ->
         finally:
             os.close(worker)
     assert_nothing_is_left(tmp_path)
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of a demo in this process are forked."""
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", forked.create_subprocess_exec)
 
 
 async def run_with(tmp_path: Path, worker: str | None, **options: object) -> tuple[bool, str]:
@@ -93,6 +101,7 @@ RASH = """
 """
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("worker", "where"),
     [
@@ -108,6 +117,7 @@ async def test_a_worker_with_a_planted_fault_is_found_out(tmp_path: Path, worker
     assert where in said
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -121,6 +131,7 @@ def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.usefixtures("forks")
 async def test_a_kept_store_can_be_looked_at(tmp_path: Path) -> None:
     data = tmp_path / "kept"
     agreed, said = await run_with(tmp_path, None, data=data)
@@ -145,6 +156,7 @@ def test_a_refused_directory_is_exit_code_1_and_one_plain_line(tmp_path: Path) -
     assert result.stderr.startswith(f"shoal: {taken} is not an empty directory.")
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_worker_that_fails_is_exit_code_1_and_one_plain_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(

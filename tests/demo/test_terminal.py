@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo.processes import DEMO, assert_nothing_is_left
-from tests.terminal import SIZES, Shown, in_terminal, shoal_in_terminal
+from tests.terminal import SIZES, Shown, shoal_in_terminal
 
 SCREENS = ("board", "display")
 
@@ -36,7 +36,8 @@ def last_picture(shown: Shown) -> list[str]:
     ],
 )
 def test_a_whole_demo_runs_in_a_terminal(tmp_path: Path, arguments: tuple[str, ...], columns: int) -> None:
-    shown = in_terminal(*DEMO, "--limit", "12", *arguments, columns=columns, environment={"TMPDIR": str(tmp_path)})
+    words = (*DEMO[3:], "--limit", "12", *arguments)
+    shown = shoal_in_terminal(*words, columns=columns, environment={"TMPDIR": str(tmp_path)})
     assert shown.code == 0, shown.text
     assert "12 of 12 modules" in shown.text
     assert "agreed: document, counters, journals and threads" in shown.text
