@@ -6,10 +6,10 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,10 @@ class Rejected(Exception):
 
 
 class Program:
-    """One program under Node.js."""
+    """One program under Node.js, and the streams to it."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, answers: asyncio.StreamReader, asking: asyncio.StreamWriter) -> None:
+        self._answers, self._asking = answers, asking
 
     async def __call__(self, code: str, given: Any = None) -> Any:
         """What the body of an asynchronous function returns, with `shoal`, `kept`, `given` and `parts` in its scope.
@@ -63,10 +63,8 @@ class Program:
         Raises:
             Rejected: it threw a ShoalError.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([code, given]).encode() + b"\n")
-        answer = await asyncio.wait_for(self._process.stdout.readline(), PATIENCE_S)
+        self._asking.write(json.dumps([code, given]).encode() + b"\n")
+        answer = await asyncio.wait_for(self._answers.readline(), PATIENCE_S)
         assert answer, "the program ended"
         said = json.loads(answer)
         if "error" in said:
@@ -75,20 +73,37 @@ class Program:
         return said["is"]
 
 
-@asynccontextmanager
-async def program() -> AsyncIterator[Program]:
+@contextmanager
+def started() -> Iterator[socket.socket]:
+    """A program, by its standard input and output."""
     assert NODE is not None
-    process = await asyncio.create_subprocess_exec(NODE, str(PROGRAM), stdin=PIPE, stdout=PIPE, limit=1 << 24)
-    try:
-        yield Program(process)
-    finally:
+    ours, its = socket.socketpair()
+    with ours, its, subprocess.Popen([NODE, str(PROGRAM)], stdin=its.fileno(), stdout=its.fileno()) as process:
+        its.close()
+        yield ours
         process.kill()
-        await process.wait()
+
+
+@asynccontextmanager
+async def spoken_to(started: socket.socket) -> AsyncIterator[Program]:
+    """A program that runs, from the loop of one test."""
+    answers, asking = await asyncio.open_connection(sock=started.dup(), limit=1 << 24)
+    yield Program(answers, asking)
+    asking.close()
+    await asking.wait_closed()
+
+
+@pytest.fixture(scope="module")
+def node_js() -> Iterator[socket.socket]:
+    with started() as running:
+        yield running
 
 
 @pytest.fixture
-async def js() -> AsyncIterator[Program]:
-    async with program() as running:
+async def js(node_js: socket.socket) -> AsyncIterator[Program]:
+    """A program with nothing kept; all tests of a module talk to one, which takes as long to start as most of them."""
+    async with spoken_to(node_js) as running:
+        await running("for (const name in kept) delete kept[name]")
         yield running
 
 

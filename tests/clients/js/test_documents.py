@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 import shoal
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
-from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node
+from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node, spoken_to, started
 from tests.support.killable import Killable, free_ports
 
 pytestmark = needs_node
@@ -25,6 +25,14 @@ const space = kept.store.space('crew')
 kept.document = await space.document(given.name ?? '{plan}/a b', { doc: kept.doc, WebsocketProvider, WebSocket })
 kept.until = async (wanted) => { while (String(kept.text) !== wanted) await new Promise((resolve) => setTimeout(resolve, 10)) }
 """
+
+
+@pytest.fixture
+async def js() -> AsyncIterator[Program]:
+    """A program of the test's own: its document stays connected to the end."""
+    with started() as running:
+        async with spoken_to(running) as program:
+            yield program
 
 
 async def content(url: str, name: str = "{plan}/a b") -> str:

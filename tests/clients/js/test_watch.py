@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 import shoal
-from shoal.demo.nodes import cluster
 from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node
 from tests.support.killable import Killable, free_ports
 
@@ -72,18 +72,30 @@ async def test_a_watch_goes_on_after_its_node_was_killed_and_came_back(js: Progr
     await js("kept.ending.abort(); await kept.watching")
 
 
-async def test_a_watch_goes_on_at_another_node(js: Program, tmp_path: Path) -> None:
-    async with cluster(tmp_path, size=3, name="js", temporary=False) as nodes:
-        await js(WATCH, {"url": [node.url for node in nodes]})
-        async with shoal.connect(nodes[1].url) as store:
-            space = store.space("crew")
-            await space.counter("before").add(1, durability="all")
-            assert await js(NAMES, 2) == ["began", "before"]
-            nodes[0].kill()
-            for number in range(5):
-                await space.counter(f"after-{number}").add(1)
-        assert sorted(await js(NAMES, 7)) == [*(f"after-{number}" for number in range(5)), "before", "began"]
-        await js("kept.ending.abort(); await kept.watching")
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[list[Killable]]:
+    """Three nodes of one cluster."""
+    ports = free_ports(3)
+    join = ",".join(f"127.0.0.1:{port}" for port in ports)
+    nodes = [Killable(tmp_path / str(port), "--join", join, port=port) for port in ports]
+    for node in nodes:
+        node.start()
+    yield nodes
+    for node in nodes:
+        node.stop()
+
+
+async def test_a_watch_goes_on_at_another_node(js: Program, three: list[Killable]) -> None:
+    await js(WATCH, {"url": [node.url for node in three]})
+    async with shoal.connect(three[1].url) as store:
+        space = store.space("crew")
+        await space.counter("before").add(1, durability="all")
+        assert await js(NAMES, 2) == ["began", "before"]
+        three[0].kill()
+        for number in range(5):
+            await space.counter(f"after-{number}").add(1)
+    assert sorted(await js(NAMES, 7)) == [*(f"after-{number}" for number in range(5)), "before", "began"]
+    await js("kept.ending.abort(); await kept.watching")
 
 
 async def test_if_no_node_can_be_found_in_time_the_watch_says_so(js: Program, killable: Killable) -> None:
