@@ -13,7 +13,9 @@ from types import ModuleType
 import pytest
 
 import shoal
+from tests.support import forked
 
+PATIENCE_S = 120
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -24,26 +26,6 @@ def example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def crash_safe_agent() -> ModuleType:
-    return example("crash_safe_agent")
-
-
-def test_the_naive_agent_charges_and_notifies_twice(crash_safe_agent: ModuleType) -> None:
-    found = str(crash_safe_agent.check(crash_safe_agent.naive))
-    assert "twice: charge('order-1', 120): 2 times instead of 1" in found
-    assert "twice: notify('order-1', 'paid'): 2 times instead of 1" in found
-    assert "counter shop/revenue is 320 instead of 200" in found
-
-
-def test_the_mended_agent_survives_a_crash_anywhere(crash_safe_agent: ModuleType) -> None:
-    crash_safe_agent.check(crash_safe_agent.mended).raise_if_bad()
-
-
-def test_the_support_agent_survives_a_crash_anywhere_and_looks_up_once() -> None:
-    example("support_agent").check().raise_if_bad()
 
 
 def test_the_reviewers_path_and_the_agents_are_both_in_the_audit() -> None:
@@ -67,8 +49,16 @@ SHOWN = {
         "All 3 nodes report:",
         "oolong comes from Fujian",
     ),
+    "crash_safe_agent": (
+        "── naive ──",
+        "twice: charge('order-1', 120): 2 times instead of 1",
+        "twice: notify('order-1', 'paid'): 2 times instead of 1",
+        "differs: counter shop/revenue is 320 instead of 200",
+        "── mended ──\n43 points where the agent can be killed, 86 runs: all ended like the run without a crash.",
+    ),
     "crew": ("points where the agent can be killed", "all ended like the run without a crash."),
     "langgraph_crew": ("writer-2 has finished: introduction on coffee, method on coffee, results on coffee",),
+    "support_agent": ("points where the agent can be killed, 86 runs: all ended like the run without a crash.",),
 }
 """What a program must show."""
 
@@ -83,11 +73,22 @@ PROGRAMS = [
 ]
 
 
+def anew(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    """As people run it."""
+    command = [sys.executable, "-W", "error", str(program)]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def again(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    """It is forked from a process that has imported what takes long."""
+    imports = forked.LANGGRAPH if "langgraph" in program.stem else ""
+    return forked.run(["--", str(program)], timeout=PATIENCE_S, directory=directory, imports=imports)
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_example_runs_twice_as_it_is_and_is_in_the_list(program: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", str(program)]
-    for _ in range(2):
-        finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    for runs in range(2):
+        finished = again(program, tmp_path) if runs else anew(program, tmp_path)
         assert finished.returncode == 0, finished.stderr
         assert finished.stdout
         assert [text for text in SHOWN.get(program.stem, ()) if text not in finished.stdout] == []

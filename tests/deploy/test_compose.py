@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from typer.testing import CliRunner
 
 from shoal.cli import settings
+from shoal.cli.main import app
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import (
@@ -140,10 +143,16 @@ def test_a_node_waits_for_its_certificate_and_peers_and_clients_trust_its_ca(nam
 
 
 def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:
-    """The nodes' commands with each container's address and volume mapped to this machine's."""
+    """The nodes' commands with each container's address and volume mapped to this machine's.
+
+    The commands of the service that makes certificates are run, too, but in this process.
+    """
+    (script,) = SERVICES["certificates"]["command"]
+    for command in re.findall(r"\|\| shoal (.*?)\)(?: &&|$)", script.replace("/tls", f"{directory}/tls")):
+        done = CliRunner().invoke(app, shlex.split(command))
+        assert done.exit_code == 0, done.output
     services = composed(COMPOSE, variables)["services"]
     mapped = dict(zip((NODES[name]["environment"]["SHOAL_ADVERTISE"] for name in NODES), free_addresses(3), strict=True))
-    make_certificates(directory)
     commands = []
     for name in NODES:
         environment = {**image.settings, **services[name]["environment"]}
