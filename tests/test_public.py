@@ -9,6 +9,7 @@ import sys
 import typing
 from collections import deque
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ PROTOCOLS = ("__aenter__", "__aiter__", "__anext__", "__getitem__", "__call__")
 INNER = {StoreConnection, EndStep}
 
 
+@cache
 def namespace(module: ModuleType) -> dict[str, Any]:
     """A module's names, those included that it imports for type checkers alone."""
     names = dict(vars(module))

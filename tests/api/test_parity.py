@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,16 @@ SHOAL = Path(requests.__file__).parents[2]
 
 def named(path: Path) -> set[str]:
     """The names that a module mentions."""
-    tree = ast.parse(path.read_text())
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return attributes | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+    return found
 
 
+@cache
 def mentioned(package: str) -> set[str]:
     return set[str]().union(*(named(path) for path in (SHOAL / package).rglob("*.py")))
 

@@ -40,7 +40,14 @@ def test_another_shell_is_not_understood() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-@pytest.mark.parametrize(("typed", "found"), [("thr", "threads"), ("doc g", "get"), ("threads --stat", "--status")])
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        pytest.param("thr", "threads", marks=pytest.mark.thorough),
+        pytest.param("doc g", "get", marks=pytest.mark.thorough),
+        ("threads --stat", "--status"),
+    ],
+)
 def test_bash_completes_commands_and_options(tmp_path: Path, typed: str, found: str) -> None:
     program = tmp_path / "shoal"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from shoal.cli.main import main; main()" "$@"\n')

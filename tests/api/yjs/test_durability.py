@@ -201,7 +201,7 @@ def typed_by_two(trace: traces.Trace) -> list[list[bytes]]:
     return updates
 
 
-@pytest.mark.parametrize("name", ["made", "real"])
+@pytest.mark.parametrize("name", ["made", pytest.param("real", marks=pytest.mark.thorough)])
 async def test_two_authors_that_send_as_fast_as_they_can_hear_of_every_update(served: Served, name: str) -> None:
     """Neither waits for the other's, so that much of what they send builds on what is still on its way."""
     trace = trace_of(name)
