@@ -22,7 +22,7 @@ TTL_S = 3.0
 PACE: dict[str, int | float] = {
     "quorum_timeout_s": 1.0,
     "quorum_register_retry_s": 0.05,
-    "tick_s": 0.05,
+    "tick_s": 0.1,
     "sync_interval_s": 0.2,
 }
 """Not as fast as a fleet's nodes usually are: here minutes pass."""

@@ -27,7 +27,7 @@ def test_machines_share_the_agents_and_each_runs_once() -> None:
         await three(ground)
         await ground.even()
         since_s = now()
-        await asyncio.sleep(20)
+        await asyncio.sleep(12)
         assert ground.spread(since_s) == {"one": 2, "two": 2, "three": 2}
         status = await ground.status()
         assert [(agent.name, agent.state, agent.version) for agent in status.agents] == [

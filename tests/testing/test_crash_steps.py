@@ -80,7 +80,7 @@ def test_whoever_stops_at_an_unresolved_step_does_nothing_twice(nodes: int) -> N
     assert problems(report, "lost") != []
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_whoever_asks_the_other_side_does_everything_once(nodes: int) -> None:
     tried(asking, nodes).raise_if_bad()
 
