@@ -17,13 +17,14 @@ from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound,
 from shoal.protocol.requests import ClaimItem, CompleteItem, RenewLeases
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
+from tests.support.paces import USUAL
 
 TTL_S = 4.0
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **settings) as nodes:
+        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **USUAL, **settings) as nodes:
             await work(nodes)
 
     run(main())

@@ -18,13 +18,14 @@ from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
 from shoal.protocol.requests import AcquireLease
 from shoal.testing.loop import STEPS_MAX, run
 from simulation.world.fleet import Fleet
+from tests.support.paces import USUAL
 
 TTL_S = 4.0
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], *, steps_max: int = STEPS_MAX) -> None:
     async def main() -> None:
-        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05) as nodes:
+        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **USUAL) as nodes:
             await work(nodes)
 
     run(main(), steps_max=steps_max)

@@ -21,11 +21,12 @@ from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, open_bench  # noqa: F401
+from tests.support.paces import USUAL
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet("abc", **{"audit_interval_s": 10.0, **settings}) as nodes:
+        async with Fleet("abc", **{"audit_interval_s": 10.0, **USUAL, **settings}) as nodes:
             await work(nodes)
 
     run(main())

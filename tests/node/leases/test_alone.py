@@ -29,13 +29,14 @@ from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, T
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
+from tests.support.paces import USUAL
 
 NIL = values.encode(None)
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], names: str = "abc", **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet(names, **{"quorum_timeout_s": 4.0, "quorum_register_retry_s": 0.05, **settings}) as nodes:
+        async with Fleet(names, **{"quorum_timeout_s": 4.0, "quorum_register_retry_s": 0.05, **USUAL, **settings}) as nodes:
             await work(nodes)
 
     run(main())

@@ -21,13 +21,14 @@ from shoal.protocol.requests import (
 )
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
+from tests.support.paces import USUAL
 
 TTL_MS = 60_000
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet("abc", quorum_timeout_s=5.0, quorum_register_retry_s=0.05, **settings) as nodes:
+        async with Fleet("abc", quorum_timeout_s=5.0, quorum_register_retry_s=0.05, **USUAL, **settings) as nodes:
             await work(nodes)
 
     run(main())

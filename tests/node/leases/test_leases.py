@@ -21,13 +21,14 @@ from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
+from tests.support.paces import USUAL
 
 TTL_MS = 4000
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **settings) as nodes:
+        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **USUAL, **settings) as nodes:
             await work(nodes)
 
     run(main())

@@ -19,6 +19,7 @@ from shoal.workflows.streams.decisions import Append, Command, Create, Delete, P
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
 from simulation.world.fleet import Fleet
+from tests.support.paces import USUAL
 
 TTL_S = 3.0
 CONFIG = Config(stream_ttl_s=TTL_S, stream_idle_s=600.0)
@@ -26,7 +27,7 @@ CONFIG = Config(stream_ttl_s=TTL_S, stream_idle_s=600.0)
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:
     async def main() -> None:
-        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **settings) as nodes:
+        async with Fleet("abc", quorum_timeout_s=1.0, quorum_register_retry_s=0.05, **USUAL, **settings) as nodes:
             await work(nodes)
 
     run(main())
