@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,15 @@ FAMILIES = {
     "threads": ("Thread", "Autosave", "Step", "Lease", "Job"),
     "journals and queues": ("Journal", "Consumer", "Inbox", "Worklist"),
 }
+
+LONG_IF_SERVED = ("items and documents", "threads", "journals and queues")
+"""A node checks the same of these however it is asked, but they take ten times as long over a connection."""
+
+
+def cases() -> Iterator[Any]:
+    for kind, family in itertools.product(("embedded", "served"), FAMILIES):
+        is_long = kind == "served" and family in LONG_IF_SERVED
+        yield pytest.param(kind, family, id=f"{kind}-{family}", marks=[pytest.mark.thorough] * is_long)
 
 
 class Running(NamedTuple):
@@ -92,7 +102,7 @@ def is_handle(cls: type) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("running", "family"), list(cases()), indirect=["running"])
 async def test_wrong_values_are_refused_by_typed_errors_and_damage_nothing(
     family: str, running: Running, record_property: Callable[[str, object], None]
 ) -> None:

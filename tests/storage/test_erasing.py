@@ -86,8 +86,9 @@ def test_a_pass_ends_while_the_store_is_written(storage: RocksStorage, tmp_path:
     began, seed = time.monotonic(), 2
     while not storage.erase(age := time.monotonic() - began):
         assert age < PATIENCE_S
-        write(storage, others(300, seed))
+        write(storage, others(30, seed))
         seed += 1
+        time.sleep(0.05)
     assert files_with(tmp_path, MARK) == []
 
 

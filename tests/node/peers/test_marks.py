@@ -15,6 +15,7 @@ from shoal.node import incarnation
 from shoal.protocol.requests import BeginStep, CatchUp, Step
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
+from shoal.testing.loop import run
 from simulation.world.fleet import Fleet, Member
 
 WAIT_S = 30.0
@@ -307,25 +308,29 @@ async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word
     await until(lambda: is_learner(fleet["c"]))
 
 
-async def test_a_node_that_hears_that_it_was_set_back_while_it_catches_up_confirms_nothing() -> None:
+def test_a_node_that_hears_that_it_was_set_back_while_it_catches_up_confirms_nothing() -> None:
     """c has heard from b what b holds, and waits for that, when a tells it that it once held more."""
-    async with Fleet(mark_interval_s=0.01, quorum_timeout_s=30) as fleet:
-        copy = image(fleet, "c")
-        await fleet.isolate("b")
-        assert await begun(fleet["a"], "first")
-        await until(lambda: fleet["a"].digest() == fleet["c"].digest())
-        await fleet["b"].store().space("crew").thread("t").save({"x": 1})
-        await set_back(fleet, "c", copy)
-        await fleet.isolate("a")
-        fleet.spoil = without_operations_to("c")
-        link(fleet, "b", "c")
-        asked = asyncio.create_task(fleet["c"].node.session().call(CatchUp("crew", "t")))
-        await until(lambda: any(fleet["c"].replicator.quorum._reaching.values()))
-        link(fleet, "a", "c")
-        await until(lambda: is_learner(fleet["c"]))
-        fleet.spoil = lambda source, target, message: None if source == "a" and message[1] in (1, 7) else message
-        answer = await asked
-        assert (answer.quorum, "this node does not count until" in answer.reason) == (False, True)
+
+    async def main() -> None:
+        async with Fleet(mark_interval_s=0.01, quorum_timeout_s=5) as fleet:
+            copy = image(fleet, "c")
+            await fleet.isolate("b")
+            assert await begun(fleet["a"], "first")
+            await until(lambda: fleet["a"].digest() == fleet["c"].digest())
+            await fleet["b"].store().space("crew").thread("t").save({"x": 1})
+            await set_back(fleet, "c", copy)
+            await fleet.isolate("a")
+            fleet.spoil = without_operations_to("c")
+            link(fleet, "b", "c")
+            asked = asyncio.create_task(fleet["c"].node.session().call(CatchUp("crew", "t")))
+            await until(lambda: any(fleet["c"].replicator.quorum._reaching.values()))
+            link(fleet, "a", "c")
+            await until(lambda: is_learner(fleet["c"]))
+            fleet.spoil = lambda source, target, message: None if source == "a" and message[1] in (1, 7) else message
+            answer = await asked
+            assert (answer.quorum, "this node does not count until" in answer.reason) == (False, True)
+
+    run(main())  # In virtual time: what was asked is answered when its time is over.
 
 
 async def test_both_sides_say_that_a_directory_was_set_back(fleet: Fleet) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from shoal.cluster import messages, operation
 from shoal.cluster.messages import Vectors
 from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip
@@ -136,7 +138,8 @@ async def write_under_new_origins(member: Member, count: int) -> None:
         await store.space("crew").counter(f"n{n % 97}").add(1, durability="memory")
 
 
-async def test_a_node_joins_one_that_was_opened_ten_thousand_times() -> None:
+@pytest.mark.parametrize("openings", [1500, pytest.param(10_000, marks=pytest.mark.thorough)])
+async def test_a_node_joins_one_that_was_opened_thousands_of_times(openings: int) -> None:
     longest = 0
 
     def measured(source: str, target: str, message: bytes) -> bytes:
@@ -147,15 +150,15 @@ async def test_a_node_joins_one_that_was_opened_ten_thousand_times() -> None:
 
     async with Fleet("ab", vectors_bytes_max=10_000, quorum_timeout_s=30.0, sync_interval_s=0.5) as fleet:
         await fleet.isolate("b")
-        await write_under_new_origins(fleet["a"], 10_000)
+        await write_under_new_origins(fleet["a"], openings)
         fleet.spoil = measured
         fleet.link_all("b")
         async with asyncio.timeout(60.0):
-            while fleet["b"].node._database.partitions.totals.operations < 10_000:
+            while fleet["b"].node._database.partitions.totals.operations < openings:
                 await asyncio.sleep(0.05)
         await fleet.converged(30.0)
         view = fleet["a"].replicator.quorum.view()
-        assert (view.members[0].operations, view.members[0].origins) == (10_000, 10_000)
+        assert (view.members[0].operations, view.members[0].origins) == (openings, openings)
         assert len(view.members[0].vector) == fleet["a"].config.status_origins_max
         assert 0 < longest <= 10_000
         assert fleet.refusals == []

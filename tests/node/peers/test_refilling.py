@@ -76,7 +76,7 @@ async def test_each_operation_is_sent_to_it_once_though_two_peers_have_it() -> N
     async with Fleet(quorum_timeout_s=600.0) as fleet:
         threads = [fleet["a"].store().space("s").thread(f"t{n}") for n in range(40)]
         for thread in threads:
-            for n in range(20):
+            for n in range(8):
                 await thread.append("messages", f"message {n} " + "x" * 1000, durability="memory")
         await fleet.converged(PATIENCE_S)
         await fleet.crash("c")
@@ -92,7 +92,7 @@ async def test_each_operation_is_sent_to_it_once_though_two_peers_have_it() -> N
         fleet.spoil = note
         fleet.start("c", MemoryStorage())
         await fleet.converged(PATIENCE_S)
-        assert len(set(sent)) >= 800
+        assert len(set(sent)) >= 320
         assert len(sent) == len(set(sent))
 
 

@@ -158,11 +158,11 @@ def test_small_spends_and_grants_do_not_move_rights_one_by_one() -> None:
         await of(fleet, "a").grant(3000)
         await settled(fleet)
         before = await written(fleet)
-        for _ in range(100):
+        for _ in range(40):
             await of(fleet, "a").spend(1)
             await of(fleet, "a").grant(1)
             await asyncio.sleep(1.0)
-        assert await written(fleet) == before + 200
+        assert await written(fleet) == before + 80
 
     in_a_fleet(scene)
 
@@ -195,7 +195,10 @@ def test_spends_that_wait_for_an_owner_wait_at_the_same_time() -> None:
     in_a_fleet(scene, quorum_timeout_s=2.0)
 
 
-@pytest.mark.parametrize(("names", "seeds"), [("abc", 3), ("abcde", 1)])
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [("abc", 1), pytest.param("abc", 3, marks=pytest.mark.thorough), pytest.param("abcde", 1, marks=pytest.mark.thorough)],
+)
 def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_does(names: str, seeds: int) -> None:
     """The figures of docs/NATIVE.md, in small."""
 

@@ -262,7 +262,7 @@ def test_a_kill_at_any_moment_of_a_join_loses_nothing(
         _joined(moments)
 
 
-@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("what", ["messages", "writes"])
 def test_a_kill_of_an_owner_that_catches_up_by_snapshot_loses_nothing(
     watched: Callable[[str], list[Moments]], what: str, every: int
