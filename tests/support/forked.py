@@ -185,14 +185,22 @@ class ForkedChild(asyncio.Protocol):
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
+        self.pipes: list[_Reading] = []
         self._has_ended = asyncio.Event()
+
+    def connection_made(self, transport: Any) -> None:
+        self._telling = transport
 
     def data_received(self, data: bytes) -> None:
         [self.returncode] = NUMBER.unpack(data)
+        self._telling.close()
         self._has_ended.set()
 
     async def wait(self) -> int:
         await self._has_ended.wait()
+        for pipe in self.pipes:
+            while pipe.is_reading:  # Its end may not have been read yet.
+                await asyncio.sleep(0.001)
         if self.stdin is not None:
             self.stdin.close()
         assert self.returncode is not None
@@ -261,20 +269,39 @@ async def create_subprocess_exec(
         pipe = open(stdin, "wb")  # noqa: SIM115
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
         child.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
-    child.stdout, child.stderr = [await _reader(each, limit) for each in (stdout, stderr)]
+    child.stdout, child.stderr = [await _reader(each, limit, child) for each in (stdout, stderr)]
     return child
 
 
-async def _reader(descriptor: int | None, limit: int) -> asyncio.StreamReader | None:
+async def _reader(descriptor: int | None, limit: int, child: ForkedChild) -> asyncio.StreamReader | None:
     if descriptor is None:
         return None
     reader = asyncio.StreamReader(limit)
+    reading = _Reading(reader)
     pipe = open(descriptor, "rb")  # noqa: SIM115
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _Reading(reader), pipe)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: reading, pipe)
+    child.pipes.append(reading)
     return reader
 
 
 class _Reading(asyncio.StreamReaderProtocol):
+    """It closes its pipe at the end, which uvloop's would not."""
+
+    _pipe: asyncio.ReadTransport | None = None
+
+    @property
+    def is_reading(self) -> bool:
+        """False at the end, and while nobody takes what was read."""
+        return self._pipe is not None and self._pipe.is_reading()
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._pipe = transport
+
     def eof_received(self) -> bool:
         super().eof_received()
-        return False  # So that uvloop closes the pipe.
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._pipe = None
