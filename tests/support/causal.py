@@ -54,14 +54,22 @@ class Replica:
 
     def receive(self, packet: Sequence[Operation]) -> None:
         """Apply what is new and ready, in the packet's order, and then what that makes ready."""
-        self._early.extend(packet)
-        while ready := next((operation for operation in self._early if self._is_ready(operation)), None):
-            self._fold(ready)
-        self._early = [operation for operation in self._early if not self.vector.covers(operation.stamp.dot)]
+        self._early = self._new([*self._early, *packet])
+        nth = 0
+        while nth < len(self._early):
+            if self._is_ready(self._early[nth]):
+                self._fold(self._early.pop(nth))
+                nth = 0
+            else:
+                nth += 1
+        self._early = self._new(self._early)  # Without those that were there twice.
+
+    def _new(self, operations: list[Operation]) -> list[Operation]:
+        return [operation for operation in operations if not self.vector.covers(operation.stamp.dot)]
 
     def _is_ready(self, operation: Operation) -> bool:
         stamp = operation.stamp
-        return self.vector.dominates(stamp.context) and self.vector[stamp.dot.origin] + 1 == stamp.dot.sequence
+        return self.vector[stamp.dot.origin] + 1 == stamp.dot.sequence and self.vector.dominates(stamp.context)
 
     def _fold(self, operation: Operation) -> None:
         self._clock.observe(operation.stamp.hlc)

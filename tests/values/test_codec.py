@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
+from shoal.values import location
 from tests.support.examples import examples
 from tests.support.samples import anything, hashables, shape
 
@@ -285,7 +286,8 @@ def test_lists_within_many_tuples_are_counted_before_they_overflow_the_stack() -
         values.encode(nest(lambda v: (wrapped_in_lists(v, 70),), 10))
 
 
-def test_the_search_for_the_path_ends_where_parts_are_shared_a_million_times() -> None:
+def test_the_search_for_the_path_ends_where_parts_are_shared_a_million_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "_PARTS_MAX", 20_000)
     shared: Any = (1,) * 10
     for _ in range(values.NESTED_MAX):
         shared = (shared,) * 10

@@ -225,18 +225,21 @@ def test_chains_are_bounded() -> None:
     assert max(depths) == DEPTH_MAX
 
 
+TURNS = 1000
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_growing_list_writes_each_byte_about_twice(whole: bool) -> None:
     store = Store()
     _, shape = store.save(b"\x90", None)
     blobs: list[bytes] = []
     new = 0
-    for turn in range(3000):
+    for turn in range(TURNS):
         blobs.append(Random(turn).randbytes(600))
         new += 600
         _, shape = store.save(msgspec.msgpack.encode(blobs), shape) if whole else store.append(blobs[-1:], shape)
     # Once in a tail and once in a chunk; a hundred for a recipe's hashes, and each `DEPTH_MAX` saves the tail and the tops.
-    assert store.written < 2 * new + 3000 * 200 + 3000 / DEPTH_MAX * (5000 + 2 * tree.FANOUT * 32)
+    assert store.written < 2 * new + TURNS * 200 + TURNS / DEPTH_MAX * (5000 + 2 * tree.FANOUT * 32)
 
 
 def test_an_append_reads_neither_the_value_nor_the_list_of_its_chunks() -> None:
