@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def run(code: str, *arguments: str) -> str:
     return ended.stdout
 
 
+@cache
 def loaded(code: str, *arguments: str) -> set[str]:
     """The modules that are there once `code` has run."""
     return set(json.loads(run(code + REPORT, *arguments).splitlines()[-1]))
@@ -100,7 +102,7 @@ def test_a_client_loads_no_node_and_no_database(code: str) -> None:
 HANDLES = ("batch", "document", "items", "presence", "reading", "schemas", "thread", "values", "watching")
 
 
-@pytest.mark.parametrize(("used", "needed"), [("", set()), (".counter('n')", {"values"}), (".thread('t')", {"thread"})])
+@pytest.mark.parametrize(("used", "needed"), [("", set()), (".counter('n')", {"values"}), ('.thread("t")', {"thread"})])
 def test_a_client_loads_a_kind_of_handle_once_it_is_used(used: str, needed: set[str]) -> None:
     modules = loaded(CONNECT.replace('.thread("t")', used))
     assert {kind for kind in HANDLES if f"shoal.client.{kind}" in modules} == needed

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from shoal.cli.main import app
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
+from tests.support.forked import Forked
 from tests.terminal import in_terminal, shoal_in_terminal
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +50,13 @@ def run(*command: str, directory: Path) -> str:
     return finished.stdout
 
 
+def run_again(program: str, *, directory: Path) -> str:
+    """A program that `run` ran before: it is forked from a process that has imported `shoal`."""
+    finished = forked.run(["-c", program], clean_environment(), timeout=PATIENCE_S, directory=directory)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the embedded example was run, twice: ./state is its store."""
@@ -56,7 +65,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state, *history = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
     assert state == "{'messages': ['step 1 is done'], 'step': 1}"
     assert len(history) == 2
-    again, *longer = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
+    again, *longer = run_again(embedded, directory=made).splitlines()
     assert again == "{'messages': ['step 1 is done', 'step 2 is done'], 'step': 2}"
     assert longer[2:] == history
     return made
@@ -112,14 +121,13 @@ def masked(text: str) -> list[list[str]]:
 def test_a_command_over_the_url_runs(url: str, directory: Path) -> None:
     (watch,) = [line for line in commands("shoal") if "--url" in line]
     words = shlex.split(watch.replace(f"http://{ADDRESS}", url))
-    command = [sys.executable, "-m", "shoal.cli", *words[1:], "--limit", "1"]
-    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True, cwd=directory) as watching:
+    command = ["-m", "shoal.cli", *words[1:], "--limit", "1"]
+    with Forked(command, clean_environment(), directory=directory) as watching:
         add = urllib.request.Request(
             f"{url}/v1/spaces/crew/counters/n", b'{"add": 1}', headers={"Content-Type": "application/json"}
         )
         while watching.poll() is None:  # Until it watches, and has seen one.
             urllib.request.urlopen(add, timeout=PATIENCE_S).close()
-        assert watching.stdout is not None
         assert "counter" in watching.stdout.read()
 
 
@@ -144,7 +152,8 @@ def test_the_example_of_threads_runs(tmp_path: Path) -> None:
     indented = "".join(f"        {line}\n" for line in threads.splitlines())
     opened = 'async with shoal.open("./state") as store:\n        space = store.space("support")'
     program = f"import asyncio\nimport shoal\n\nasync def main():\n    {opened}\n{indented}\nasyncio.run(main())\n"
-    first, second = (run(sys.executable, "-W", "error", "-c", program, directory=tmp_path) for _ in range(2))
+    first = run(sys.executable, "-W", "error", "-c", program, directory=tmp_path)
+    second = run_again(program, directory=tmp_path)
     assert first.startswith("billed {'due': 120} at ")
     assert "1 steps are done and will not be called again: call-42" in first
     assert second == first

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import shoal
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
+from tests.support import forked
 
 TEXT = (Path(__file__).parent.parent / "docs" / "WATCHING.md").read_text()
 (SNIPPET,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
@@ -65,14 +65,8 @@ def test_the_request_and_the_command_tell_of_a_change(tmp_path: Path) -> None:
                 store.space("crew").thread("crew-1").save({"step": 1})
             assert next(line for line in events if line.startswith("event: ")) == "event: change\n"
             stream.kill()
-        shown = subprocess.run(
-            [sys.executable, "-m", "shoal.cli", *shlex.split(command[1]), "--after", bookmark, "--url", url, "--limit", "1"],
-            env=clean_environment(),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-        )
+        words = [*shlex.split(command[1]), "--after", bookmark, "--url", url, "--limit", "1"]
+        shown = forked.run(["-m", "shoal.cli", *words], clean_environment(), timeout=PATIENCE_S)
         assert "thread crew-1  save" in shown.stdout
 
 

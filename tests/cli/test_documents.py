@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import shoal as library
 from tests.cli.conftest import PATIENCE_S, Running, clean_environment
 from tests.cli.test_commands import documents, lines, shoal
+from tests.support.forked import Forked
 
 MINE = ["--space", "papers"]
 
@@ -60,13 +60,8 @@ def test_what_is_no_document_is_refused(target: list[str], tmp_path: Path, conte
 
 
 def test_changes_and_conflicts_are_shown_with_their_authors(node: Running) -> None:
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", "doc", "watch", "w", "--url", node.url, *MINE, "--json", "-n", "1"],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with watching:
+    words = ["doc", "watch", "w", "--url", node.url, *MINE, "--json", "-n", "1"]
+    with Forked(["-m", "shoal.cli", *words], clean_environment()) as watching:
         asyncio.run(_clash(node.url, watching))
         out, _ = watching.communicate(timeout=PATIENCE_S)
     change = json.loads(out)

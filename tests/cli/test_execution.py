@@ -19,6 +19,7 @@ import shoal
 from shoal.cli.execution import execute, interruptible
 from shoal.errors import NotFound
 from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.support import forked
 
 COMMAND = (sys.executable, "-m", "shoal.cli")
 
@@ -67,7 +68,7 @@ def test_a_signal_lets_an_interruptible_command_clean_up(number: signal.Signals,
 @asynccontextmanager
 async def watching(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, bytes]]:
     """`shoal watch`, and the first line that it printed."""
-    process = await asyncio.create_subprocess_exec(
+    process = await forked.create_subprocess_exec(
         *COMMAND,
         "watch",
         "--url",

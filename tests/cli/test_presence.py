@@ -39,7 +39,7 @@ async def test_who_is_in_a_space_or_with_a_document_is_told(url: str) -> None:
 
 
 async def test_who_joins_changes_and_leaves_is_told_as_it_happens(url: str) -> None:
-    watching = await asyncio.create_subprocess_exec(
+    watching = await forked.create_subprocess_exec(
         *(sys.executable, "-m", "shoal.cli", "presence", "--follow", "--json", "--url", url, "--space", "watched"),
         env=clean_environment(),
         stdout=PIPE,

@@ -23,9 +23,9 @@ def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forked.run(["-m", "shoal.cli", "serve", *arguments], clean_environment(), timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    with served(tmp_path / "state", anew=True) as (process, url):
+@pytest.mark.parametrize(("number", "code", "anew"), [(signal.SIGTERM, 0, True), (signal.SIGINT, 130, False)])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code: int, anew: bool) -> None:
+    with served(tmp_path / "state", anew=anew) as (process, url):
         assert url.startswith("http://127.0.0.1:")
         process.send_signal(number)
         out, errors = process.communicate(timeout=PATIENCE_S)
