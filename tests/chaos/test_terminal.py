@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from tests.terminal import shoal_in_terminal
 
-from tests.terminal import in_terminal
-
-TRIAL = (
-    sys.executable,
-    "-m",
-    "chaos",
-    "run",
-    "--nodes",
-    "1",
-    "--minutes",
-    "0.01",
-    "--rate",
-    "50",
-    "--agents",
-    "6",
-    "--seed",
-    "1",
-)
+TRIAL = ("run", "--nodes", "1", "--minutes", "0.01", "--rate", "50", "--agents", "6", "--seed", "1")
 
 
 def test_a_trial_is_told_and_judged_in_a_terminal() -> None:
-    shown = in_terminal(*TRIAL, columns=80, environment={"NO_COLOR": "1"})
+    shown = shoal_in_terminal(*TRIAL, module="chaos", columns=80, environment={"NO_COLOR": "1"})
     assert shown.code == 0, shown.text
     assert "seed 1" in shown.lines
     assert "kept: nothing acknowledged was lost" in shown.text
