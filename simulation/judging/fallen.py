@@ -42,6 +42,7 @@ class Fallen:
 
     def __init__(self) -> None:
         self._fallen: list[_Fallen] = []
+        self._fell = asyncio.Event()
 
     def replaced(self) -> None:
         """A disk is gone for good: what was expected to come back may not."""
@@ -71,16 +72,20 @@ class Fallen:
             if lost:
                 fallen.known.append((other, other.life, lost))
         self._fallen.append(fallen)
+        self._fell.set()
 
     async def keep_watch(self, violated: Violated) -> None:
         """Say which of them count too early, until cancelled."""
         while True:
+            if not self._fallen:  # As in most runs, all the time.
+                self._fell.clear()
+                await self._fell.wait()
+            await asyncio.sleep(LOOK_S)
             for fallen in list(self._fallen):
                 for what in _counted(fallen):
                     violated("19", what)
                     self._fallen.remove(fallen)
                     break
-            await asyncio.sleep(LOOK_S)
 
 
 def _counted(fallen: _Fallen) -> Iterator[str]:
