@@ -36,13 +36,13 @@ from simulation.plan import (
 )
 from simulation.profiles import PROFILES
 
-SEEDS = range(800)
+MANY, ALL = range(400), range(800)
 
 
 @cache
-def drawn(profile: str) -> list[Plan]:
-    """Of all seeds; no test changes a plan."""
-    return [draw(seed, profile=profile) for seed in SEEDS]
+def drawn(profile: str, seeds: range = MANY) -> list[Plan]:
+    """No test changes a plan."""
+    return [draw(seed, profile=profile) for seed in seeds]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_seed_gives_one_plan() -> None:
 def test_every_class_of_fault_and_every_kind_of_act_is_drawn(plans: list[Plan]) -> None:
     classes = Counter(type(fault) for plan in plans for fault in plan.faults)
     assert set(classes) == set(get_args(Fault)) - {Leave, Replace, Disown}  # Plans of a profile of their own have these.
-    assert min(classes.values()) >= 3
+    assert min(classes.values()) >= 2
     assert {act.kind for plan in plans for act in plan.acts} == set(get_args(ActKind))
 
 
@@ -78,9 +78,10 @@ def test_each_seed_leaves_something_out(plans: list[Plan]) -> None:
     assert any(not plan.faults for plan in plans)
 
 
+@pytest.mark.parametrize("seeds", [MANY, pytest.param(ALL, marks=pytest.mark.thorough)], ids=len)
 @pytest.mark.parametrize("profile", ["storm", "composed", "members"])
-def test_disks_are_lost_on_a_minority_only(profile: str) -> None:
-    for plan in drawn(profile):
+def test_disks_are_lost_on_a_minority_only(profile: str, seeds: range) -> None:
+    for plan in drawn(profile, seeds):
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave | Replace)}
         assert len(lost) * 2 < plan.nodes
 
@@ -158,13 +159,11 @@ def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, 
 
 
 def test_composites_are_in_a_share_of_the_usual_seeds_and_in_each_composed_one() -> None:
-    def years_off(profile: str) -> int:
-        return sum(
-            any(isinstance(fault, ClockJump) and abs(fault.by_ms) > FAR_MS for fault in plan.faults) for plan in drawn(profile)
-        )
+    def years_off(plans: list[Plan]) -> int:
+        return sum(any(isinstance(fault, ClockJump) and abs(fault.by_ms) > FAR_MS for fault in plan.faults) for plan in plans)
 
-    assert years_off("calm") == 0
-    assert 5 < years_off("default") < years_off("composed")
+    assert years_off(drawn("calm")) == 0
+    assert 1 < years_off(drawn("default")) < years_off(drawn("composed"))
 
 
 def test_a_profile_that_does_not_exist_is_refused() -> None:

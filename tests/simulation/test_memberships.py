@@ -35,7 +35,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [1, 2, 12, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (0, *range(3, 12)))])
 def test_every_promise_is_kept_while_members_change(seed: int) -> None:
     assert run_plan(seed) == []
 
@@ -128,7 +128,15 @@ BUGS: tuple[tuple[Plant, tuple[str, ...], tuple[int, ...]], ...] = (
 finds it once these do not, or the hunt takes minutes."""
 
 
-@pytest.mark.parametrize(("plant", "invariants", "seeds"), BUGS, ids=[plant.__name__ for plant, _, _ in BUGS])
+@pytest.mark.parametrize(
+    ("plant", "invariants", "seeds"),
+    [
+        # Such a plan takes two seconds; tests/mutants has smaller ones for bugs of its kind.
+        pytest.param(*bug, marks=[pytest.mark.thorough] if bug[0] is origins_are_retired_before_every_owner_holds_them else [])
+        for bug in BUGS
+    ],
+    ids=[plant.__name__ for plant, _, _ in BUGS],
+)
 def test_a_planted_bug_is_found_by_a_drawn_plan(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, invariants: tuple[str, ...], seeds: tuple[int, ...]
 ) -> None:

@@ -114,7 +114,7 @@ def test_copies_outlive_the_deletions_of_copies_whoever_made_them() -> None:
 @pytest.mark.parametrize("family", PARTS)
 def test_nothing_is_broken_where_nothing_goes_wrong(family: str) -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], Agents]:
-        for _ in range(3):
+        for _ in range(2):
             for kind in KINDS[family]:
                 await carry_out(agents, kind, 6)
         return await broken(cluster, agents, family), agents

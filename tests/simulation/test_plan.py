@@ -11,7 +11,7 @@ from simulation.drawing import draw
 from simulation.plan import Act, Crash, Plan, from_json, to_json
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 50))])
 def test_a_plan_comes_back_from_json_as_it_was(seed: int) -> None:
     plan = draw(seed, profile="storm")
     assert from_json(to_json(plan)) == plan

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from shoal.crdt.thread import queue
 from shoal.node.collection.truncating import Truncator
+from shoal.testing.loop import run
 from simulation import __main__ as command
 from simulation import year
 from simulation.year import GROWTH_MAX
@@ -34,11 +35,27 @@ def sound() -> str:
     return told(9)
 
 
+def test_a_sample_is_taken_after_the_first_week_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a week of one day; what longer times tell, `make thorough` shows."""
+    monkeypatch.setattr(year, "WEEK", 1)
+    told: list[year.Sample] = []
+    settings = year._settings
+    monkeypatch.setattr(year, "_settings", lambda day_s: settings(day_s) | {"tick_s": 0.2})
+    samples = run(year.year(2, day_s=3.0, seed=1, every=7, told=told.append))
+    assert [sample.day for sample in samples] == [1, 2]
+    assert told == samples
+    assert samples[1].writes > samples[0].writes > 10
+    assert all(samples[0].counts[name] for name in ("keys of requests", "origins", "rows of objects"))
+    assert year.growth(samples)["operations in the log"] < GROWTH_MAX
+
+
+@pytest.mark.thorough
 def test_a_line_for_each_sample_and_a_line_for_each_figure(sound: str) -> None:
     assert re.findall(r"^day +(\d+)", sound, re.MULTILINE) == ["7", "9"]
     assert grown(sound).keys() >= {"operations in the log", "keys of requests", "origins", "rows of objects", "bytes on disk"}
 
 
+@pytest.mark.thorough
 def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch, sound: str) -> None:
     async def look(self: Truncator, number: int) -> bool:
         return False
