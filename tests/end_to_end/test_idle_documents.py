@@ -27,7 +27,7 @@ from tests.support.yjs_client import YjsClient
 
 CONFIG = Config(listen_port=0, document_cache_max=16, objects_known_max=64)
 SPACE = "{crew}"  # Colocated: what is kept for each partition is there from the first document on.
-OPENED = 400
+OPENED = 250
 AT_ONCE = 64
 LEFT_EACH_MAX = 3  # Objects: what is bounded moves a little. A handle, a subscription or an entry of a table has more.
 
@@ -90,9 +90,13 @@ def objects() -> int:
 async def test_documents_that_are_closed_leave_no_objects_behind(
     door: Callable[[Path], AbstractAsyncContextManager[tuple[Space, Use]]], tmp_path: Path
 ) -> None:
+    async with shoal.open(tmp_path / "others", config=CONFIG, durability="memory") as store:
+        others = store.space(SPACE)
+        for first in range(0, MEMOIZED_MAX, AT_ONCE):  # What the process keeps, up to a number, is full from here on.
+            await asyncio.gather(*(others.counter(f"c{number}").add(1) for number in range(first, first + AT_ONCE)))
     async with door(tmp_path / "state") as (space, use):
-        for first in range(0, MEMOIZED_MAX, AT_ONCE):  # What is bounded by a number is full from here on.
-            await asyncio.gather(*(space.counter(f"c{number}").add(1) for number in range(first, first + AT_ONCE)))
+        for number in range(MEMOIZED_MAX, MEMOIZED_MAX + 1000):  # And what a node and a connection keep.
+            await space.counter(f"c{number}").add(1)
         for number in range(100):
             await use(f"w{number}")
         before = objects()

@@ -47,11 +47,11 @@ MADE = traces.parse(
 )
 
 
-def concurrent() -> Iterator[Trace]:
+def concurrent() -> Iterator[Any]:
     yield MADE
     source = traces.directory()
     if source is not None:
-        yield traces.read(source, traces.CONCURRENT)
+        yield pytest.param(traces.read(source, traces.CONCURRENT), marks=pytest.mark.thorough)
 
 
 def sequential() -> Iterator[Trace]:

@@ -139,7 +139,7 @@ async def write_under_new_origins(member: Member, count: int) -> None:
 
 
 @pytest.mark.parametrize("openings", [1500, pytest.param(10_000, marks=pytest.mark.thorough)])
-async def test_a_node_joins_one_that_was_opened_thousands_of_times(openings: int) -> None:
+async def test_a_node_joins_one_that_was_opened_very_often(openings: int) -> None:
     longest = 0
 
     def measured(source: str, target: str, message: bytes) -> bytes:

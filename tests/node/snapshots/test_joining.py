@@ -239,8 +239,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     return choose
 
 
-EVERY = [3, pytest.param(1, marks=pytest.mark.thorough)]
-"""Every third moment; `make thorough` takes each."""
+EVERY = [5, pytest.param(1, marks=pytest.mark.thorough)]
+"""Every fifth moment; `make thorough` takes each."""
 
 
 @pytest.mark.parametrize("every", EVERY)
