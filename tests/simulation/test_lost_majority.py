@@ -1,4 +1,4 @@
-"""Two of three members are lost for twenty minutes: what works then, what is refused and why, and that all is well after that."""
+"""Two of three members are lost for twenty minutes: what works then, what is refused and why, and that all is well later."""
 
 from __future__ import annotations
 
