@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from shoal.config import Config
 
-USUAL: dict[str, float] = {"tick_s": Config().tick_s, "sync_interval_s": Config().sync_interval_s}
+USUAL: dict[str, Any] = {"tick_s": Config().tick_s, "sync_interval_s": Config().sync_interval_s}
 """As in production. A fleet's nodes look ten times as often, so that little real time passes; in virtual time, where it passes
 at no cost, looks that find nothing are most of the cost.
 """
