@@ -27,8 +27,8 @@ from shoal.errors import (
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
-from simulation.world.environment import SimulatedEnvironment
 from shoal.testing.loop import run
+from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 
 CHANGE = b"0123456789abcdef"
