@@ -157,6 +157,7 @@ class Knowledge:
         # By partition: the last own operation that was acknowledged, and the deletions that must be here first.
         self._unproven: dict[int, tuple[int, VersionVector]] = {}
         self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
+        self._ended: dict[int, set[Origin]] = {}  # By partition: origins that the peer has retired, and this replica has not.
 
     def begin_epoch(self) -> None:
         """The peer must say again what it holds exactly: it may have said it before it knew of this epoch."""
@@ -279,6 +280,9 @@ class Knowledge:
             vector = vector.join(VersionVector((o, n) for o, n in ends.items() if times[o] > horizon))
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
+        if retired is not None:
+            known = self.vector(partition)
+            self._ended.setdefault(partition, set()).update(origin for origin in retired[0] if origin in known)
         # Messages may overtake each other, and what a peer holds only grows while its link lasts.
         if is_current and vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
             applied = self._replica.applied(partition)
@@ -288,6 +292,8 @@ class Knowledge:
     def retire(self, partition: int, origins: Iterable[Origin]) -> None:
         """This replica has retired these origins: what the peer holds of them is not worth remembering."""
         applied, known = self._replica.applied(partition), self.vector(partition)
+        if partition in self._ended:
+            self._ended[partition].difference_update(origins)
         gone = [origin for origin in origins if 0 < known[origin] <= applied[origin]]
         for origin in gone:
             self.totals.add(origin, -known[origin])
@@ -326,6 +332,15 @@ class Knowledge:
         if fresh:
             vector = self._vectors[partition] = vector.join(VersionVector(fresh))
         return vector
+
+    def named(self, partition: int) -> VersionVector:
+        """Of the operations that the peer is known to hold, those of origins that it has not retired.
+
+        A peer that is set back to before it retired an origin lacks the operation that did. So nothing is missed by looking at
+        these alone. Once it has forgotten the others, it cannot tell them from operations that it never had.
+        """
+        vector, ended = self.vector(partition), self._ended.get(partition)
+        return vector.retire(ended, None) if ended else vector
 
     def holds(self, partition: int, wanted: VersionVector) -> bool:
         """Whether the peer is known to hold all of `wanted`."""

@@ -6,6 +6,8 @@ peers can: on a new link it tells less than its mark.
 Laws:
 - A mark holds only operations that its peer claimed to hold durably. It grows. It is lowered only when
   the peer, after it was told of the mark, says that it has caught up; then it becomes what the peer holds.
+- A mark names no origin that its peer has retired: a peer that holds the retirement holds all of that origin, and may have
+  forgotten it.
 - A link is compared with the mark as it was when the link began, because messages on a link
   may overtake each other.
 - A peer counts as an owner only if every partition of its mark was compared on the current link,
@@ -60,8 +62,12 @@ class Mark:
         self._vectors[partition] = grown
         self.unwritten.update({(partition, origin): sequence for origin, sequence in grown.since(before).items()})
 
+    def vector(self, partition: int) -> VersionVector:
+        """The operations of a partition that the peer was known to hold."""
+        return self._vectors.get(partition, NOTHING_SEEN)
+
     def retire(self, partition: int, origins: Collection[Origin]) -> None:
-        """Forget these origins: this replica has retired them, so it knew that the peer held all of them."""
+        """Forget these origins: this replica or the peer has retired them, so it was known that the peer held all of them."""
         for vectors in (self._vectors, self._compared_with, self._behind):
             before = vectors.get(partition)
             if before is None:

@@ -26,7 +26,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
 from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Fetching
-from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
+from shoal.cluster.knowledge import Knowledge, Parts, Replica, is_retired, told_vectors, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
@@ -278,6 +278,8 @@ class Replication:
     def _take_vectors(self, peer: bytes, state: PeerState, message: Vectors, now: float) -> None:
         told: dict[int, VersionVector] = {}
         retired = {partition: (vector_of(ends), vector_of(times)) for partition, ends, times in message.retired}
+        for partition, (ends, _) in retired.items():
+            state.mark.retire(partition, ends)
         for partition, packed in message.vectors:
             theirs = told[partition] = state.known.take_vector(
                 partition, packed, retired.get(partition), is_current=self._is_current
@@ -452,7 +454,13 @@ class Replication:
         self._delivery.drop(partition)
         self._quarantine.replaced(partition, self._replica.durable(partition))
         self.applied([partition])
+        applied = self._replica.applied(partition)
         for peer, state in self._peers.items():
+            # The snapshot may have brought origins as retired that were live here.
+            known = state.known.vector(partition).join(state.mark.vector(partition))
+            retired = [origin for origin, sequence in known.items() if is_retired(applied, origin, sequence)]
+            state.known.retire(partition, retired)
+            state.mark.retire(partition, retired)
             state.unsaid = {place: sequence for place, sequence in state.unsaid.items() if place[0] != partition}
             if state.linked:
                 self._send_vectors(peer, [partition], answer=False)
@@ -478,7 +486,7 @@ class Replication:
         """The most that `peer` was ever known to hold."""
         state = self._state(peer)
         for partition in state.known.unmarked:
-            state.mark.note(partition, state.known.vector(partition))
+            state.mark.note(partition, state.known.named(partition))
         state.known.unmarked.clear()
         return state.mark
 

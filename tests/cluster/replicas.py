@@ -50,6 +50,7 @@ class ToyReplica:
         self.machine = Replication(self, limits=limits, random=random.random)
         self._applied: dict[int, VersionVector] = {}
         self._durable: dict[int, VersionVector] = {}
+        self.retired: dict[int, tuple[VersionVector, VersionVector]] = {}  # By partition: what `retirements` tells.
         self._unsynced: list[tuple[bytes, Shipment]] = []
         self._clock = HybridClock()
 
@@ -68,7 +69,7 @@ class ToyReplica:
         return [partition for partition, vector in self._durable.items() if vector]
 
     def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
-        return VersionVector(), VersionVector()
+        return self.retired.get(partition, (VersionVector(), VersionVector()))
 
     def own_origin(self) -> Origin | None:
         return self.origin

@@ -13,10 +13,10 @@ from shoal.cluster import marks
 from shoal.cluster.effects import Send, SetBack
 from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
-from shoal.cluster.messages import Digest, Vectors
+from shoal.cluster.messages import Digest, Have, Vectors
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import InvalidValue
-from tests.cluster.replicas import ToyCluster
+from tests.cluster.replicas import ToyCluster, ToyReplica
 
 A, B = Origin(b"a" * 16), Origin(b"b" * 16)
 
@@ -234,3 +234,61 @@ def test_a_learner_may_not_know_that_an_origin_was_retired(
     once = VersionVector({Origin(b"r" * 16): 2})
     one.machine.receive(other.name, Digest(b"", once=[(3, once.pack())], number=1, learner=learner), 0.0)
     assert (one.machine.learning is not None) is is_owed
+
+
+GONE = Origin(b"g" * 16)
+"""An origin that a peer has retired."""
+
+
+def test_a_mark_names_no_origin_that_its_peer_says_it_has_retired() -> None:
+    """The peer forgets such an origin in time, and would then be told that it lacks operations which it once held."""
+    one, other = ToyCluster(2, Random(1)).replicas
+    one.machine.receive(other.name, Have([(3, A, 4), (3, GONE, 2)], []), 0.0)
+    assert marked(one, other) == VersionVector({A: 4, GONE: 2})
+    ends, times = VersionVector({GONE: 2}), VersionVector({GONE: 77})
+    said = Vectors([(3, vector(4, 1).pack())], answer=False, retired=[(3, ends.pack(), times.pack())])
+    one.machine.receive(other.name, said, 0.0)
+    assert marked(one, other) == vector(4, 1)
+    assert one.machine.known(other.name).vector(3)[GONE] == 2
+    one.machine.admitted(other.name)
+    one.machine.receive(other.name, Digest(b""), 0.0)
+    one.machine.receive(other.name, Vectors([(3, vector(4, 1).pack())], answer=False), 0.0)
+    assert one.machine.mark(other.name).is_held
+
+
+def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
+    """It has nothing yet, so it takes all that its peer has retired for operations that it lacks."""
+    one, other = ToyCluster(2, Random(1)).replicas
+    ends, times = VersionVector({GONE: 2}), VersionVector({GONE: 77})
+    said = Vectors([(3, vector(4).pack())], answer=False, retired=[(3, ends.pack(), times.pack())])
+    one.machine.receive(other.name, said, 0.0)
+    one.machine.receive(other.name, Have([(3, A, 5)], []), 0.0)
+    assert marked(one, other) == vector(5)
+
+
+class _Remembering:
+    """A replica that remembers that it has retired `GONE`."""
+
+    horizon, forgotten = 77, 0
+
+    def last(self, origin: Origin, /) -> int:
+        return 2 if origin == GONE else 0
+
+    def time(self, origin: Origin, /) -> int:
+        return 77 if origin == GONE else 0
+
+
+def test_a_snapshot_may_bring_an_origin_as_retired_that_is_in_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ToyCluster(2, Random(1)).replicas
+    one.machine.receive(other.name, Have([(3, A, 4), (3, GONE, 2)], []), 0.0)
+    assert marked(one, other) == VersionVector({A: 4, GONE: 2})
+    held = vector(4).retire([], _Remembering())
+    monkeypatch.setattr(one, "applied", lambda partition: held)
+    one.machine.replaced(3, 0.0)
+    assert marked(one, other) == vector(4)
+    assert one.machine.mark(other.name).unwritten[3, GONE] is None
+
+
+def marked(one: ToyReplica, other: ToyReplica) -> VersionVector:
+    """What `one` would tell `other` that it once held."""
+    return one.machine.mark(other.name).vector(3)
