@@ -1,5 +1,7 @@
 """Planted bugs are found by the plans that found them before: the suite notices when the simulator goes blind.
 
+`make test` plants one of each kind, and `make thorough` all of them.
+
 `python -m tests.mutants` looks for all of them anew, from seed 0; `--save` saves the plans. `make sim` runs all of
 these plans without the bugs: the sound program must pass them.
 """
@@ -34,12 +36,16 @@ def saved(name: str) -> Plan:
     return from_json((PLANS / f"{name}.json").read_bytes())
 
 
-@pytest.mark.parametrize("name", ALL)
+FIRST = [next(iter(module.MUTANTS)).name for module in MODULES]
+"""One of each kind of bug."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in ALL])
 def test_a_planted_bug_is_found_by_its_plan(name: str) -> None:
     assert not execute(saved(name), patches=(ALL[name].planted,)).broken.isdisjoint(ALL[name].invariants)
 
 
-@pytest.mark.parametrize("name", [next(iter(module.MUTANTS)).name for module in MODULES])
+@pytest.mark.parametrize("name", FIRST)
 def test_the_sound_program_is_not_blamed(name: str) -> None:
     """Shown for a plan of each kind of bug; `make sim` runs them all."""
     assert execute(saved(name)).violations == []
