@@ -4,6 +4,7 @@ Laws:
 - What the agents keep is the same every day: each object that grows is trimmed, pruned, taken, finished or deleted.
 - Each node restarts every day. Every month one loses its disk, and is refilled by the others; then its operator has the
   lost directory forgotten.
+- No directory is set back, so no node is told that its own was: it would forget its votes.
 - A day lasts `day_s` virtual seconds, and all the spans of the configuration that are hours or days are shorter by as much.
 - What grows is compared between the end of the first week and the end of the last. So spans that are a week by default are
   three days here: in the first week, what they keep has come and gone. Origins are retired one by one, so that their number
@@ -16,7 +17,7 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -25,7 +26,9 @@ from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.node.incarnation import set_back_by
 from shoal.storage import keys
+from shoal.storage.interface import Storage
 from shoal.testing.loop import VirtualLoop
 from simulation.plan import Plan
 from simulation.world.client import Client
@@ -97,6 +100,8 @@ async def year(days: int, *, day_s: float, seed: int, every: int, told: Callable
     done, samples = _Done(), []
     loop = asyncio.get_running_loop()
     async with SimulatedCluster(plan, trace=Trace(loop.time)) as cluster, _working(cluster, plan, done):
+        for name, host in cluster.hosts.items():
+            host.disk.watchers.append(_Witness(name, cluster.problems))
         for day in range(days):
             for nth, host in enumerate(cluster.hosts.values()):
                 await asyncio.sleep(max(0.0, (day + (nth + 0.5) / len(NODES)) * day_s - loop.time()))
@@ -105,6 +110,7 @@ async def year(days: int, *, day_s: float, seed: int, every: int, told: Callable
                     done.lost.add(host.peer.identity().node)
                 await _restart(host, done, is_lost=is_lost)
             await asyncio.sleep(max(0.0, (day + 1) * day_s - loop.time()))
+            assert not cluster.problems, f"day {day + 1}: {cluster.problems[0]}"
             await _forget(cluster, done)
             if isinstance(loop, VirtualLoop):
                 loop.grant_turns()
@@ -114,6 +120,23 @@ async def year(days: int, *, day_s: float, seed: int, every: int, told: Callable
                 told(sample)
     assert not cluster.problems, cluster.problems[0]
     return samples
+
+
+class _Witness:
+    """Looks at the writes of one disk."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        self._name, self._problems = name, problems
+
+    def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        if told_by := set_back_by(rows):
+            self._problems.append(f"{told_by} told {self._name} that its directory was set back, and it was not")
+
+    def mounted(self, storage: Storage, /) -> None: ...
+
+    def replaced(self) -> None: ...
+
+    def synced(self) -> None: ...
 
 
 def _settings(day_s: float) -> dict[str, int | float | str]:

@@ -266,3 +266,9 @@ def _check_tail(storage: Storage, origin: Origin) -> None:
                     f"{sequence} are recorded. Nothing was changed. Run `shoal verify` on the directory; "
                     "move it aside and restore a backup, or rebuild it from peers."
                 )
+
+
+def set_back_by(rows: Mapping[bytes, bytes | None]) -> str:
+    """The address of the peer that, as a write of these rows says, told this node that its directory was set back; or empty."""
+    told_by = rows.get(_RESTORED)
+    return "" if told_by is None or told_by == _COPY else told_by.decode(errors="replace")

@@ -9,6 +9,7 @@ Laws, each with the number of its invariant:
 - What a node sends to others is durable by then (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
+- Only a node whose disk was replaced is told that its directory was set back (19).
 - A change that a watcher is told was made, just so, and is durable (18).
 
 What was durable once on a disk counts for ever: a node may be asked, lose its disk,
@@ -32,6 +33,7 @@ from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag, events
 from shoal.errors import StoreCorrupt
 from shoal.node.appliers import mutation
+from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
 from shoal.node.watching.feed import LABELS
@@ -231,6 +233,9 @@ class Shelf:
         self.losses += 1
 
     def wrote(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> None:
+        told_by = set_back_by(rows)
+        if told_by and not self.losses:
+            self._violated("19", f"{told_by} tells {self._name} that it was set back, and its disk was never replaced")
         for number in switching.replaced_by(rows):
             self._replacing.setdefault(number, _Snapshot())
         for start, _ in ranges:

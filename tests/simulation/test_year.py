@@ -7,6 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from shoal.cluster.marks import Mark
 from shoal.crdt.thread import queue
 from shoal.node.collection.truncating import Truncator
 from shoal.testing.loop import run
@@ -69,3 +70,12 @@ def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch
     sound = grown(told(18))
     monkeypatch.setattr(queue, "context_of", lambda *_: ())
     assert grown(told(18))["rows of objects"] > sound["rows of objects"] + 0.1
+
+
+@pytest.mark.thorough
+def test_a_node_that_is_told_in_error_that_it_was_set_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With marks that keep origins which were retired: it has forgotten these, and lacks them as far as it knows."""
+    monkeypatch.setattr(Mark, "retire", lambda self, partition, origins: None)
+    monkeypatch.setattr(year, "_PAUSE_S", 5.0)
+    with pytest.raises(AssertionError, match="that its directory was set back, and it was not"):
+        run(year.year(20, day_s=20.0, seed=1, every=7, told=lambda sample: None))

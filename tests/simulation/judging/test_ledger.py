@@ -152,6 +152,18 @@ def test_a_node_that_lost_its_disk_may_be_given_its_own_operations_back(scene: S
     assert scene.broken == []
 
 
+def test_a_node_that_is_told_in_error_that_its_directory_was_set_back_is_found(scene: Scene) -> None:
+    told: dict[bytes, bytes | None] = {keys.meta("restored"): b"n1:7400"}
+    scene.n2.replaced()
+    write(scene.n2, told)
+    assert scene.broken == []
+    write(scene.n1, {keys.meta("restored"): b"\x01"})  # It says itself that it is a copy.
+    write(scene.n1, {keys.meta("restored"): None})
+    assert scene.broken == []
+    write(scene.n1, told)
+    assert scene.invariants == ["19"]
+
+
 def test_an_answer_that_shows_what_is_not_durable_is_found(scene: Scene) -> None:
     write(scene.n1, operation_rows(A, 1), synced=False)
     scene.ledger.answered("n1", PARTITION, VersionVector({A: 1}), who="agent")
