@@ -14,6 +14,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Seat
 
 
@@ -287,3 +288,18 @@ class _Unmendable:
     async def repair(self, error: StoreCorrupt, /) -> None:
         self._mended.failed += 1
         raise unmended(self._target, error, " This store has no peers that could be asked for it.", [])
+
+
+async def wait_for(bookmark: Bookmark, partition: int, replicas: Replicas, forget_after_s: float) -> None:
+    """Wait for operations that a bookmark names and that this replica has not applied.
+
+    If the client has not touched the partition for about `forget_after_s`, they may be of origins that were retired and
+    forgotten since. Then nothing is waited for: an owner that lacks operations for so long is left behind, and reset.
+
+    Raises:
+        SessionBehind, BookmarkLost: as `Replicas.wait_applied`.
+    """
+    if bookmark.is_old(partition, forget_after_s):
+        bookmark.forget(partition)
+    else:
+        await replicas.wait_applied(partition, bookmark.vector(partition))

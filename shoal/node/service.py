@@ -55,7 +55,7 @@ from shoal.node.reads.cluster import ClusterReads
 from shoal.node.reads.listing import Listings
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
-from shoal.node.replicas import Company, ReadRepair, Replicas
+from shoal.node.replicas import Company, ReadRepair, Replicas, wait_for
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
@@ -172,6 +172,7 @@ class Service:
         """Writes that may wait only for the disk."""
         self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
         self._pause = environment.pause
+        self._monotonic = environment.monotonic
         self._started_ms = environment.now_ms()
         self._stopping = False
         self._telling = Background()  # Answers to writes: in `quorum_timeout_s`, also while it closes.
@@ -185,7 +186,7 @@ class Service:
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A new session, which continues from `bookmark`. Each consumer needs its own."""
-        return ServiceSession(self, Bookmark() if bookmark is None else bookmark)
+        return ServiceSession(self, Bookmark(self._monotonic) if bookmark is None else bookmark)
 
     async def call(
         self,
@@ -242,7 +243,7 @@ class Service:
         partition = located.partition
         contest: Contest | None = None
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
-            await self._replicas.wait_applied(partition, bookmark.vector(partition))
+            await wait_for(bookmark, partition, self._replicas, self._config.forget_after_s)
         if durability in ("quorum", "all"):
             self._incarnation.check()
             await self._replicas.reachable(durability)
@@ -416,9 +417,8 @@ class Service:
         check_name("space", request.space)
         self._database.issuer.check(request)
         partition = target_of(request).partition
-        wanted = bookmark.vector(partition)
-        if not stale and not self._database.holds(partition, wanted):
-            await self._replicas.wait_applied(partition, wanted)
+        if not stale and not self._database.holds(partition, bookmark.vector(partition)):
+            await wait_for(bookmark, partition, self._replicas, self._config.forget_after_s)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:

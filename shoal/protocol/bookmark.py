@@ -2,7 +2,8 @@
 
 Laws:
 - It only grows, except for a partition that is replaced (`replace`) because
-  the client chose to read older state.
+  the client chose to read older state, and one that is forgotten (`forget`): nodes do not remember for ever
+  which origins were retired, so a client that touches a partition again after a long time must not name these.
 - Per partition it holds the frontier of the operations seen: the newest operations that
   no other one implies. A node that holds these holds everything before them, so it
   shows at least the state that the client has seen (Terry et al., "Session guarantees for
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -24,17 +25,23 @@ from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.errors import InvalidValue
 
 PARTITIONS_MAX = 1024
+_SHARE = 7 / 8  # Of `forget_after_s`: a client's clock and a node's do not run alike.
 _VERSION = b"\x01"
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
 
 
 class Bookmark:
-    """A mutable bookmark. `revision` increases whenever the bookmark changes."""
+    """A mutable bookmark. `revision` increases whenever the bookmark grows.
 
-    __slots__ = ("_vectors", "revision")
+    `now`: the time in seconds, by any clock that is never set; without it nothing is ever old.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_noted_s", "_now", "_vectors", "revision")
+
+    def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._vectors: dict[int, VersionVector] = {}
+        self._now = now
+        self._noted_s: dict[int, float] = {}  # By partition: when something of it was shown or written last.
         self.revision = 0
 
     def __iter__(self) -> Iterator[tuple[int, VersionVector]]:
@@ -55,6 +62,8 @@ class Bookmark:
     def note(self, partition: int, vector: VersionVector) -> None:
         """Add the operations that `vector` covers: they were shown or written."""
         known = self._vectors.get(partition)
+        if self._now is not None:
+            self._noted_s[partition] = self._now()
         if known is vector or not vector:
             return
         frontier = vector.frontier
@@ -74,6 +83,8 @@ class Bookmark:
     def replace(self, partition: int, vector: VersionVector) -> None:
         """Replace a partition's operations: from now on a state that covers `vector` is enough."""
         frontier = vector.frontier
+        if self._now is not None:
+            self._noted_s[partition] = self._now()
         if self.vector(partition) != frontier:
             self._vectors[partition] = frontier
             self.revision += 1
@@ -82,6 +93,20 @@ class Bookmark:
         """Add all operations of `other`."""
         for partition, vector in other._vectors.items():
             self.note(partition, vector)
+
+    def is_old(self, partition: int, forget_after_s: float) -> bool:
+        """Whether nothing of a partition was shown or written for so long that nodes may soon forget what it names."""
+        return self._now is not None and self._now() - self._noted_s.get(partition, self._now()) >= forget_after_s * _SHARE
+
+    def forget(self, partition: int) -> None:
+        """From now on any state of this partition is enough."""
+        self._vectors.pop(partition, None)
+        self._noted_s.pop(partition, None)
+
+    def forget_old(self, forget_after_s: float) -> None:
+        """Forget all partitions that are old."""
+        for partition in [partition for partition in self._vectors if self.is_old(partition, forget_after_s)]:
+            self.forget(partition)
 
     def pack(self) -> bytes:
         """The bookmark as bytes; equal bookmarks give equal bytes."""

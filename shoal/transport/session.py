@@ -107,7 +107,7 @@ class RemoteSession:
         wait_s: float = 0.0,
         dial: Dial = Link.dial,
     ) -> None:
-        self.bookmark = Bookmark() if bookmark is None else bookmark
+        self.bookmark = Bookmark(lambda: asyncio.get_running_loop().time()) if bookmark is None else bookmark
         self._urls = split_urls(urls) if in_order else shuffled(split_urls(urls), entropy)
         self._config = config
         self._now_ms = now_ms
@@ -308,6 +308,7 @@ class RemoteSession:
 
     async def _dial(self, url: str, share_s: float | None) -> Link | None:
         self._refuse_if_closed()
+        self.bookmark.forget_old(self._config.forget_after_s)
         try:
             async with asyncio.timeout(share_s):
                 link = await self._dial_link(

@@ -477,3 +477,17 @@ def test_urls_that_name_no_node_are_refused(urls: str) -> None:
 
 def test_several_urls_are_split() -> None:
     assert split_urls("http://n1:7400/, https://n2 ,") == ["http://n1:7400", "https://n2"]
+
+
+async def test_a_node_is_not_told_of_what_the_session_has_not_touched_for_long(peer: Peer, connect: Connect) -> None:
+    """Nodes may have forgotten what that names, and could not say any more whether they hold it."""
+    time_s = 0.0
+    bookmark = Bookmark(lambda: time_s)
+    bookmark.note(1, SEEN)
+    session = connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
+    time_s = 80.0
+    bookmark.note(2, SEEN)
+    time_s = 90.0
+    peer.answer = counted
+    await session.call(READ)
+    assert await peer.frames.get() == ObserveFrame(_bookmark(2).pack())

@@ -17,6 +17,7 @@ from shoal.crdt.thread import trimming
 from shoal.errors import BookmarkLost, JournalTrimmed
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
+from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.position import Position
 from shoal.protocol.requests import AddEntry, Append, Change, Reset, Watch
 from shoal.storage import keys
@@ -136,6 +137,28 @@ async def test_a_bookmark_of_a_forgotten_origin_is_lost_and_the_error_says_so(op
     again.store.observe(bookmarks[0])
     with pytest.raises(BookmarkLost, match="retired"):
         await again.space.thread("t").load()
+
+
+@pytest.mark.parametrize("days", [6, 8])
+async def test_a_client_that_touches_a_thread_again_after_a_week_goes_on(open_bench: Opener, days: int) -> None:
+    """What it has seen is retired and forgotten by then: nobody can say any more that it is there."""
+    bookmarks: list[str] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await append(bench, number)
+        bookmarks.append(bench.store.bookmark)
+
+    bench = await opened(open_bench, 20, write, retired_origins_max=4)
+    again = await reopened(bench.storage, open_bench, 99)
+    again.store.observe(bookmarks[0])
+    again.simulated.now_ms += days * 24 * 3600 * 1000
+    if days < 7:
+        with pytest.raises(BookmarkLost):
+            await again.space.thread("t").journal.append({"n": 20})
+        return
+    await again.space.thread("t").journal.append({"n": 20})
+    assert len([event async for event in again.space.thread("t").journal.read()]) == 21
+    assert len(Bookmark.parse(again.store.bookmark)) == 1
 
 
 @pytest.mark.parametrize("kept", [4096, 3])
