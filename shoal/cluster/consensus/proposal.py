@@ -11,6 +11,7 @@ Laws:
 - A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
 - A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
   The terms that were known when a lead was won are known to the operation that uses it.
+- An attempt that is over sends nothing more, whenever the caller's time to send again has come: it may have no value.
 - A lead is used once, by the proposer that won it, in the epoch in which it was won.
 - All votes that are counted in an attempt were given in one epoch of the members, that of the attempt.
 - The caller decides when to send again, when to begin again with a higher ballot, and when to give up. A change stays the
@@ -105,7 +106,9 @@ class Proposal:
             self.phase = Phase.BEATEN
 
     def messages(self) -> list[tuple[str, AnyMotion]]:
-        """What to send, to each member whose vote does not count yet."""
+        """What to send, to each member whose vote does not count yet: nothing once the attempt is over."""
+        if self.phase not in (Phase.PREPARING, Phase.ACCEPTING):
+            return []
         counted = self.counted
         return [(member, self._message()) for member in self._electorate.members if member not in counted]
 
@@ -156,4 +159,5 @@ class Proposal:
     def _message(self) -> AnyMotion:
         if self.phase is Phase.PREPARING:
             return Prepare(self.key, self.ballot, self._terms)
+        assert self.phase is Phase.ACCEPTING, "an attempt that is over proposes nothing"
         return Accept(self.key, self.ballot, self.value, self._terms, self._promise)

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Ballots, Change, Electorate, Terms, Value, Verdict
-from shoal.cluster.consensus.motions import AnyMotion, Known, Vote
+from shoal.cluster.consensus.motions import Accept, AnyMotion, Known, Prepare, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from simulation.judging.linearity import Operation, broken
@@ -141,7 +141,8 @@ class Cluster:
             self.begin(member)
         else:
             proposal, _ = self.random.choice(member.proposals)
-            if proposal.phase is Phase.BEATEN or self.random.random() < 0.2:
+            # The time to send again may also come in the moment in which an attempt is beaten.
+            if self.random.random() < (0.8 if proposal.phase is Phase.BEATEN else 0.2):
                 proposal.begin(member.acceptor.told)
             self.send(member, proposal.messages())
 
@@ -202,6 +203,26 @@ def test_members_that_vote_although_they_have_forgotten_are_found(monkeypatch: p
 
     def finds(seed: int) -> bool:
         cluster = Cluster(seed, 3)
+        cluster.run(faults=True)
+        return any(True for _ in broken(cluster.operations))
+
+    assert any(finds(seed) for seed in range(40))
+
+
+def test_an_attempt_that_is_over_and_sends_what_it_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no value before a majority has promised its ballot: a chosen one is replaced by none."""
+
+    def messages(self: Proposal) -> list[tuple[str, AnyMotion]]:
+        motion: AnyMotion = Accept(KEY, self.ballot, self.value, self._terms, self._promise)
+        if self.phase is Phase.PREPARING:
+            motion = Prepare(KEY, self.ballot, self._terms)
+        return [(member, motion) for member in self._electorate.members if member not in self.counted]
+
+    monkeypatch.setattr(Proposal, "messages", messages)
+
+    def finds(seed: int) -> bool:
+        cluster = Cluster(seed, 3)
+        cluster.run(faults=False)
         cluster.run(faults=True)
         return any(True for _ in broken(cluster.operations))
 
