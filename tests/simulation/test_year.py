@@ -69,7 +69,7 @@ def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.Monke
 def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grown(told(18))
     monkeypatch.setattr(queue, "context_of", lambda *_: ())
-    assert grown(told(18))["rows of objects"] > sound["rows of objects"] + 0.1
+    assert grown(told(18))["rows of objects"] > sound["rows of objects"] + 0.05
 
 
 @pytest.mark.thorough
