@@ -68,7 +68,10 @@ def _shape(database: Path) -> dict[str, int]:
     sizes = {}
     for name in os.listdir(database):
         if name != "LOCK":
-            sizes[name] = os.stat(database / name).st_size if name.startswith("MANIFEST") else 0
+            try:
+                sizes[name] = os.stat(database / name).st_size if name.startswith("MANIFEST") else 0
+            except FileNotFoundError:
+                sizes[name] = -1  # It has just been replaced: the directory is not still.
     return sizes
 
 

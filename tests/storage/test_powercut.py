@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from random import Random
 
 import pytest
 
+from chaos.trials import powercut
 from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.errors import StoreCorrupt
 from shoal.storage.rocks import RocksStorage
@@ -65,3 +67,12 @@ def test_a_copy_is_not_locked_by_its_source(tmp_path: Path, open_store: OpenStor
     storage = open_store(tmp_path / "live")
     power_cut(tmp_path / "live", tmp_path / "cut", synced_wal_bytes=lambda: synced_wal_bytes(storage), cut=max)
     assert numbers(open_store(tmp_path / "cut")) == []
+
+
+def test_a_manifest_that_goes_while_it_is_looked_at_is_no_still_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "CURRENT").touch()
+    monkeypatch.setattr(os, "listdir", lambda path: ["CURRENT", "MANIFEST-000010"])
+    assert not powercut._copy_still(tmp_path / "db", tmp_path / "copy")
