@@ -355,7 +355,10 @@ class DriftRefused(Conflict):
 
 
 class BookmarkLost(Conflict):
-    """No node holds the state that the client has seen. Read with `stale=True` to continue from what is there."""
+    """No node holds the state that the client has seen. Read with `stale=True` to continue from what is there.
+
+    `detail` has the `partition`.
+    """
 
     code = "bookmark-lost"
 

@@ -78,7 +78,7 @@ class SessionSocket:
         metrics: Metrics,
     ) -> None:
         self._admit = admit
-        self._bookmark = SharedBookmark(now=lambda: asyncio.get_running_loop().time())
+        self._bookmark = SharedBookmark()
         self._session = open_session(self._bookmark)
         self._prompt = self._session if isinstance(self._session, Prompt) else None
         self._socket = socket

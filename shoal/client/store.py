@@ -50,8 +50,8 @@ class Store:
     The bookmark of a store records what it has written and seen, so that no read, on any node,
     shows an older state. If a node lacks that state, a read raises `SessionBehind` or
     `BookmarkLost`. With `stale=True` a read shows the node's state, and the bookmark goes
-    back to that. What was seen of objects that the store has not touched for most of `forget_after_s` (a week)
-    is forgotten: nodes do not remember longer which of their own past openings it names.
+    back to that. If all nodes can be reached, and none knows what the store saw of objects that it has not touched
+    for most of `forget_after_s` (a week), they have forgotten it, and the store goes on.
     """
 
     def __init__(self, connection: StoreConnection, *, close: Callable[[], Awaitable[None]]) -> None:

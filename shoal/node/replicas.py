@@ -14,7 +14,6 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
-from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Seat
 
 
@@ -224,7 +223,8 @@ class SingleNode:
         raise BookmarkLost(
             "this store has no peers and does not know operations that the bookmark names: the bookmark is from another store, "
             "this store is an older copy, or the bookmark is so old that the openings it names are retired and forgotten "
-            "(forget_after_s, retired_origins_max). Nothing was written. Read with stale=True to continue from the state here."
+            "(forget_after_s, retired_origins_max). Nothing was written. Read with stale=True to continue from the state here.",
+            partition=partition,
         )
 
     async def reachable(self, durability: Durability, /) -> None:
@@ -288,18 +288,3 @@ class _Unmendable:
     async def repair(self, error: StoreCorrupt, /) -> None:
         self._mended.failed += 1
         raise unmended(self._target, error, " This store has no peers that could be asked for it.", [])
-
-
-async def wait_for(bookmark: Bookmark, partition: int, replicas: Replicas, forget_after_s: float) -> None:
-    """Wait for operations that a bookmark names and that this replica has not applied.
-
-    If the client has not touched the partition for about `forget_after_s`, they may be of origins that were retired and
-    forgotten since. Then nothing is waited for: an owner that lacks operations for so long is left behind, and reset.
-
-    Raises:
-        SessionBehind, BookmarkLost: as `Replicas.wait_applied`.
-    """
-    if bookmark.is_old(partition, forget_after_s):
-        bookmark.forget(partition)
-    else:
-        await replicas.wait_applied(partition, bookmark.vector(partition))

@@ -55,7 +55,7 @@ from shoal.node.reads.cluster import ClusterReads
 from shoal.node.reads.listing import Listings
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
-from shoal.node.replicas import Company, ReadRepair, Replicas, wait_for
+from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
@@ -186,7 +186,8 @@ class Service:
 
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A new session, which continues from `bookmark`. Each consumer needs its own."""
-        return ServiceSession(self, Bookmark(self._monotonic) if bookmark is None else bookmark)
+        made = Bookmark(self._monotonic) if bookmark is None else bookmark
+        return ServiceSession(self, made, forget_after_s=self._config.forget_after_s)
 
     async def call(
         self,
@@ -243,7 +244,7 @@ class Service:
         partition = located.partition
         contest: Contest | None = None
         if not stale and not self._database.holds(partition, bookmark.vector(partition)):
-            await wait_for(bookmark, partition, self._replicas, self._config.forget_after_s)
+            await self._replicas.wait_applied(partition, bookmark.vector(partition))
         if durability in ("quorum", "all"):
             self._incarnation.check()
             await self._replicas.reachable(durability)
@@ -417,8 +418,9 @@ class Service:
         check_name("space", request.space)
         self._database.issuer.check(request)
         partition = target_of(request).partition
-        if not stale and not self._database.holds(partition, bookmark.vector(partition)):
-            await wait_for(bookmark, partition, self._replicas, self._config.forget_after_s)
+        wanted = bookmark.vector(partition)
+        if not stale and not self._database.holds(partition, wanted):
+            await self._replicas.wait_applied(partition, wanted)
 
     def _refuse_if_stopping(self) -> None:
         if self._stopping:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from shoal.errors import ShoalError
+from shoal.errors import BookmarkLost, ShoalError
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 class ServiceSession:
     """A `Prompt` session of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
 
-    __slots__ = ("_service", "bookmark")
+    __slots__ = ("_forget_after_s", "_service", "bookmark")
 
-    def __init__(self, service: Service, bookmark: Bookmark) -> None:
+    def __init__(self, service: Service, bookmark: Bookmark, *, forget_after_s: float) -> None:
         self._service = service
+        self._forget_after_s = forget_after_s
         self.bookmark = bookmark
 
     async def call(
@@ -45,7 +46,12 @@ class ServiceSession:
         if announce is not None:
             reply = announce(self, request)
         else:
-            reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+            try:
+                reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+            except BookmarkLost as lost:
+                if not self.bookmark.let_go(lost, self._forget_after_s):
+                    raise
+                reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
         found: R = reply
         return found
 

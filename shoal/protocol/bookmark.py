@@ -2,8 +2,8 @@
 
 Laws:
 - It only grows, except for a partition that is replaced (`replace`) because
-  the client chose to read older state, and one that is forgotten (`forget`): nodes do not remember for ever
-  which origins were retired, so a client that touches a partition again after a long time must not name these.
+  the client chose to read older state, and one that is let go (`let_go`): nodes do not remember for ever which
+  origins were retired, so that a client which touches a partition again after a long time may name these.
 - Per partition it holds the frontier of the operations seen: the newest operations that
   no other one implies. A node that holds these holds everything before them, so it
   shows at least the state that the client has seen (Terry et al., "Session guarantees for
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
-from shoal.errors import InvalidValue
+from shoal.errors import BookmarkLost, InvalidValue
 
 PARTITIONS_MAX = 1024
 _SHARE = 7 / 8  # Of `forget_after_s`: a client's clock and a node's do not run alike.
@@ -94,19 +94,19 @@ class Bookmark:
         for partition, vector in other._vectors.items():
             self.note(partition, vector)
 
-    def is_old(self, partition: int, forget_after_s: float) -> bool:
-        """Whether nothing of a partition was shown or written for so long that nodes may soon forget what it names."""
-        return self._now is not None and self._now() - self._noted_s.get(partition, self._now()) >= forget_after_s * _SHARE
-
-    def forget(self, partition: int) -> None:
-        """From now on any state of this partition is enough."""
+    def let_go(self, lost: BookmarkLost, forget_after_s: float) -> bool:
+        """Whether a node lost nothing: it has forgotten what is named, because nothing of the partition was shown or written
+        for so long. From then on any state of the partition is enough.
+        """
+        partition = lost.detail.get("partition")
+        if self._now is None or not isinstance(partition, int):
+            return False
+        noted_s = self._noted_s.get(partition)
+        if noted_s is not None and self._now() - noted_s < forget_after_s * _SHARE:
+            return False
         self._vectors.pop(partition, None)
         self._noted_s.pop(partition, None)
-
-    def forget_old(self, forget_after_s: float) -> None:
-        """Forget all partitions that are old."""
-        for partition in [partition for partition in self._vectors if self.is_old(partition, forget_after_s)]:
-            self.forget(partition)
+        return True
 
     def pack(self) -> bytes:
         """The bookmark as bytes; equal bookmarks give equal bytes."""

@@ -5,13 +5,13 @@ Laws:
   so that after each reply the client's bookmark covers all that the client has seen.
 - Only changes are sent: of a vector that grew, the origins that grew, and those
   that left its frontier. A vector that was replaced, because the client chose to read
-  older state, or forgotten here, because it was old, is sent whole.
+  older state, is sent whole.
 - Changes that came from the client are not sent back to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -35,15 +35,14 @@ class Sight(Struct, array_like=True, frozen=True):
 class SharedBookmark(Bookmark):
     """The node's side of a bookmark that a client keeps a copy of."""
 
-    __slots__ = ("_forgotten", "_replaced", "_told", "_touched")
+    __slots__ = ("_replaced", "_told", "_touched")
 
-    def __init__(self, known: Bookmark | None = None, *, now: Callable[[], float] | None = None) -> None:
+    def __init__(self, known: Bookmark | None = None) -> None:
         """`known` is the bookmark that the client has sent."""
-        super().__init__(now)
+        super().__init__()
         self._told: dict[int, VersionVector] = {}
         self._touched: set[int] = set()
         self._replaced: set[int] = set()
-        self._forgotten: set[int] = set()  # Partitions of which the client still names what was forgotten here.
         if known is not None:
             self.observe(known)
 
@@ -51,15 +50,6 @@ class SharedBookmark(Bookmark):
         """See `Bookmark.note`; the change is part of the next `news`."""
         super().note(partition, vector)
         self._touched.add(partition)
-        if self._forgotten and vector and partition in self._forgotten:
-            self._forgotten.discard(partition)
-            self._replaced.add(partition)
-
-    def forget(self, partition: int) -> None:
-        """See `Bookmark.forget`; the next `news` of the partition contains the whole vector."""
-        super().forget(partition)
-        self._told.pop(partition, None)
-        self._forgotten.add(partition)
 
     def replace(self, partition: int, vector: VersionVector) -> None:
         """See `Bookmark.replace`; the next `news` contains the whole vector."""

@@ -23,7 +23,8 @@ Laws:
   drawn anew by every client ("full jitter"), so that a crowd does not return at
   once.
 - The bookmark outlives the connections: a node is told what
-  this client has written and seen before it is asked anything.
+  this client has written and seen before it is asked anything. What no node knows any more, and this client has not
+  touched for long, it lets go.
 
 Time, randomness and sleep are arguments; deadlines are the event loop's.
 """
@@ -38,6 +39,7 @@ from typing import Protocol, TypeVar
 
 from shoal.config import Config
 from shoal.errors import (
+    BookmarkLost,
     CatchingUp,
     Disconnected,
     NotAMember,
@@ -186,7 +188,7 @@ class RemoteSession:
         if not self._reached:
             await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
         ends_at = loop.time() + self._config.request_timeout_s
-        left = renewed = False
+        left = renewed = lost = False
         attempt = refused = 0
         while True:
             link: Link | None = None
@@ -209,6 +211,12 @@ class RemoteSession:
                 if link is None or renewed or not self._credentials.is_renewable:
                     raise _final(failure, key=key, left=left) from None
                 renewed = True
+                await link.close()
+            except BookmarkLost as failure:
+                # A new link names the rest alone. Another call on this one may have let it go before.
+                if link is None or lost or (link.open and not self.bookmark.let_go(failure, self._config.forget_after_s)):
+                    raise _final(failure, key=key, left=left) from None
+                lost = True
                 await link.close()
             except ShoalError as failure:
                 if isinstance(failure, _ELSEWHERE) and failure.written == "no":
@@ -308,7 +316,6 @@ class RemoteSession:
 
     async def _dial(self, url: str, share_s: float | None) -> Link | None:
         self._refuse_if_closed()
-        self.bookmark.forget_old(self._config.forget_after_s)
         try:
             async with asyncio.timeout(share_s):
                 link = await self._dial_link(

@@ -21,7 +21,7 @@ vectors = st.one_of(
 )
 partitions = st.integers(0, 3)
 steps = st.lists(
-    st.tuples(st.sampled_from(["note", "replace", "observe", "tell", "forget"]), partitions, vectors), min_size=1, max_size=30
+    st.tuples(st.sampled_from(["note", "replace", "observe", "tell"]), partitions, vectors), min_size=1, max_size=30
 )
 
 
@@ -41,37 +41,8 @@ def test_once_it_was_told_the_client_names_what_the_node_does(steps: list[tuple[
                 ours.observe(theirs)
             case "tell":
                 take_news(theirs, ours.news())
-            case "forget":
-                ours.forget(partition)
-    for partition in range(4):  # The client may name what the node has forgotten until it is shown the partition again.
-        if ours.vector(partition):
-            assert theirs.vector(partition) == ours.vector(partition)
-
-
-def test_a_partition_that_nobody_touched_for_long_is_forgotten_and_told_whole_once_it_is_shown_again() -> None:
-    """What it names may be retired and forgotten by then, so nobody could say any more that it is there."""
-    time_s = 0.0
-    ours, theirs = SharedBookmark(now=lambda: time_s), Bookmark(lambda: time_s)
-    for partition in (7, 8):
-        ours.note(partition, VersionVector({A: 1, B: 2}))
-    take_news(theirs, ours.news())
-    time_s = 80.0
-    ours.note(8, VersionVector({A: 1, B: 2}))
-    assert not ours.is_old(7, forget_after_s=100.0)
-    time_s = 90.0
-    assert ours.is_old(7, forget_after_s=100.0)
-    assert not ours.is_old(8, forget_after_s=100.0)
-    ours.forget_old(100.0)
-    assert dict(ours) == {8: VersionVector({A: 1, B: 2})}
-    ours.note(7, VersionVector({C: 1}))
-    take_news(theirs, ours.news())
-    assert dict(theirs) == {7: VersionVector({C: 1}), 8: VersionVector({A: 1, B: 2})}
-
-
-def test_without_a_clock_nothing_is_old() -> None:
-    bookmark = Bookmark()
-    bookmark.note(7, VersionVector({A: 1}))
-    assert not bookmark.is_old(7, forget_after_s=0.0)
+    for partition in range(4):
+        assert theirs.vector(partition) == ours.vector(partition)
 
 
 def test_only_the_origins_that_grew_are_told() -> None:

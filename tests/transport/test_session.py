@@ -479,15 +479,35 @@ def test_several_urls_are_split() -> None:
     assert split_urls("http://n1:7400/, https://n2 ,") == ["http://n1:7400", "https://n2"]
 
 
-async def test_a_node_is_not_told_of_what_the_session_has_not_touched_for_long(peer: Peer, connect: Connect) -> None:
-    """Nodes may have forgotten what that names, and could not say any more whether they hold it."""
+def losing(partition: int) -> Callable[[CallFrame], bytes]:
+    """A node that lacks what the bookmark names of a partition, for as long as the session names it."""
+    refused = BookmarkLost("no node knows it", partition=partition)
+    return lambda frame: encode_error(frame.id, refused)
+
+
+async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(peer: Peer, connect: Connect) -> None:
     time_s = 0.0
     bookmark = Bookmark(lambda: time_s)
     bookmark.note(1, SEEN)
     session = connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
     time_s = 80.0
     bookmark.note(2, SEEN)
+    peer.answer = lambda frame: (losing(1) if len(peer.connections) == 1 else counted)(frame)
+    with pytest.raises(BookmarkLost):
+        await session.call(READ)
     time_s = 90.0
-    peer.answer = counted
-    await session.call(READ)
-    assert await peer.frames.get() == ObserveFrame(_bookmark(2).pack())
+    assert await asyncio.gather(*(session.call(READ) for _ in range(3))) == [CounterValue(7)] * 3
+    frames = [peer.frames.get_nowait() for _ in range(peer.frames.qsize())]
+    assert [frame for frame in frames if isinstance(frame, ObserveFrame)][-1] == ObserveFrame(_bookmark(2).pack())
+
+
+async def test_a_node_that_loses_everything_is_asked_twice_at_most(peer: Peer, connect: Connect) -> None:
+    time_s = 0.0
+    bookmark = Bookmark(lambda: time_s)
+    bookmark.note(1, SEEN)
+    session = connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
+    time_s = 90.0
+    peer.answer = losing(1)
+    with pytest.raises(BookmarkLost):
+        await session.call(READ)
+    assert len(peer.connections) == 2

@@ -159,7 +159,8 @@ class Quorum:
                 "all nodes of the cluster are reachable, but none knows the operations that the bookmark names: the nodes that "
                 "acknowledged them have lost them, or the bookmark is so old that the openings it names are retired and "
                 "forgotten (forget_after_s, retired_origins_max). Nothing was written. Read with stale=True to continue from "
-                "the existing state."
+                "the existing state.",
+                partition=partition,
             )
         unreachable = [member.address for member in self.members.all if member.outlet is None]
         raise SessionBehind(

@@ -20,7 +20,7 @@ from shoal.names import check_name
 from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.node.reads import multireads
-from shoal.node.replicas import ReadRepair, Replicas, wait_for
+from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.target import Target, target_of
 from shoal.node.turns import in_turns
 from shoal.protocol import requests
@@ -78,7 +78,7 @@ class Reads:
         """Wait until this node holds what the bookmark names, call `read`, and wait until what it shows is durable."""
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
-            await wait_for(bookmark, partition, self._replicas, self._config.forget_after_s)
+            await self._replicas.wait_applied(partition, wanted)
         here = self._database.partitions.load(partition)
         here.check_open()
         try:

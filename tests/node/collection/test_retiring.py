@@ -11,10 +11,10 @@ import pytest
 from shoal import values
 from shoal.client.store import Store
 from shoal.cluster.partition import partition_of
-from shoal.crdt.dot import HORIZON, Origin
+from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import trimming
-from shoal.errors import BookmarkLost, JournalTrimmed
+from shoal.errors import BookmarkLost, JournalTrimmed, SessionBehind
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.bookmark import Bookmark
@@ -23,6 +23,7 @@ from shoal.protocol.requests import AddEntry, Append, Change, Reset, Watch
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
 Write = Callable[[Store], Any]
@@ -159,6 +160,24 @@ async def test_a_client_that_touches_a_thread_again_after_a_week_goes_on(open_be
     await again.space.thread("t").journal.append({"n": 20})
     assert len([event async for event in again.space.thread("t").journal.read()]) == 21
     assert len(Bookmark.parse(again.store.bookmark)) == 1
+
+
+async def test_a_node_that_is_cut_off_shows_a_client_of_a_week_ago_no_older_state() -> None:
+    """It cannot tell what was forgotten from what it never had: only all owners together can."""
+    time_s = 0.0
+    bookmark = Bookmark(lambda: time_s)
+    bookmark.note(partition_of("crew", "c"), VersionVector({Origin(b"g" * 16): 1}))
+    async with Fleet(session_wait_s=0.1) as fleet:
+        counter = fleet["c"].store(bookmark).space("crew").counter("c")
+        with pytest.raises(BookmarkLost):
+            await counter.value()
+        time_s = 7 * 24 * 3600.0
+        await fleet.isolate("c")
+        with pytest.raises(SessionBehind):
+            await counter.add(1)
+        fleet.link_all("c")
+        await counter.add(1)
+        assert await counter.value() == 1
 
 
 @pytest.mark.parametrize("kept", [4096, 3])
