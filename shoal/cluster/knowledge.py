@@ -16,7 +16,7 @@ Laws:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
 
@@ -280,16 +280,16 @@ class Knowledge:
             vector = vector.join(VersionVector((o, n) for o, n in ends.items() if times[o] > horizon))
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
-        if retired is not None:
+        if retired is not None:  # This bounds them: only those that are known, and so are dropped with what is known.
             known = self.vector(partition)
-            self._ended.setdefault(partition, set()).update(origin for origin in retired[0] if origin in known)
+            self._ended[partition] = self._ended.get(partition, set()) | (retired[0].keys() & known.keys())
         # Messages may overtake each other, and what a peer holds only grows while its link lasts.
         if is_current and vector.dominates(self._whole.get(partition, NOTHING_SEEN)):
             applied = self._replica.applied(partition)
             self._whole[partition] = vector.retire([o for o, n in vector.items() if is_retired(applied, o, n)], None)
         return vector
 
-    def retire(self, partition: int, origins: Iterable[Origin]) -> None:
+    def retire(self, partition: int, origins: Collection[Origin]) -> None:
         """This replica has retired these origins: what the peer holds of them is not worth remembering."""
         applied, known = self._replica.applied(partition), self.vector(partition)
         if partition in self._ended:

@@ -43,14 +43,24 @@ class PeerState:
             size += len(packed)
         return Have([(partition, origin, sequence) for (partition, origin), sequence in said.items()], needs)
 
+    def drop_retired(self, partition: int, applied: VersionVector) -> None:
+        """Forget the origins that this replica, which has applied so much of a partition, has retired there."""
+        retired = _retired(self.known.vector(partition).join(self.mark.vector(partition)), applied)
+        self.known.retire(partition, retired)
+        self.mark.retire(partition, retired)
+
 
 def marked(vectors: Mapping[int, VersionVector], replica: Replica) -> Mark:
     """The mark of a peer as it was stored, without the origins that this replica has retired since."""
     mark = Mark(vectors)
     for number, vector in vectors.items():
-        applied = replica.applied(number)
-        mark.retire(number, [origin for origin, sequence in vector.items() if is_retired(applied, origin, sequence)])
+        mark.retire(number, _retired(vector, replica.applied(number)))
     return mark
+
+
+def _retired(vector: VersionVector, applied: VersionVector) -> list[Origin]:
+    """The origins in `vector` that a replica which has applied so much has retired."""
+    return [origin for origin, sequence in vector.items() if is_retired(applied, origin, sequence)]
 
 
 class Rounds:

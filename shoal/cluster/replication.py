@@ -26,7 +26,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
 from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Fetching
-from shoal.cluster.knowledge import Knowledge, Parts, Replica, is_retired, told_vectors, vector_of
+from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
 from shoal.cluster.learning import Learning
 from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
@@ -456,11 +456,7 @@ class Replication:
         self.applied([partition])
         applied = self._replica.applied(partition)
         for peer, state in self._peers.items():
-            # The snapshot may have brought origins as retired that were live here.
-            known = state.known.vector(partition).join(state.mark.vector(partition))
-            retired = [origin for origin, sequence in known.items() if is_retired(applied, origin, sequence)]
-            state.known.retire(partition, retired)
-            state.mark.retire(partition, retired)
+            state.drop_retired(partition, applied)  # The snapshot may have brought origins as retired that were live here.
             state.unsaid = {place: sequence for place, sequence in state.unsaid.items() if place[0] != partition}
             if state.linked:
                 self._send_vectors(peer, [partition], answer=False)

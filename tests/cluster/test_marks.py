@@ -256,6 +256,21 @@ def test_a_mark_names_no_origin_that_its_peer_says_it_has_retired() -> None:
     assert one.machine.mark(other.name).is_held
 
 
+def test_a_peer_that_is_set_back_to_before_it_retired_an_origin_is_told() -> None:
+    """Its mark names the operation that retired, though not the origin."""
+    one, other = ToyCluster(2, Random(1)).replicas
+    ends, times = VersionVector({GONE: 2}), VersionVector({GONE: 77})
+    said = Vectors([(3, vector(4, 1).pack())], answer=False, retired=[(3, ends.pack(), times.pack())])
+    one.machine.receive(other.name, Have([(3, A, 4), (3, GONE, 2)], []), 0.0)
+    one.machine.receive(other.name, said, 0.0)
+    assert marked(one, other) == vector(4, 1)
+    one.machine.admitted(other.name)
+    one.machine.receive(other.name, Digest(b""), 0.0)
+    before = VersionVector({A: 4, GONE: 2})
+    one.machine.receive(other.name, Vectors([(3, before.pack())], answer=False), 0.0)
+    assert told(one.machine.mark(other.name)) == {3: vector(0, 1)}
+
+
 def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
     """It has nothing yet, so it takes all that its peer has retired for operations that it lacks."""
     one, other = ToyCluster(2, Random(1)).replicas

@@ -92,6 +92,11 @@ class Proposal:
             self._propose(lead.value)
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether votes are still asked for: the attempt is neither beaten nor won."""
+        return self.phase in (Phase.PREPARING, Phase.ACCEPTING)
+
+    @property
     def lead(self) -> Lead | None:
         """What was won for the next operation of this proposer, once a value is chosen."""
         promised = [member for member in self.counted if self._votes[member].promised == self._promise]
@@ -107,7 +112,7 @@ class Proposal:
 
     def messages(self) -> list[tuple[str, AnyMotion]]:
         """What to send, to each member whose vote does not count yet: nothing once the attempt is over."""
-        if self.phase not in (Phase.PREPARING, Phase.ACCEPTING):
+        if not self.is_under_way:
             return []
         counted = self.counted
         return [(member, self._message()) for member in self._electorate.members if member not in counted]
@@ -116,7 +121,7 @@ class Proposal:
         """Take a vote; returns what to send."""
         if vote.ballot != self.ballot or vote.key != self.key or vote.accepting != (self.phase is Phase.ACCEPTING):
             return []
-        if self.phase not in (Phase.PREPARING, Phase.ACCEPTING):
+        if not self.is_under_way:
             return []
         self._terms = joined(self._terms, vote.terms, {member: vote.term})
         if vote.refusal:

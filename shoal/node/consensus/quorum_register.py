@@ -213,7 +213,7 @@ class QuorumRegister:
             attempt = self._attempts[proposal.ballot] = _Attempt(proposal, asyncio.Event())
             try:
                 self._send(proposal.messages())
-                while proposal.phase in (Phase.PREPARING, Phase.ACCEPTING):
+                while proposal.is_under_way:
                     try:
                         async with asyncio.timeout(retry_s):
                             await attempt.stirred.wait()
