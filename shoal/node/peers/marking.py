@@ -2,6 +2,8 @@
 
 Laws:
 - Changes of the marks are written at most once per interval, in the same group commit as other writes.
+- What a start drops of them, because it is retired, is written at once: also a node that lives for less than an interval each
+  time must not keep it for longer than it remembers what was retired.
 - There is one mark for each configured address: that of the directory that was last reached there.
 - A directory whose place another one took is remembered without its mark, until it is forgotten by the members: the latest.
 
@@ -31,14 +33,14 @@ _ROWS_MAX = 4096  # In one write.
 
 
 class Marking:
-    """Reads and writes the marks. `now` is when the first interval begins, in seconds."""
+    """Reads and writes the marks. `now` is the time of the start, in seconds; the first write is due then."""
 
     def __init__(self, storage: Storage, commit: GroupCommit, *, members: Members, config: Config, now: float) -> None:
         self._storage = storage
         self._commit = commit
         self._members = members
         self._interval_s = config.mark_interval_s
-        self._due_s = now + self._interval_s
+        self._due_s = now
         self._addresses: dict[bytes, str] = {}
         self._lost: dict[bytes, str] = {}  # The latest last.
         self._written_lost: dict[bytes, str] = {}
@@ -89,7 +91,7 @@ class Marking:
         for node in sorted(self._addresses.keys() - reached.keys()):  # Always in the same order.
             if self._addresses[node] not in self._members.addresses or self._addresses[node] in reached.values():
                 self._drop(protocol, node)  # It is no longer a member, or another directory has replaced it.
-        for node, address in reached.items():
+        for node, address in (self._addresses | reached).items():
             self._write(protocol, node, address)
         if self._lost or self._written_lost:
             self._write_lost()

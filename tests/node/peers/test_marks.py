@@ -392,3 +392,22 @@ async def test_marks_are_written_at_most_once_an_interval() -> None:
         await fleet.converged(WAIT_S)
         replicator = fleet["a"].replicator
         assert any(replicator._protocol.mark(node).unwritten for node in replicator.quorum.linked)
+
+
+async def test_what_a_start_drops_of_a_mark_goes_at_once(fleet: Fleet) -> None:
+    """A node that lives for less than an interval each time would keep it for longer than it remembers that it is retired."""
+    await recorded(fleet)
+    node = fleet["c"].identity().node
+    left = await fleet.crash("a")
+
+    def stored(storage: MemoryStorage) -> list[bytes]:
+        return [key for key, _ in storage.scan(keys.meta("mark/") + node, keys.meta("mark/") + node + b"\xff")]
+
+    assert stored(left)
+    async with Fleet("abc", join="a:1,b:1,c:1", mark_interval_s=3600.0) as longer:
+        await longer.crash("a")
+        again = longer.start("a", left, linked=False)
+        mark = again.replicator._protocol.mark(node)
+        for partition, vector in list(mark._vectors.items()):
+            mark.retire(partition, list(vector))  # As if all of it were retired.
+        await until(lambda: not stored(again.storage))

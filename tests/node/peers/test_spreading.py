@@ -153,16 +153,17 @@ def test_once_rights_are_spread_nothing_is_written_and_nobody_looks() -> None:
     in_a_fleet(scene)
 
 
-def test_small_spends_and_grants_do_not_move_rights_one_by_one() -> None:
+@pytest.mark.parametrize("times", [40, pytest.param(100, marks=pytest.mark.thorough)])
+def test_small_spends_and_grants_do_not_move_rights_one_by_one(times: int) -> None:
     async def scene(fleet: Fleet) -> None:
         await of(fleet, "a").grant(3000)
         await settled(fleet)
         before = await written(fleet)
-        for _ in range(40):
+        for _ in range(times):
             await of(fleet, "a").spend(1)
             await of(fleet, "a").grant(1)
             await asyncio.sleep(1.0)
-        assert await written(fleet) == before + 80
+        assert await written(fleet) == before + 2 * times
 
     in_a_fleet(scene)
 
