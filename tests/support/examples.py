@@ -10,6 +10,11 @@ WHOLE = 100
 """The examples of a property that names no number, with the profile `thorough`."""
 
 
+def is_quick() -> bool:
+    """Whether this run draws a share of the examples only, and shrinks none of them."""
+    return settings.get_current_profile_name() == "shoal"
+
+
 def examples(number: int, **others: Any) -> settings:
     """Try a property with `number` examples in `make thorough`, and with the profile's share of them in other runs."""
     profile = settings.get_profile(settings.get_current_profile_name())

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.support.causal import Choose
+from tests.support.examples import is_quick
 
 ZONES = ["Europe/Paris", "America/New_York", "Asia/Kolkata", "UTC"]
 
@@ -79,7 +79,7 @@ def chooser(data: st.DataObject) -> Choose:
 
     In `make test` it draws their seed alone: most checks take a twentieth of what the draws of all their choices take.
     """
-    if settings.get_current_profile_name() == "shoal":
+    if is_quick():
         return Random(data.draw(st.integers(0, (1 << 64) - 1))).randrange
     return lambda below: data.draw(st.integers(0, below - 1))
 

@@ -286,8 +286,11 @@ def test_lists_within_many_tuples_are_counted_before_they_overflow_the_stack() -
         values.encode(nest(lambda v: (wrapped_in_lists(v, 70),), 10))
 
 
-def test_the_search_for_the_path_ends_where_parts_are_shared_a_million_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location, "_PARTS_MAX", 20_000)
+@pytest.mark.parametrize("parts_max", [20_000, pytest.param(location._PARTS_MAX, marks=pytest.mark.thorough)])
+def test_the_search_for_the_path_ends_where_parts_are_shared_a_million_times(
+    monkeypatch: pytest.MonkeyPatch, parts_max: int
+) -> None:
+    monkeypatch.setattr(location, "_PARTS_MAX", parts_max)
     shared: Any = (1,) * 10
     for _ in range(values.NESTED_MAX):
         shared = (shared,) * 10

@@ -225,21 +225,19 @@ def test_chains_are_bounded() -> None:
     assert max(depths) == DEPTH_MAX
 
 
-TURNS = 1000
-
-
+@pytest.mark.parametrize("turns", [1000, pytest.param(3000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_growing_list_writes_each_byte_about_twice(whole: bool) -> None:
+def test_a_growing_list_writes_each_byte_about_twice(whole: bool, turns: int) -> None:
     store = Store()
     _, shape = store.save(b"\x90", None)
     blobs: list[bytes] = []
     new = 0
-    for turn in range(TURNS):
+    for turn in range(turns):
         blobs.append(Random(turn).randbytes(600))
         new += 600
         _, shape = store.save(msgspec.msgpack.encode(blobs), shape) if whole else store.append(blobs[-1:], shape)
     # Once in a tail and once in a chunk; a hundred for a recipe's hashes, and each `DEPTH_MAX` saves the tail and the tops.
-    assert store.written < 2 * new + TURNS * 200 + TURNS / DEPTH_MAX * (5000 + 2 * tree.FANOUT * 32)
+    assert store.written < 2 * new + turns * 200 + turns / DEPTH_MAX * (5000 + 2 * tree.FANOUT * 32)
 
 
 def test_an_append_reads_neither_the_value_nor_the_list_of_its_chunks() -> None:
