@@ -8,9 +8,11 @@ these plans without the bugs: the sound program must pass them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from simulation import __main__ as simulation
 from simulation.composing import COMPOSITES, OF_MEMBERS
@@ -39,10 +41,18 @@ def saved(name: str) -> Plan:
 FIRST = [next(iter(module.MUTANTS)).name for module in MODULES]
 """One of each kind of bug."""
 
+SEEDS_MAX = 40
+"""A plan runs with so many seeds at most: a change of the program moves what chance decides, such as which message is late."""
+
+
+def of_seeds(plan: Plan) -> Iterator[Plan]:
+    """The plan as it was saved, and with the next seeds."""
+    return (replace(plan, seed=plan.seed + more) for more in range(SEEDS_MAX))
+
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.thorough) for name in ALL])
 def test_a_planted_bug_is_found_by_its_plan(name: str) -> None:
-    assert not execute(saved(name), patches=(ALL[name].planted,)).broken.isdisjoint(ALL[name].invariants)
+    assert any(finds(ALL[name], plan) for plan in of_seeds(saved(name)))
 
 
 @pytest.mark.parametrize("name", FIRST)
