@@ -96,6 +96,7 @@ class Config(Struct, frozen=True, kw_only=True):
     crew_change_s: float = 30.0  # How long a change of a crew's record waits for others.
     compare_ttl_s: float = 2.0  # The lease of one compare_and_set, or of a tie of steps: if its node dies, others wait so long.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
+    rights_collisions_max: int = 3  # So often a node draws rights again, because others drew them at the same time.
     rights_spread_s: float = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
     rights_spread_max: int = 64  # Budgets in one such check.
     rights_due_max: int = 65_536  # Budgets that wait for a check; beyond this, a budget is checked after its next change.

@@ -166,7 +166,7 @@ class Service:
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
         self._acknowledging = Acknowledging(database, commit, replicas=replicas)
-        self._rights = Rights(database, commit, replicas=replicas)
+        self._rights = Rights(database, commit, incarnation=incarnation, replicas=replicas, config=config)
         self._flows = self._rights.flows
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
         """Writes that may wait only for the disk."""

@@ -4,6 +4,7 @@ Laws:
 - Rights are drawn from the pool, or from a past incarnation of this directory, in two steps: the draw is written, and
   then every owner is heard. If two nodes draw the same rights, at least one sees the other, because each wrote before it
   asked. A node that sees that too much was drawn puts it back. So only rights that were drawn once count.
+- If all that drew at the same time put back, each draws again after a pause of its own: the order of their ids decides how long.
 - In the same way a directory that is an older copy of itself learns, from every owner, what it has forgotten, before it
   spends anything. It never spends from an account that it finds, only from that of this incarnation.
 - `BudgetExhausted` is raised only after the linked owners were heard, because a grant may have been acknowledged elsewhere.
@@ -23,23 +24,32 @@ from collections.abc import Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
+from shoal.config import Config
 from shoal.crdt.values import budget, shares
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.database import Database
 from shoal.node.handler import Flows
+from shoal.node.incarnation import Incarnation
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.storage.commit import GroupCommit
 
+_TURNS = 8  # In the time in which a peer answers: so many nodes draw one after the other.
+
 
 class Rights:
     """Draws, requests and spreads the rights of this node. One draw of a budget is under way at a time."""
 
-    def __init__(self, database: Database, commit: GroupCommit, *, replicas: Replicas) -> None:
+    def __init__(
+        self, database: Database, commit: GroupCommit, *, incarnation: Incarnation, replicas: Replicas, config: Config
+    ) -> None:
         self._database = database
         self._commit = commit
+        self._incarnation = incarnation
         self._replicas = replicas
+        self._collisions_max = config.rights_collisions_max
+        self._pause_s = config.rights_wait_s / _TURNS
         self.flows: Flows = {requests.DrawRights: self._draw_alone}
         self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()
 
@@ -99,6 +109,11 @@ class Rights:
         return self._database.budgets.spread(rows, target, self._replicas.linked, everyone=self._everyone)
 
     @property
+    def _turn_s(self) -> float:
+        own = self._incarnation.node
+        return self._pause_s * (1 + sum(node < own for node in self._replicas.linked))
+
+    @property
     def _everyone(self) -> bool:
         return len(self._replicas.linked) + 1 >= self._replicas.size
 
@@ -143,9 +158,14 @@ class Rights:
             return  # A request that held the lock before has got enough.
         if budget.remaining(self._database.document(target).rows) < amount:
             await self._replicas.heard(target.partition)  # More may have been granted elsewhere.
-        if self._can_draw(target) and self._everyone:
-            with suppress(NoQuorum):
-                await self._draw(target, requests.DrawRights(target.space, target.name, amount, self._replicas.size))
+        with suppress(NoQuorum):
+            draw = requests.DrawRights(target.space, target.name, amount, self._replicas.size)
+            for again in range(self._collisions_max + 1):
+                if again and self._may_draw(target, amount):
+                    await asyncio.sleep(self._turn_s)  # Others drew at the same time, and all put back.
+                if not self._may_draw(target, amount):
+                    break
+                await self._draw(target, draw)
         lacking = amount - self._usable(target)
         if lacking > 0 and self._replicas.size > 1:
             await self._commit.wait_durable(self._database.issuer.introduce())
@@ -166,6 +186,9 @@ class Rights:
 
     def _put_back(self, target: Target) -> int:
         return self._database.issue(requests.ReleaseRights(target.space, target.name, 0, unsure=True), None).number
+
+    def _may_draw(self, target: Target, amount: int) -> bool:
+        return self._usable(target) < amount and self._can_draw(target) and self._everyone
 
     def _can_draw(self, target: Target) -> bool:
         rows = self._database.document(target).rows

@@ -219,6 +219,16 @@ async def test_of_two_that_draw_the_same_what_is_too_much_goes_back(fleet: Fleet
     assert min(held) >= 0
 
 
+@pytest.mark.parametrize("amount", [1, 2, 3])
+async def test_what_is_left_is_spent_though_all_draw_it_at_the_same_time(fleet: Fleet, amount: int) -> None:
+    await granted(fleet, amount)
+    outcomes = await asyncio.gather(*(spend(fleet, name, 1) for name in "abc"), return_exceptions=True)
+    assert sum(isinstance(outcome, int) for outcome in outcomes) == amount
+    await fleet.converged()
+    state = await of(fleet, "a").rights()
+    assert (state.remaining, state.pool) == (0, 0)
+
+
 async def test_of_two_that_drew_the_same_and_crashed_before_they_were_sure_one_gets_it(fleet: Fleet) -> None:
     """Who comes after them finds rights that nobody was sure of."""
     await granted(fleet, 10)
