@@ -93,6 +93,7 @@ NOT_OVER_HTTP: Reasons = {
     ),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
+        requests.InheritRights,
         requests.TrimEvents,
         requests.CatchUp,
         requests.FoldEntry,
@@ -118,7 +119,12 @@ NOT_OVER_HTTP: Reasons = {
 
 NOT_IN_PYTHON: Reasons = {
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
-    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
+    "nodes send it to each other, or to themselves": (
+        requests.TransferRights,
+        requests.InheritRights,
+        requests.TrimEvents,
+        requests.FoldEntry,
+    ),
     "a store renews its leases together": (requests.RenewLease,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "nodes write it when an item is claimed": (requests.BeginAttempt,),
@@ -267,7 +273,12 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.SweepItems,
     ),
     "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
-    "nodes send it to each other, or to themselves": (requests.TransferRights, requests.TrimEvents, requests.FoldEntry),
+    "nodes send it to each other, or to themselves": (
+        requests.TransferRights,
+        requests.InheritRights,
+        requests.TrimEvents,
+        requests.FoldEntry,
+    ),
 }
 
 

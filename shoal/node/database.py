@@ -277,10 +277,19 @@ class Database:
             environment=environment,
         )
         self.orphans = Orphans(
-            commit, partitions=self.partitions, retire=self.issuer.retire, config=config, environment=environment
+            storage,
+            commit,
+            partitions=self.partitions,
+            retire=self.issuer.retire,
+            fold=partial(self.claims.fold_each, inherited=True),
+            left=lambda target: self.budgets.left(self.document(target).rows),
+            issue=lambda request: self.issue(request, None),
+            config=config,
+            environment=environment,
         )
         self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
         self._maps.settled = self.claims.settled
+        self._maps.inherited, self.budgets.inherited = self.orphans.inherited_adds, self.orphans.inherited_origins
         self._maps.on_keyed, self._maps.on_crowded = self.claims.added, self.claims.crowded
 
     # ── writes ────────────────────────────────────────────────────────────────

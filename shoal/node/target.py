@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from shoal.cluster.partition import partition_of
+from shoal.crdt.rows import successor
 from shoal.protocol import requests
 from shoal.storage import keys
+from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind
 
 
@@ -38,3 +41,17 @@ def named_by(request: requests.ObjectWrite[Any]) -> tuple[str, str]:
     """The kind of the object that a request names, and its name, which may not be checked yet."""
     label = request.__struct_fields__[1]
     return label, getattr(request, label)
+
+
+def stored(storage: Storage, partition: int, kinds: Iterable[Kind]) -> Iterator[Target]:
+    """The objects of these kinds that a partition holds, in the order of their keys. It reads one row of each."""
+    for kind in kinds:
+        prefix = keys.OBJECT + partition.to_bytes(2, "big") + bytes([kind])
+        start: bytes | None = prefix
+        while start is not None:
+            row = next(iter(storage.scan(start, successor(prefix), limit=1)), None)
+            if row is None:
+                break
+            target = Target(*keys.split_object(row[0])[1:4])
+            yield target
+            start = successor(keys.object_rows(partition, *target))

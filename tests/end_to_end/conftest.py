@@ -82,7 +82,7 @@ class Cli:
         return errors
 
     async def _run(self, *arguments: str) -> tuple[int, str, str]:
-        command = [*arguments, *self._url, "--json"]
+        command = ["--wait", f"{PATIENCE_S:g}", *arguments, *self._url, "--json"]
         environment = {name: None for name in os.environ if name.startswith("SHOAL_")}
         async with self._turn:
             ended = await asyncio.to_thread(CliRunner().invoke, app, command, env=environment, catch_exceptions=False)

@@ -63,11 +63,15 @@ def members_that_are_away_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     class Linked(NamedTuple):
         replicas: Replicas
 
+        @property
+        def estate(self) -> Estate:
+            return self.replicas.estate
+
         def holdings(self, number: int) -> dict[str, Holding]:
             return {address: holding for address, holding in self.replicas.holdings(number).items() if holding.is_linked}
 
-    def look_at(self: Orphans, partition: Partition, replicas: Replicas, estate: Estate) -> bool:
-        return look(self, partition, cast(Replicas, Linked(replicas)), estate)
+    async def look_at(self: Orphans, partition: Partition, replicas: Replicas, estate: Estate) -> bool:
+        return await look(self, partition, cast(Replicas, Linked(replicas)), estate)
 
     patch.setattr(Orphans, "_look", look_at)
 

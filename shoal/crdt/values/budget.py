@@ -9,6 +9,8 @@ Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per 
   pool, and a draw from the account of an opening that is over. Here they only add and subtract.
 - A grant and a spend may have a key. If several have one key, the one with the least dot counts, as in a
   counter. The rights of a spend that loses go to the pool, for good: it cannot win again.
+- What removed directories left is moved to one account, `REMOVED`. Whoever moves it may not know of other moves, so an
+  account can fall below 0. What that account has is less by as much: no right is counted twice.
 - An account without rights has no row, so past openings leave nothing. Each change names the node of each
   account that it changes; so whichever change makes the row, it is the same.
 
@@ -34,6 +36,8 @@ from shoal.crdt.values import counter
 GRANT, SPEND, ACCOUNT, POOL = b"G", b"S", b"A", b"P"
 THE_POOL = b""
 """As the source of a draw."""
+REMOVED = Origin(b"\xff" * ORIGIN_BYTES)
+"""No origin. Its account holds the rights that directories had when they were removed from the cluster."""
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
@@ -135,6 +139,11 @@ def accounts(rows: Rows) -> list[Account]:
         Account(Origin(row[1:]), stored[:ORIGIN_BYTES], counter.unpack(stored[ORIGIN_BYTES:]))
         for row, stored in rows.scan(ACCOUNT)
     ]
+
+
+def removed(rows: Rows) -> int:
+    """What may be drawn from the account `REMOVED`; below 0 if more was drawn than there was."""
+    return rights(rows, REMOVED) + sum(min(0, account.rights) for account in accounts(rows) if account.origin != REMOVED)
 
 
 def _move(rows: Rows, origin: bytes, node: bytes, amount: int) -> None:

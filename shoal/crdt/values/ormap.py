@@ -10,7 +10,8 @@ Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery
   stays whole. Of the adds that one request made on several nodes, the one with the least dot counts.
 - A *fold* merges adds of its issuer's directory into one, which takes the place of the last of them. All are stable and their
   keys expired, as are those that lose to them. So every removal that the issuer has not seen names all of
-  them or none: the merged add is removed just where its parts are. Nobody else folds these adds.
+  them or none: the merged add is removed just where its parts are. Nobody else folds these adds, until the
+  directory is removed from the cluster: then its heir does (`shoal.node.collection.orphans`).
 - A merged add names the directory that merged it, so that its later openings can fold it, whatever they still know of the
   origins of earlier ones.
 
@@ -243,9 +244,10 @@ def fold(
     least: int,
     most: int,
 ) -> Fold | None:
-    """The fold of at most `most` adds; None if fewer than `least` can be folded, or one that was merged already.
+    """The fold of at most `most` adds; None if fewer than `least` can be folded, or one that this directory has merged already.
 
-    `directory` is the id of the issuer's. `own` tells its adds, `settled` those that are stable and whose keys expired.
+    `directory` is the id of the issuer's. `own` tells the adds that it may fold, `settled` those that are stable and whose keys
+    expired.
     """
     adds = list(_all_rows(rows, key))
     counts: dict[str, bytes] = {}  # By request, the add that counts: the least dot comes first.
@@ -256,7 +258,7 @@ def fold(
             if not settled(part):
                 contested.add(part.request)
     over = [(row, part) for row, part in adds if own(part) and settled(part) and part.request not in contested][:most]
-    if len(over) < max(1, least) or (len(over) == 1 and over[0][1].directory):
+    if len(over) < max(1, least) or (len(over) == 1 and over[0][1].directory == directory):
         return None
     folded = {row for row, _ in over}
     won = {part.request for row, part in over if part.request is not None and counts[part.request] == row}
@@ -274,9 +276,9 @@ def adds_of(rows: Rows, key: str, own: Callable[[Part], bool], most: int) -> int
     return sum(1 for _ in islice((part for part in _all_parts(rows, key) if own(part)), most))
 
 
-def adders(rows: Rows, key: str) -> set[Origin]:
-    """The origins of the adds that the counter of `key` has, without merged ones."""
-    return {part.dot.origin for part in _all_parts(rows, key) if not part.directory}
+def adders(rows: Rows, key: str, wanted: Callable[[Part], bool]) -> set[Origin]:
+    """The origins of those adds of the counter of `key` for which `wanted` is true."""
+    return {part.dot.origin for part in _all_parts(rows, key) if wanted(part)}
 
 
 def removal(rows: Rows, key: str) -> Remove:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from itertools import islice
 
@@ -35,7 +35,7 @@ from shoal.node.collection.generations import Generations, split
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target
+from shoal.node.target import Target, stored
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import AnyReply, EntryFolded, FoldEntry
 from shoal.storage import keys
@@ -183,7 +183,7 @@ class ClaimSweeper:
         stable = self._stable(number)
         self._held[number].append((now, self._partitions.load(number).durable))
         oldest: int | None = None
-        for target in self._objects(number, _PARTS):
+        for target in stored(self._storage, number, _PARTS):
             for part in _PARTS[target.kind]:
                 try:
                     left = await self._sweep(target, part, now - self._span_ms, stable)
@@ -227,7 +227,7 @@ class ClaimSweeper:
 
     async def _read_maps(self, number: int) -> None:
         """Note the keys of maps whose counters have many adds of this directory, from earlier openings too."""
-        for target in self._objects(number, [Kind.MAP]):
+        for target in stored(self._storage, number, [Kind.MAP]):
             after: str | None = None
             while True:
                 rows = self._rows(target)
@@ -268,42 +268,33 @@ class ClaimSweeper:
         Returns the origins that still have adds which cannot be folded yet. They must be merged before their origin is retired
         everywhere: the directory does not know then that they are its own.
         """
+        return await self.fold_each(number, lambda add: not add.directory and add.dot.origin in origins)
+
+    async def fold_each(self, number: int, wanted: Callable[[ormap.Part], bool], *, inherited: bool = False) -> set[Origin]:
+        """Fold the adds to keys of maps for which `wanted` is true, however few. Returns the origins of those that are left."""
         for _ in range(2):  # It is stable in two steps; a lone store takes both at once.
             self._stable(number)
         left: set[Origin] = set()
-        for target in self._objects(number, [Kind.MAP]):
+        for target in stored(self._storage, number, [Kind.MAP]):
             after: str | None = None
             while True:
                 some = list(islice(ormap.keys(self._rows(target), after=after), _KEYS_AT_ONCE))
                 for key in some:
-                    if self._adders(target, key, origins):
+                    if self._adders(target, key, wanted):
                         with suppress(ShoalError):
-                            self._issue(FoldEntry(target.space, target.name, key, 1))
-                        left |= self._adders(target, key, origins)
+                            self._issue(FoldEntry(target.space, target.name, key, 1, inherited))
+                        left |= self._adders(target, key, wanted)
                 await self._pause()
                 if len(some) < _KEYS_AT_ONCE:
                     break
                 after = some[-1]
         return left
 
-    def _adders(self, target: Target, key: str, origins: Set[Origin]) -> set[Origin]:
-        return {origin for origin in ormap.adders(self._rows(target), key) if origin in origins}
+    def _adders(self, target: Target, key: str, wanted: Callable[[ormap.Part], bool]) -> set[Origin]:
+        return ormap.adders(self._rows(target), key, wanted)
 
     def _rows(self, target: Target) -> Rows:
         return self._generations.current(Transaction(self._storage), target).rows
-
-    def _objects(self, number: int, kinds: Iterable[Kind]) -> Iterator[Target]:
-        """The objects of these kinds in a partition."""
-        for kind in kinds:
-            prefix = keys.OBJECT + number.to_bytes(2, "big") + bytes([kind])
-            start: bytes | None = prefix
-            while start is not None:
-                row = next(iter(self._storage.scan(start, successor(prefix), limit=1)), None)
-                if row is None:
-                    break
-                target = Target(*keys.split_object(row[0])[1:4])
-                yield target
-                start = successor(keys.object_rows(number, *target))
 
     def _stable(self, number: int) -> VersionVector:
         """The operations of a partition that are stable; for a learner, none."""

@@ -27,7 +27,7 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target
+from shoal.node.target import Target, stored
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
@@ -173,21 +173,9 @@ class Retiring:
         """Move the rights of these origins to this opening. Returns those that still have some."""
         assert self._gather is not None
         kept: set[Origin] = set()
-        for target in self._budgets(number):
+        for target in stored(self._storage, number, [Kind.BUDGET]):
             if any(account.origin in past for account in self._left(target)):
                 await self._gather(target)
             kept.update(account.origin for account in self._left(target))
             await self._pause()
         return kept & past
-
-    def _budgets(self, number: int) -> Iterator[Target]:
-        """The budgets of a partition."""
-        start: bytes | None = keys.OBJECT + number.to_bytes(2, "big") + bytes([Kind.BUDGET])
-        stop = successor(start or b"")
-        while start is not None:
-            row = next(iter(self._storage.scan(start, stop, limit=1)), None)
-            if row is None:
-                return
-            _, _, space, name, _ = keys.split_object(row[0])
-            yield Target(Kind.BUDGET, space, name)
-            start = successor(keys.object_rows(number, Kind.BUDGET, space, name))

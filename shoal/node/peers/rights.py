@@ -4,7 +4,7 @@ Laws:
 - Rights are drawn from the pool, or from a past incarnation of this directory, in two steps: the draw is written, and
   then every owner is heard. If two nodes draw the same rights, at least one sees the other, because each wrote before it
   asked. A node that sees that too much was drawn puts it back. So only rights that were drawn once count.
-- If all that drew at the same time put back, each draws again after a pause of its own: the order of their ids decides how long.
+- If all that drew at the same time put back, each draws again after a pause of its own: the order of their ids says how long.
 - In the same way a directory that is an older copy of itself learns, from every owner, what it has forgotten, before it
   spends anything. It never spends from an account that it finds, only from that of this incarnation.
 - `BudgetExhausted` is raised only after the linked owners were heard, because a grant may have been acknowledged elsewhere.
@@ -140,7 +140,7 @@ class Rights:
         rows = self._database.document(next(target for target in targets if target.name == name)).rows
         members, pool = self._replicas.view().members, max(0, budget.pool(rows))
         away = [member.name for member in members if member.state == "unreachable"]
-        names = {member.node: member.name for member in members}
+        names = {member.node: member.name for member in members} | {budget.REMOVED.hex(): "the removed nodes together"}
         held: dict[str, int] = {}
         for account in budget.accounts(rows):
             holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is not a member")

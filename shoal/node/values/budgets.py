@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from shoal.config import Config
-from shoal.crdt.dot import ORIGIN_BYTES
+from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows
 from shoal.crdt.values import budget, counter, shares
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
@@ -32,6 +32,7 @@ from shoal.protocol.requests import (
     DrawRights,
     Grant,
     Granted,
+    InheritRights,
     ReadBudget,
     ReleaseRights,
     Spend,
@@ -56,11 +57,13 @@ class Budgets:
     """The handler of budgets, with the rights that this incarnation may spend.
 
     If set, `on_change` is called with every budget whose change was written here. `unsure` holds the unsure draws.
+    `inherited` tells, of a partition, the origins of removed directories whose heir this node is now.
     """
 
     def __init__(self, incarnation: Incarnation, config: Config) -> None:
         self._incarnation = incarnation
         self.on_change: Callable[[Target], None] | None = None
+        self.inherited: Callable[[int], Callable[[Origin], bool]] = lambda _: _nobody_is
         self._kept: dict[Target, int] = {}  # Rights drawn by request, which stay here until they are spent or released.
         self._kept_max = config.rights_kept_max
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
@@ -70,6 +73,7 @@ class Budgets:
             DrawRights: self._check_draw,
             ReleaseRights: self._check_release,
             TransferRights: self._check_transfer,
+            InheritRights: _check_name,
         }
         self.writers: Writers = {
             Grant: self._grant,
@@ -77,6 +81,7 @@ class Budgets:
             DrawRights: self._draw,
             ReleaseRights: self._release,
             TransferRights: self._transfer,
+            InheritRights: self._inherit,
         }
         self.readers: Readers = {ReadBudget: self._read}
 
@@ -181,6 +186,17 @@ class Budgets:
         self.changes(context.transaction, context.target)
         return requests.Rights(amount, usable - amount)
 
+    def _inherit(self, context: WriteContext, _request: InheritRights) -> requests.Rights:
+        """Move the rights of removed directories to the account `REMOVED`: nobody may spend them, until an operator says so."""
+        inherited, own = self.inherited(context.target.partition), self._incarnation.node
+        found = [account for account in self.left(context.rows) if inherited(account.origin)]
+        for account in found:
+            context.apply(budget.Draw(account.origin, account.rights, own, account.node))
+            context.apply(budget.Transfer(budget.REMOVED, budget.REMOVED, account.rights, own))
+        self.changes(context.transaction, context.target)
+        usable = self._usable(context.rows, context.target, context.stamp.dot.origin)
+        return requests.Rights(sum(account.rights for account in found), usable)
+
     def _move(self, context: WriteContext, draws: list[Drawn]) -> None:
         for each in draws:
             context.apply(budget.Draw(each.source, each.amount, self._incarnation.node, each.holder))
@@ -230,13 +246,15 @@ class Budgets:
     def over(self, rows: Rows, reclaimed: str = "") -> list[budget.Account]:
         """The accounts with rights of past openings of this directory, and of the origin `reclaimed`."""
         also = _unhexed(reclaimed) if reclaimed else None
-        return [
-            account
-            for account in budget.accounts(rows)
-            if account.rights > 0
-            and account.origin != self._incarnation.current
-            and (account.origin == also or self._incarnation.is_over(account.origin))
-        ]
+        found = [account for account in self.left(rows) if account.origin == also or self._incarnation.is_over(account.origin)]
+        if also == budget.REMOVED and (rights := budget.removed(rows)) > 0:
+            found.append(budget.Account(budget.REMOVED, budget.REMOVED, rights))
+        return found
+
+    def left(self, rows: Rows) -> list[budget.Account]:
+        """The accounts with rights of single origins, without that of this opening."""
+        own = (self._incarnation.current, budget.REMOVED)
+        return [account for account in budget.accounts(rows) if account.rights > 0 and account.origin not in own]
 
     def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
         """How the rights are spread over this node and its linked nodes; `everyone` says that these are all owners."""
@@ -261,7 +279,7 @@ class Budgets:
         counts, short = 0, max(0, -budget.pool(rows))
         for each in self.unsure.pop(target, []):
             from_pool = each.source == budget.THE_POOL
-            back = min(each.amount, short if from_pool else max(0, -budget.rights(rows, each.source)))
+            back = min(each.amount, short if from_pool else max(0, -_left(rows, each.source)))
             if back:
                 excess.append(each._replace(amount=back))
             short -= back if from_pool else 0
@@ -349,6 +367,18 @@ def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
 def _check_bounds(amount: int, *, least: int) -> None:
     if not least <= amount <= AMOUNT_MAX:
         raise InvalidInput(f"an amount of a budget is {least} to {AMOUNT_MAX}; got {amount}. Nothing was written.")
+
+
+def _left(rows: Rows, source: bytes) -> int:
+    return budget.removed(rows) if source == budget.REMOVED else budget.rights(rows, source)
+
+
+def _nobody_is(_origin: Origin) -> bool:
+    return False
+
+
+def _check_name(request: InheritRights) -> None:
+    check_name("budget", request.budget)
 
 
 def _unhexed(text: str) -> bytes:

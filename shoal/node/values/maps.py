@@ -40,7 +40,8 @@ from shoal.protocol.requests import (
 class Maps:
     """The handler of maps.
 
-    `settled` tells, of a partition's adds, those that can be folded. `on_keyed` is called with each add that has a key, and
+    `settled` tells, of a partition's adds, those that can be folded, and `inherited` those of removed directories that this
+    node may fold now, as their heir. `on_keyed` is called with each add that has a key, and
     `on_crowded` with the counter of a map to which many openings have added.
     """
 
@@ -49,6 +50,7 @@ class Maps:
         self._config = config
         self._crowd = 2 * config.adds_folded_min
         self.settled: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
+        self.inherited: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
         self.on_keyed: Callable[[Target, str], None] = lambda *_: None
         self.on_crowded: Callable[[Target, str], None] = lambda *_: None
         self.sums = Sums(config.map_sums_max)
@@ -133,12 +135,13 @@ class Maps:
 
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
         settled = self.settled(context.target.partition)
+        inherited = self.inherited(context.target.partition) if request.inherited else _nothing_is
         least, most = request.least or self._config.adds_folded_min, self._config.adds_folded_max
         change = ormap.fold(
             context.rows,
             request.key,
             directory=self._incarnation.node,
-            own=self.is_own,
+            own=lambda add: self.is_own(add) or inherited(add),
             settled=settled,
             least=least,
             most=most,
@@ -149,7 +152,7 @@ class Maps:
         return EntryFolded(0 if change is None else len(change.over), left)
 
     def is_own(self, add: ormap.Part) -> bool:
-        """Whether this directory made an add, or merged it from others. Nobody else folds these."""
+        """Whether this directory made an add, or merged it from others. Nobody else folds these while it is a member."""
         if add.directory:
             return add.directory == self._incarnation.node
         return add.dot.origin == self._incarnation.current or self._incarnation.is_over(add.dot.origin)

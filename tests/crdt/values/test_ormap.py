@@ -41,6 +41,10 @@ def add(rows: Rows, of: Origin, key: str, amount: int, request: str | None = Non
     return Add(key, amount + sum(part.amount for part in before), tuple(part.dot for part in before), request)
 
 
+def _is_whole(part: ormap.Part) -> bool:
+    return not part.directory
+
+
 def deciding(choose: Choose) -> Decide:
     def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
         rows, key = replica.rows, KEYS[choose(len(KEYS))]
@@ -220,7 +224,7 @@ class Folding:
         self._opened += 1
         replica.origin = origin(100 + self._opened if self._choose(2) else 99 - self._opened)
         past = self.past[id(replica)]
-        left = set[Origin]().union(*(ormap.adders(replica.rows, key) for key in KEYS))
+        left = set[Origin]().union(*(ormap.adders(replica.rows, key, _is_whole) for key in KEYS))
         past.difference_update([each for each in sorted(past) if each not in left and self._choose(2)])
         past.add(replica.origin)
 
@@ -347,7 +351,7 @@ def test_an_add_that_was_merged_is_folded_by_later_openings_of_its_directory(mer
         assert first is not None
         applied(rows, Dot(B, 2), first)
         assert fold(B, mine) is None
-    assert ormap.adders(rows, "k") == (set() if merged else {B})
+    assert ormap.adders(rows, "k", _is_whole) == (set() if merged else {B})
     applied(rows, Dot(A, 1), add(rows, A, "k", 2))
     assert fold(A, other, 2) is None
     second = fold(A, mine, 2)

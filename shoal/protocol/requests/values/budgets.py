@@ -18,6 +18,7 @@ __all__ = [
     "Grant",
     "Granted",
     "Holder",
+    "InheritRights",
     "ReadBudget",
     "ReleaseRights",
     "Rights",
@@ -169,6 +170,12 @@ class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="t
     amount: int  # How many; all if it has fewer.
     to: str  # The origin that gets them.
     node: str  # The node of that origin.
+
+
+class InheritRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="inherit-rights"):
+    """Gather the rights of removed directories in one account, if the node is their heir. The reply says how many."""
+
+    budget: str
 
 
 class Rights(Reply, array_like=True, frozen=True, tag="rights"):

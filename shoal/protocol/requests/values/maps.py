@@ -82,6 +82,7 @@ class FoldEntry(ObjectWrite["EntryFolded"], array_like=True, frozen=True, tag="f
     map: str
     key: str
     least: int = 0  # Merge nothing if there are fewer; 0: `adds_folded_min`.
+    inherited: bool = False  # Also those of removed directories whose heir this node is, if it may now.
 
 
 class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
