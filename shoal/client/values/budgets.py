@@ -91,7 +91,7 @@ class Budget(Deletable):
 
         `reclaim` is the origin of a holder whose data directory is lost for good, or was restored from a backup: its
         rights move to this node. Only pass it if you know that it is not in use any more. Past openings of this node's
-        own directory need no `reclaim`.
+        own directory need no `reclaim`. What removed nodes had is in one account; its origin is `"f" * 32`.
 
         Raises:
             NoQuorum: not every owner could be asked; nothing was drawn.

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import budget, counter
 from shoal.crdt.values.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
@@ -165,3 +165,25 @@ def test_an_account_without_rights_has_no_row() -> None:
         budget.apply(rows, Stamp(Dot(one, sequence), sequence, 1, VersionVector()), change)
     assert budget.accounts(rows) == []
     assert not list(rows.scan(budget.ACCOUNT))
+
+
+def test_rights_that_several_move_from_a_removed_directory_count_once() -> None:
+    """One reclaims them from the account itself, two move them to the common one; none knows of the others."""
+    rows = DictRows()
+
+    def done(of: bytes, sequence: int, *changes: Change) -> None:
+        for nth, change in enumerate(changes):
+            stamp = Stamp(Dot(Origin(of), sequence), 1, 1000, VersionVector(), nth)
+            budget.apply(rows, stamp, change)
+
+    gone, first, second = origin(1), origin(2), origin(3)
+    done(gone, 1, Grant(30), Draw(THE_POOL, 30, node(gone)))
+    moves = [Draw(gone, 30, node(first), node(gone)), Transfer(budget.REMOVED, budget.REMOVED, 30, node(first))]
+    done(first, 1, *moves)
+    assert budget.removed(rows) == 30
+    done(second, 1, *moves)
+    assert budget.removed(rows) == 30
+    done(second, 2, Draw(gone, 30, node(second), node(gone)))
+    assert budget.removed(rows) == 0
+    assert budget.rights(rows, second) == 30
+    assert budget.remaining(rows) == budget.pool(rows) + sum(account.rights for account in budget.accounts(rows)) == 30
