@@ -117,7 +117,7 @@ new Promise(done => {
   const look = () => {
     const text = viewer.shadowRoot ? viewer.shadowRoot.textContent : "";
     const there = text.includes("Save a checkpoint") && text.includes("Put an item");
-    there ? done(true) : setTimeout(look, 50);
+    there ? done(true) : setTimeout(look, 500);  // Each look reads all of a large page.
   };
   look();
 })
