@@ -178,7 +178,7 @@ def test_rights_that_several_move_from_a_removed_directory_count_once() -> None:
 
     gone, first, second = origin(1), origin(2), origin(3)
     done(gone, 1, Grant(30), Draw(THE_POOL, 30, node(gone)))
-    moves = [Draw(gone, 30, node(first), node(gone)), Transfer(budget.REMOVED, budget.REMOVED, 30, node(first))]
+    moves: list[Change] = [Draw(gone, 30, node(first), node(gone)), Transfer(budget.REMOVED, budget.REMOVED, 30, node(first))]
     done(first, 1, *moves)
     assert budget.removed(rows) == 30
     done(second, 1, *moves)
