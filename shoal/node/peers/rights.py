@@ -140,7 +140,7 @@ class Rights:
         rows = self._database.document(next(target for target in targets if target.name == name)).rows
         members, pool = self._replicas.view().members, max(0, budget.pool(rows))
         away = [member.name for member in members if member.state == "unreachable"]
-        names = {member.node: member.name for member in members} | {budget.REMOVED.hex(): "the removed nodes together"}
+        names = {member.node: member.name for member in members} | {budget.REMOVED.hex(): "the account of removed nodes"}
         held: dict[str, int] = {}
         for account in budget.accounts(rows):
             holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is not a member")

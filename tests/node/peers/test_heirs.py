@@ -134,7 +134,7 @@ async def test_the_rights_of_removed_directories_are_in_one_account_until_an_ope
         await fleet.until(lambda: accounts(fleet, "b") == {budget.REMOVED: 50})
         await fleet.converged()
         assert await tokens(fleet, "b").draw(10) == 10
-        with pytest.raises(RightsElsewhere, match="the removed nodes together has rights to 50"):
+        with pytest.raises(RightsElsewhere, match="the account of removed nodes has rights to 50"):
             await tokens(fleet, "b").spend(20)
         [holder] = [each for each in (await tokens(fleet, "b").rights()).holders if each.rights == 50]
         assert await tokens(fleet, "b").draw(60, reclaim=holder.origin) == 60
