@@ -485,29 +485,39 @@ def losing(partition: int) -> Callable[[CallFrame], bytes]:
     return lambda frame: encode_error(frame.id, refused)
 
 
-async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(peer: Peer, connect: Connect) -> None:
-    time_s = 0.0
-    bookmark = Bookmark(lambda: time_s)
+@pytest.fixture
+def clock() -> list[float]:
+    """Seconds of a client's clock."""
+    return [0.0]
+
+
+@pytest.fixture
+def aging(peer: Peer, connect: Connect, clock: list[float]) -> RemoteSession:
+    """A session that saw partition 1 at second 0, of nodes that forget after 100 s."""
+    bookmark = Bookmark(lambda: clock[0])
     bookmark.note(1, SEEN)
-    session = connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
-    time_s = 80.0
-    bookmark.note(2, SEEN)
+    return connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
+
+
+async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(
+    peer: Peer, aging: RemoteSession, clock: list[float]
+) -> None:
+    clock[0] = 80.0
+    aging.bookmark.note(2, SEEN)
     peer.answer = lambda frame: (losing(1) if len(peer.connections) == 1 else counted)(frame)
     with pytest.raises(BookmarkLost):
-        await session.call(READ)
-    time_s = 90.0
-    assert await asyncio.gather(*(session.call(READ) for _ in range(3))) == [CounterValue(7)] * 3
+        await aging.call(READ)
+    clock[0] = 90.0
+    assert await asyncio.gather(*(aging.call(READ) for _ in range(3))) == [CounterValue(7)] * 3
     frames = [peer.frames.get_nowait() for _ in range(peer.frames.qsize())]
     assert [frame for frame in frames if isinstance(frame, ObserveFrame)][-1] == ObserveFrame(_bookmark(2).pack())
 
 
-async def test_a_node_that_loses_everything_is_asked_twice_at_most(peer: Peer, connect: Connect) -> None:
-    time_s = 0.0
-    bookmark = Bookmark(lambda: time_s)
-    bookmark.note(1, SEEN)
-    session = connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
-    time_s = 90.0
+async def test_a_node_that_loses_everything_is_asked_twice_at_most(
+    peer: Peer, aging: RemoteSession, clock: list[float]
+) -> None:
+    clock[0] = 90.0
     peer.answer = losing(1)
     with pytest.raises(BookmarkLost):
-        await session.call(READ)
+        await aging.call(READ)
     assert len(peer.connections) == 2

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, Origin, belongs
 from shoal.crdt.values import ormap
 from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
-from shoal.node.collection.ripening import Ripening
+from shoal.node.collection.ripening import Ripening, look_again_ms
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.replicas import Estate, Replicas
@@ -34,7 +35,6 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _AT_ONCE = 256  # Origins that one operation retires.
-_LOOKS = 64  # In the window of keys, at adds whose keys are remembered still.
 _NOTHING = Estate()
 
 
@@ -67,7 +67,7 @@ class Orphans:
         self._interval_s = config.sync_interval_s
         self._pause = environment.pause
         self._now_ms = environment.now_ms
-        self._look_ms = config.key_window_s * 1000 // _LOOKS
+        self._look_ms = look_again_ms(config)
         self._ripening = Ripening(commit, config=config)
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
@@ -159,8 +159,11 @@ class Orphans:
             left = await self._fold(number, self.inherited_adds(number))
             inherited = self.inherited_origins(number)
             for target in stored(self._storage, number, [Kind.BUDGET]):
-                if any(inherited(account.origin) for account in self._left(target)):
-                    self._issue(InheritRights(target.space, target.name))
+                with suppress(
+                    ShoalError
+                ):  # One that cannot be read holds up nothing else; the next epoch, or start, tries again.
+                    if any(inherited(account.origin) for account in self._left(target)):
+                        self._issue(InheritRights(target.space, target.name))
                 await self._pause()
             return left
         finally:

@@ -22,7 +22,7 @@ from shoal.crdt.dot import Origin
 from shoal.crdt.rows import successor
 from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
-from shoal.node.collection.ripening import Ripening
+from shoal.node.collection.ripening import Ripening, look_again_ms
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
@@ -33,7 +33,6 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _AT_ONCE = 256  # Origins that one operation retires.
-_LOOKS = 64  # In the window of keys, at adds whose keys are remembered still.
 
 
 class Retiring:
@@ -160,7 +159,7 @@ class Retiring:
         if self._now_ms() < self._folds_at.get(partition.number, 0):
             return set()
         if left := await self._fold(partition.number, ready):
-            self._folds_at[partition.number] = self._now_ms() + self._config.key_window_s * 1000 // _LOOKS
+            self._folds_at[partition.number] = self._now_ms() + look_again_ms(self._config)
         origins = sorted(ready - left)[:_AT_ONCE]
         if not origins:
             return set()

@@ -17,6 +17,13 @@ from shoal.node.partitions import Partition
 from shoal.node.replicas import Replicas
 from shoal.storage.commit import GroupCommit
 
+_LOOKS = 64  # In the window of keys.
+
+
+def look_again_ms(config: Config) -> int:
+    """How long an origin waits, some of whose adds to maps cannot be merged because their keys are remembered still."""
+    return config.key_window_s * 1000 // _LOOKS
+
 
 class Ripening:
     """Remembers, by partition, the origins that wait for the second step."""

@@ -9,7 +9,7 @@ import pytest
 from shoal.client.values.budgets import Budget
 from shoal.client.values.maps import SharedMap
 from shoal.crdt.values import budget, ormap
-from shoal.errors import RightsElsewhere
+from shoal.errors import RightsElsewhere, StoreCorrupt
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
@@ -155,3 +155,20 @@ async def test_what_two_reclaim_at_once_counts_once() -> None:
         assert sum(held) <= 30
         await fleet.converged()
         assert sum([await tokens(fleet, name).draw(0, reclaim=budget.REMOVED.hex()) for name in "ab"]) == 30
+
+
+async def test_a_budget_that_cannot_be_read_holds_up_nothing_else() -> None:
+    async with cluster(**FAST) as fleet:
+        await tokens(fleet, "a").grant(30)
+        await tokens(fleet, "c").draw(10)
+        await fleet.converged()
+        gone, orphans = fleet["c"].node._incarnation.current, fleet["a"].node._database.orphans
+        assert gone is not None
+
+        def damaged(target: Target) -> list[budget.Account]:
+            raise StoreCorrupt(f"{target.name} is damaged")
+
+        orphans._left = damaged
+        await lose(fleet, "c", "a", "ab")
+        await fleet.until(lambda: gone not in fleet["b"].node._database.partitions.load(TOKENS.partition).vector)
+        assert accounts(fleet, "b")[gone] == 10
