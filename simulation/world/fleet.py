@@ -259,14 +259,27 @@ class Fleet:
         return made
 
     async def converged(self, seconds: float = 10.0) -> None:
-        """Return once all nodes hold the same operations.
+        """Return once all nodes hold the same operations durably, those included that one is still writing.
 
         Raises:
             TimeoutError: they do not.
         """
         async with asyncio.timeout(seconds):
-            while len({member.digest() for member in self.members.values()}) > 1:  # noqa: ASYNC110
+            while self._is_writing() or len({member.digest() for member in self.members.values()}) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
+
+    async def durable(self, seconds: float = 10.0) -> None:
+        """Return once everything that nodes wrote is durable, so that a crash loses nothing.
+
+        Raises:
+            TimeoutError: it is not.
+        """
+        async with asyncio.timeout(seconds):
+            while self._is_writing():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+
+    def _is_writing(self) -> bool:
+        return any(member.node.writes_pending for member in self.members.values())
 
     async def admitted(self, seconds: float = 10.0) -> None:
         """Return once no node is a learner.

@@ -188,6 +188,17 @@ def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[s
     return (not change.joins or change.joins in caught_up) and (not change.hands_over or change.leaves in caught_up)
 
 
+def tells(later: Record, asked: Record) -> bool:
+    """Whether this record tells that what `asked` begins was begun, by whoever; a record of a later epoch may not know."""
+    change = asked.change
+    if later.epoch <= asked.epoch or change is None:
+        return later == asked
+    if later.change is not None:
+        return later.change.told == change.told
+    is_left = any(removal.address == change.leaves and removal.epoch > asked.epoch for removal in later.removed)
+    return (not change.leaves or is_left) and (not change.joins or change.joins in later.members)
+
+
 def _under_way(change: Change) -> ChangeUnderWay:
     return ChangeUnderWay(
         f"`shoal cluster {change.told}` is under way, and one change is made at a time. Nothing was written. Wait "

@@ -164,8 +164,8 @@ class Changes:
                 reachable=0,
                 needed=1,
             )
-        try:  # Decided by the lists of this very epoch: in a later one it is refused.
-            await self._register.change(epochs.KEY, record.epoch, epochs.encode(newer))
+        try:
+            return await self._asked(record, newer)
         except RegisterChanged:
             found = await self._newest()
             told = "another change" if found.change is None else f"`shoal cluster {found.change.told}`"
@@ -173,7 +173,29 @@ class Changes:
                 f"{told} came first. Nothing was written. Look at `shoal cluster members`, and ask again once it is done.",
                 change="" if found.change is None else found.change.told,
             ) from None
+
+    async def _asked(self, record: Record, newer: Record) -> Record:
+        """Set the record in the register, or learn from a later record that it was: no member answers one that it drained."""
+        loop = asyncio.get_running_loop()
+        told = loop.create_task(self._begun(newer))
+        # Decided by the lists of this very epoch: in a later one it is refused.
+        voted = loop.create_task(self._register.change(epochs.KEY, record.epoch, epochs.encode(newer)))
+        try:
+            await asyncio.wait((told, voted), return_when=asyncio.FIRST_COMPLETED)
+            if told.done():
+                return told.result()
+            voted.result()
+        finally:
+            told.cancel()
+            voted.cancel()
+            await asyncio.gather(told, voted, return_exceptions=True)
         return await self._entered(newer)
+
+    async def _begun(self, asked: Record) -> Record:
+        """Return the record of this node once it tells that this step was made."""
+        while not epochs.tells(self._roster.record, asked):
+            await self._roster.reach(self._roster.record.epoch + 1)
+        return self._roster.record
 
     def _check_company(self, record: Record) -> None:
         differing = self._sight.disagreements()

@@ -167,6 +167,22 @@ def test_an_impossible_change_says_why(kind: Kind, joins: str, leaves: str, why:
         epochs.begin(epochs.founded(addresses("abc")), kind, joins=joins, leaves=leaves, directories={})
 
 
+@pytest.mark.parametrize(
+    ("kind", "joins", "leaves"), [("add", "d:1", ""), ("drain", "", "c:1"), ("forget", "", "c:1"), ("replace", "d:1", "c:1")]
+)
+def test_a_later_record_tells_whether_a_change_was_begun(kind: Kind, joins: str, leaves: str) -> None:
+    before = epochs.founded(["a:1", "b:1", "c:1"])
+    asked = epochs.begin(before, kind, joins=joins, leaves=leaves, directories={})
+    joint = epochs.advance(asked, directories={})
+    done = epochs.advance(joint, directories={})
+    later = epochs.begin(done, "add", joins="e:1", leaves="", directories={})
+    assert [epochs.tells(record, asked) for record in (before, asked, joint, done)] == [False, True, True, True]
+    assert not epochs.tells(later, asked), "it names another change, and may follow one that was taken back"
+    other = epochs.begin(before, "add", joins="e:1", leaves="", directories={})
+    taken_back = epochs.cancel(asked, directories={})
+    assert not any(epochs.tells(record, asked) for record in (other, epochs.advance(other, directories={}), taken_back))
+
+
 def test_the_last_member_stays() -> None:
     with pytest.raises(InvalidInput, match="last member"):
         begun("forget", "a", leaves="a")

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
+from shoal.cluster.consensus.ballots import Ballot
+from shoal.cluster.consensus.motions import Accept, Vote
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, OutcomeUnknown, PeerRefused
@@ -53,9 +55,29 @@ def is_prepared(fleet: Fleet, names: str) -> bool:
     return all(change is not None and not change.is_joint for change in changes)
 
 
+def progress(fleet: Fleet, name: str, address: str) -> str:
+    """What a node shows of the member at this address while a change is under way; empty if it knows of none."""
+    return {seat.name: seat.progress for seat in fleet[name].replicator.memberships.members().members}.get(address, "")
+
+
 def is_record(message: bytes) -> bool:
-    """Whether a message tells the record of the members."""
-    return isinstance(messages.decode(messages.unstamped(message)[1]), Membership)
+    """Whether a message tells the record of the members, or asks for a vote for it, so that the target looks it up."""
+    return isinstance(messages.decode(messages.unstamped(message)[1]), Membership | Accept)
+
+
+class Unheard:
+    """Drops the votes for the first change of the members that a node proposes."""
+
+    def __init__(self, proposer: str) -> None:
+        self._proposer = proposer
+        self._ballots: set[Ballot] = set()
+
+    def __call__(self, source: str, target: str, message: bytes) -> bytes | None:
+        found = messages.decode(messages.unstamped(message)[1])
+        if isinstance(found, Accept) and source == self._proposer and found.value.version == 1:
+            self._ballots.add(found.ballot)
+        is_dropped = isinstance(found, Vote) and target == self._proposer and found.accepting and found.ballot in self._ballots
+        return None if is_dropped else message
 
 
 async def asked(fleet: Fleet, coroutine: Coroutine[object, object, Record]) -> Record:
@@ -203,8 +225,7 @@ async def test_a_node_that_is_killed_while_it_replaces_another_stops_no_writes_a
         await asked(fleet, changes(fleet, "b").change("replace", leaves="c:1", joins="d:1"))
         left = await fleet.crash("d")
         await saved(fleet, "a", times=3)
-        view = fleet["a"].replicator.memberships.members()
-        assert {seat.name: seat.progress for seat in view.members}["d:1"] == "cannot be reached; start it"
+        await fleet.until(lambda: progress(fleet, "a", "d:1") == "cannot be reached; start it")
         fleet.start("d", left, linked=False, join="a:1")
         await fleet.until(lambda: is_done(fleet, "abd"))
         await fleet.crash("c")
@@ -407,6 +428,13 @@ async def test_a_cluster_of_one_grows() -> None:
         await asked(fleet, changes(fleet, "b").change("drain", leaves="b:1"))
         await fleet.until(lambda: is_done(fleet, "a"))
         await saved(fleet, "a")
+
+
+async def test_a_node_that_drains_itself_is_told_so_though_no_member_answers_it_any_more() -> None:
+    async with cluster(quorum_timeout_s=1.0) as fleet:
+        fleet.spoil = Unheard("b")
+        await asked(fleet, changes(fleet, "b").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
 
 
 async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:

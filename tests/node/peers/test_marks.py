@@ -135,6 +135,7 @@ async def test_a_node_that_was_set_back_writes_nothing_until_it_has_caught_up(fl
     for _ in range(2):
         with pytest.raises(CatchingUp, match="set back: a:1 knows that it once held more"):
             await add(fleet["c"])
+        await fleet.durable()
         await restarted(fleet, "c")  # It knows so after a restart, too, without any peer.
         assert is_learner(fleet["c"])
     fleet.link_all("c")
@@ -398,6 +399,7 @@ async def test_what_a_start_drops_of_a_mark_goes_at_once(fleet: Fleet) -> None:
     """A node that lives for less than an interval each time would keep it for longer than it remembers that it is retired."""
     await recorded(fleet)
     node = fleet["c"].identity().node
+    await fleet.durable()
     left = await fleet.crash("a")
 
     def stored(storage: MemoryStorage) -> list[bytes]:

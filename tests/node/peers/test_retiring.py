@@ -174,6 +174,7 @@ async def test_every_node_forgets_what_is_left_of_retired_origins(fleet: Fleet) 
             while retired(member):  # It may not know yet what the others hold, and their operations leave the log first.
                 await member.node._database.truncator.look([PARTITION])
                 await asyncio.sleep(0.01)
+    await fleet.durable()
     for name in "abc":
         await restarted(fleet, name)
         assert retired(fleet[name]) == set()
