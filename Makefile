@@ -19,10 +19,10 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test thorough chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
+.PHONY: help demo test thorough slow-disks chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
 
 help:  ## Show this list.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
 	$(BIN)/shoal demo
@@ -32,6 +32,9 @@ test: $(DEV)  ## Run all tests but the longer ones of `make thorough`, `make cha
 
 thorough: $(DEV)  ## Try properties with all their examples, and run longer forms of other tests.
 	$(PYTEST) -n $(WORKERS) --dist worksteal --hypothesis-profile=thorough -m "hypothesis or thorough"
+
+slow-disks: $(DEV)  ## Run the tests of simulated nodes on disks that take 30 ms for an fsync.
+	$(PYTEST) -n $(WORKERS) --dist worksteal --sync-s 0.03 tests/client tests/crew tests/node tests/workflows
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m chaos

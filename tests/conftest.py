@@ -7,10 +7,12 @@ import signal
 from functools import cache
 from pathlib import Path
 
+import pytest
 import typer.main
 import typer.testing
 from hypothesis import Phase, settings
 
+from simulation.world.environment import SimulatedEnvironment
 from tests.support.examples import WHOLE
 
 # No example has a deadline: how long one takes says more of the machine than of the program. Each run draws the same
@@ -29,6 +31,19 @@ typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-
 # No test trusts whom this machine trusts. aiohttp loads all their certificates twice when it is imported, in each process that
 # tests start: an eighth of the time of a command.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "nobody.pem")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--sync-s 0.03`: each fsync of simulated nodes takes that long, so that a test that relies on a fast disk fails."""
+    parser.addoption("--sync-s", type=float, default=0.0, help="how long each fsync of simulated nodes takes, in seconds")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    SimulatedEnvironment.sync_s = config.getoption("--sync-s")
+    if SimulatedEnvironment.sync_s:
+        for item in items:
+            if (marker := item.get_closest_marker("instant_syncs")) is not None:
+                item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
 def pytest_configure() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from shoal.node.environment import Environment
 
@@ -16,6 +16,9 @@ START_MS = 1_700_000_000_000
 
 class SimulatedEnvironment:
     """`environment` is what the node gets; the rest is the test's handle on it."""
+
+    sync_s: ClassVar[float] = 0.0
+    """How long each fsync takes, in the loop's time; 0: others get a turn."""
 
     def __init__(self, seed: int = 0, *, start_ms: int = START_MS) -> None:
         self.now_ms = start_ms
@@ -40,6 +43,6 @@ class SimulatedEnvironment:
 
     async def _run_blocking(self, function: Callable[[], T], /) -> T:
         # Others get a turn first, as they would while a thread blocks.
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.sync_s)
         await self.gate.wait()
         return function()

@@ -241,6 +241,9 @@ def test_changes_of_the_record_are_not_lost_when_machines_start_at_once() -> Non
         for number in range(6):
             ground.process(f"m{number}", count=6).start()
         await ground.until(lambda: ground.at_work(0.0) == AGENTS)
+        async with asyncio.timeout(60):
+            while len((await ground.status()).machines) < 6:
+                await asyncio.sleep(0.1)
         await asyncio.sleep(5)
         assert len((await ground.status()).machines) == 6
 

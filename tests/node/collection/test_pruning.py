@@ -305,6 +305,7 @@ async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
     assert fleet.rows("a") == fleet.rows("c")
 
 
+@pytest.mark.instant_syncs("sweeps are over before a save is durable")
 async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
     monkeypatch.setattr(sweeping, "SLICE", 1)

@@ -364,6 +364,7 @@ async def test_a_store_whose_disk_failed_says_so_and_that_nothing_was_written() 
     await node.stop()
 
 
+@pytest.mark.instant_syncs("a member that answers late is asked again")
 def test_a_second_change_of_one_node_asks_each_member_once() -> None:
     async def main() -> None:
         async with fleet() as nodes:

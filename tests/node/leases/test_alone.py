@@ -339,6 +339,7 @@ def test_a_node_that_has_not_heard_of_the_last_value_asks_a_quorum_first() -> No
     in_fleet(work)
 
 
+@pytest.mark.instant_syncs("it says how long calls take, in virtual time")
 def test_calls_one_after_another_do_not_wait_for_leases_to_end() -> None:
     async def work(nodes: Fleet) -> None:
         begun = asyncio.get_running_loop().time()

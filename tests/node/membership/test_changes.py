@@ -277,6 +277,7 @@ async def test_a_node_that_knows_of_a_newer_epoch_counts_no_copies_until_it_has_
         assert record(fleet, "a").epoch == 0
         fleet.spoil = lambda source, target, message: message
         await fleet.until(lambda: is_done(fleet, "abcd"))
+        await fleet.until(lambda: "d:1" in fleet["a"].replicator.quorum.members.reached)
         await saved(fleet, "a", durability="all")
 
 

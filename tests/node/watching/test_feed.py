@@ -121,6 +121,7 @@ async def test_watchers_of_other_names_cost_a_change_nothing(bench: Bench, monke
         assert watchers.told[7] == ["n007/x"]
 
 
+@pytest.mark.instant_syncs("it counts turns of the loop")
 async def test_the_watcher_of_a_small_space_does_not_wait_for_those_of_a_large_one(bench: Bench) -> None:
     async with crowd(bench, 20 * TOLD_PER_TURN) as watchers:
         alone = await watchers.join(space="other")
