@@ -189,14 +189,20 @@ def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[s
 
 
 def tells(later: Record, asked: Record) -> bool:
-    """Whether this record tells that what `asked` begins was begun, by whoever; a record of a later epoch may not know."""
+    """Whether this record tells that what `asked` begins was begun, by whoever; a record of a later epoch may not know.
+
+    A node that was forgotten was not drained: the others may lack what it held.
+    """
     change = asked.change
     if later.epoch <= asked.epoch or change is None:
         return later == asked
     if later.change is not None:
         return later.change.told == change.told
-    is_left = any(removal.address == change.leaves and removal.epoch > asked.epoch for removal in later.removed)
-    return (not change.leaves or is_left) and (not change.joins or change.joins in later.members)
+    is_left = not change.leaves or any(
+        removal.address == change.leaves and removal.epoch > asked.epoch and removal.handed_over >= change.hands_over
+        for removal in later.removed
+    )
+    return is_left and (not change.joins or change.joins in later.members)
 
 
 def _under_way(change: Change) -> ChangeUnderWay:

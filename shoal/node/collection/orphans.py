@@ -159,9 +159,8 @@ class Orphans:
             left = await self._fold(number, self.inherited_adds(number))
             inherited = self.inherited_origins(number)
             for target in stored(self._storage, number, [Kind.BUDGET]):
-                with suppress(
-                    ShoalError
-                ):  # One that cannot be read holds up nothing else; the next epoch, or start, tries again.
+                # One that cannot be read holds up nothing else; the next epoch, or start, tries again.
+                with suppress(ShoalError):
                     if any(inherited(account.origin) for account in self._left(target)):
                         self._issue(InheritRights(target.space, target.name))
                 await self._pause()

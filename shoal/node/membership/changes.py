@@ -3,6 +3,8 @@
 Laws:
 - Every step is a compare-and-set of the record in the register, decided by the lists of the epoch before it. So of two
   operators who ask at once, one gets an error that names the other's change.
+- Whoever asked for a change is told of it by votes or by a record of the members, whichever comes first: no member answers
+  a node that it drained.
 - Any member can take the next step: all that is needed stands in the record. Of those that stay, the linked member with the
   least address does; the others follow in turn, if it does not.
 - A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.
@@ -175,7 +177,7 @@ class Changes:
             ) from None
 
     async def _asked(self, record: Record, newer: Record) -> Record:
-        """Set the record in the register, or learn from a later record that it was: no member answers one that it drained."""
+        """Set the record in the register, or learn from a record of the members that it was."""
         loop = asyncio.get_running_loop()
         told = loop.create_task(self._begun(newer))
         # Decided by the lists of this very epoch: in a later one it is refused.

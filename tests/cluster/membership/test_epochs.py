@@ -183,6 +183,18 @@ def test_a_later_record_tells_whether_a_change_was_begun(kind: Kind, joins: str,
     assert not any(epochs.tells(record, asked) for record in (other, epochs.advance(other, directories={}), taken_back))
 
 
+def test_a_node_that_was_forgotten_was_not_drained() -> None:
+    """Whoever asked for a drain must not believe that the others hold what only that node had."""
+    before = epochs.founded(["a:1", "b:1", "c:1"])
+    drain = epochs.begin(before, "drain", leaves="c:1", directories={}, hands_over=True)
+    forget = epochs.begin(before, "forget", leaves="c:1", directories={})
+    drained, forgotten = (epochs.advance(epochs.advance(each, directories={}), directories={}) for each in (drain, forget))
+    assert epochs.tells(drained, drain)
+    assert epochs.tells(drained, forget)
+    assert epochs.tells(forgotten, forget)
+    assert not epochs.tells(forgotten, drain)
+
+
 def test_the_last_member_stays() -> None:
     with pytest.raises(InvalidInput, match="last member"):
         begun("forget", "a", leaves="a")
