@@ -10,13 +10,22 @@ import msgspec
 import pytest
 from aiohttp import WSMsgType, web
 
-from shoal.config import Config
-from shoal.protocol.frames import PROTOCOL, CallerFrame, CallFrame, Welcome, decode_caller_frames, encode_hello, messages
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.frames import (
+    PROTOCOL,
+    CallerFrame,
+    CallFrame,
+    ObserveFrame,
+    Welcome,
+    decode_caller_frames,
+    encode_hello,
+    messages,
+)
 from shoal.transport.link import Link
+from shoal.transport.session import RemoteSession
 from tests.transport import dummy_node
+from tests.transport.calls import CONFIG
 from tests.transport.dummy_node import DummyNode, Make
-
-CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01, connect_timeout_s=20.0)
 
 
 class Peer:
@@ -79,6 +88,12 @@ class Peer:
         assert isinstance(frame, CallFrame), frame
         return frame
 
+    async def next_id(self) -> int:
+        """Of the next request, a call or a subscription."""
+        frame = await self.frames.get()
+        assert not isinstance(frame, ObserveFrame), frame
+        return frame.id
+
     async def hang_up(self) -> None:
         """Break every connection without a word."""
         for transport in self.transports:
@@ -87,6 +102,7 @@ class Peer:
 
 
 Dial = Callable[..., Awaitable[Link]]
+Connect = Callable[..., RemoteSession]
 
 
 @pytest.fixture
@@ -116,6 +132,28 @@ async def dial(peer: Peer) -> AsyncIterator[Dial]:
     yield to_peer
     for link in links:
         await link.close()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    sessions: list[RemoteSession] = []
+    drawn = iter(range(1, 1 << 16))
+
+    def to(urls: str, *, bookmark: Bookmark | None = None, **settings: object) -> RemoteSession:
+        sessions.append(
+            RemoteSession(
+                urls,
+                bookmark=bookmark,
+                config=msgspec.structs.replace(CONFIG, **settings),
+                now_ms=lambda: 1_700_000_000_000,
+                entropy=lambda size: next(drawn).to_bytes(size, "big"),
+            )
+        )
+        return sessions[-1]
+
+    yield to
+    for session in sessions:
+        await session.close()
 
 
 @pytest.fixture

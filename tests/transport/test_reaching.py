@@ -25,14 +25,13 @@ from shoal.errors import (
     Unsupported,
 )
 from shoal.protocol.frames import Fault, Refused, encode_error, encode_hello, encode_reply
-from shoal.protocol.requests import Add, Added, CounterValue, ReadCounter
+from shoal.protocol.requests import Added, CounterValue
 from shoal.transport.session import RemoteSession
-from tests.transport.conftest import Peer
-from tests.transport.test_session import CONFIG, Connect, added, connect, counted, pass_time  # noqa: F401
+from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time
+from tests.transport.conftest import Connect, Peer
 
 PATIENT = Config(request_timeout_s=1000.0, connect_timeout_s=1000.0, failover_timeout_s=1000.0, reach_timeout_s=1000.0)
 HASTY = Config(request_timeout_s=1000.0, connect_timeout_s=1000.0, failover_timeout_s=1000.0, reach_timeout_s=0.2)
-READ, WRITE = ReadCounter("s", "c"), Add("s", "c", 1)
 
 Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Listen = Callable[[Server], Awaitable[str]]
@@ -206,7 +205,7 @@ async def test_one_node_among_wrong_addresses_is_enough(
     peer: Peer,
     listen: Listen,
     serve: Serve,
-    connect: Connect,  # noqa: F811
+    connect: Connect,
 ) -> None:
     async def answers(_: web.Request) -> web.Response:
         return web.Response(status=404)

@@ -3,17 +3,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 
 from shoal.config import Config
-from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import (
     BookmarkLost,
     Disconnected,
@@ -30,70 +27,18 @@ from shoal.errors import (
     StoreCorrupt,
     Unavailable,
 )
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import Sight
-from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
+from shoal.protocol.frames import encode_error, encode_push, encode_reply
 from shoal.protocol.keys import is_made_before
-from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Watch
+from shoal.protocol.requests import Added, Change, CounterValue, Prune, Watch
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
-
-A = Origin(b"a" * 16)
-SEEN, OLDER = VersionVector({A: 3}), VersionVector({A: 2})
-READ = ReadCounter("s", "c")
-WRITE = Add("s", "c", 1)
-CONFIG = Config(request_timeout_s=20.0, reconnect_delay_s_max=0.01)
-
-Peer = Any  # Of conftest.py.
-Connect = Callable[..., RemoteSession]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    sessions: list[RemoteSession] = []
-    drawn = iter(range(1, 1 << 16))
-
-    def to(urls: str, *, bookmark: Bookmark | None = None, **settings: object) -> RemoteSession:
-        sessions.append(
-            RemoteSession(
-                urls,
-                bookmark=bookmark,
-                config=msgspec.structs.replace(CONFIG, **settings),
-                now_ms=lambda: 1_700_000_000_000,
-                entropy=lambda size: next(drawn).to_bytes(size, "big"),
-            )
-        )
-        return sessions[-1]
-
-    yield to
-    for session in sessions:
-        await session.close()
-
-
-def _bookmark(partition: int) -> Bookmark:
-    bookmark = Bookmark()
-    bookmark.note(partition, SEEN)
-    return bookmark
-
-
-def pass_time(seconds: float) -> None:
-    """The running loop's timers are due so much earlier."""
-    loop = asyncio.get_running_loop()
-    now = loop.time
-    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time
+from tests.transport.conftest import Connect, Peer
 
 
 async def _never(delay_s: float) -> None:
     raise AssertionError(f"a pause of {delay_s} s")
-
-
-def counted(frame: CallFrame) -> bytes:
-    return encode_reply(frame.id, CounterValue(7))
-
-
-def added(frame: CallFrame) -> bytes:
-    return encode_reply(frame.id, Added(1, True))
 
 
 async def test_it_connects_at_the_first_request_and_keeps_the_connection(peer: Peer, connect: Connect) -> None:
@@ -110,8 +55,10 @@ async def test_a_write_without_a_key_is_given_one_that_tells_its_time(peer: Peer
     await asyncio.gather(session.call(WRITE), session.call(WRITE))
     keys = {(await peer.next_call()).key, (await peer.next_call()).key}
     assert len(keys) == 2
-    assert not any(is_made_before(key, 1_700_000_000_000) for key in keys)
-    assert all(is_made_before(key, 1_700_000_000_001) for key in keys)
+    for key in keys:
+        assert key is not None
+        assert not is_made_before(key, 1_700_000_000_000)
+        assert is_made_before(key, 1_700_000_000_001)
 
 
 async def test_a_callers_own_key_is_kept_and_a_read_has_none(peer: Peer, connect: Connect) -> None:
@@ -222,7 +169,7 @@ async def test_a_subscription_leaves_a_node_that_is_stopping_too(peer: Peer, oth
     session = connect(f"{peer.url},{other_peer.url}")
 
     async def answer(by: Peer, with_: Callable[[int], bytes]) -> None:
-        await by.send(with_((await by.frames.get()).id))
+        await by.send(with_(await by.next_id()))
 
     refusing = asyncio.create_task(answer(peer, lambda id: encode_error(id, ShuttingDown("stopping"))))
     accepting = asyncio.create_task(answer(other_peer, lambda id: encode_reply(id, None)))
@@ -318,58 +265,6 @@ async def test_a_refusal_after_an_attempt_that_may_have_left_says_unknown(
         await call
 
 
-async def test_what_a_reply_shows_is_in_the_bookmark_when_its_caller_goes_on(peer: Peer, connect: Connect) -> None:
-    session = connect(peer.url)
-    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
-    await session.call(READ)
-    assert session.bookmark.vector(5) == SEEN
-    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, OLDER.pack(), replaced=True)])
-    await session.call(READ, stale=True)
-    assert session.bookmark.vector(5) == OLDER
-    assert [(await peer.next_call()).stale, (await peer.next_call()).stale] == [False, True]
-
-
-async def test_another_node_is_told_what_was_seen_before_it_is_asked(peer: Peer, other_peer: Peer, connect: Connect) -> None:
-    session = connect(f"{peer.url},{other_peer.url}")
-    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
-    other_peer.answer = counted
-    await session.call(READ)
-    await peer.stop()
-    await session.call(READ)
-    assert other_peer.frames.get_nowait() == ObserveFrame(session.bookmark.pack())
-    await other_peer.next_call()
-
-
-async def test_what_a_push_shows_is_in_the_bookmark_when_its_taker_goes_on(peer: Peer, connect: Connect) -> None:
-    session = connect(peer.url)
-
-    async def push() -> None:
-        frame = await peer.frames.get()
-        change = Change("s", "counter", "c", "add", "", 1, 1)
-        await peer.send(encode_reply(frame.id, None), encode_push(frame.id, change, [Sight(5, SEEN.pack())]))
-
-    pushing = asyncio.create_task(push())
-    async with session.subscribe(Watch("s")) as pushes:
-        await anext(pushes)
-        assert session.bookmark.vector(5) == SEEN
-    await pushing
-
-
-async def test_a_bookmark_that_was_joined_is_told_once_and_before_the_next_request(peer: Peer, connect: Connect) -> None:
-    session = connect(peer.url, bookmark=_bookmark(1))
-    peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
-    await session.call(READ)
-    assert await peer.frames.get() == ObserveFrame(_bookmark(1).pack())
-    await peer.next_call()
-    await session.call(READ)
-    await peer.next_call()  # What the node itself told is not told to it.
-    session.bookmark.join(_bookmark(2))
-    await session.call(READ)
-    assert await peer.frames.get() == ObserveFrame(session.bookmark.pack())
-    await peer.next_call()
-    assert peer.frames.empty()
-
-
 async def test_a_write_never_answered_ends_with_its_key_to_send_it_again(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url)
     call = asyncio.create_task(session.call(WRITE))
@@ -444,8 +339,8 @@ async def test_a_subscription_ends_when_the_connection_does_and_can_be_made_anew
     for _ in range(2):
 
         async def accept() -> None:
-            frame = await peer.frames.get()
-            await peer.send(encode_reply(frame.id, None), encode_push(frame.id, change))
+            id = await peer.next_id()
+            await peer.send(encode_reply(id, None), encode_push(id, change))
 
         accepting = asyncio.create_task(accept())
         async with session.subscribe(Watch("s")) as changes:
@@ -477,47 +372,3 @@ def test_urls_that_name_no_node_are_refused(urls: str) -> None:
 
 def test_several_urls_are_split() -> None:
     assert split_urls("http://n1:7400/, https://n2 ,") == ["http://n1:7400", "https://n2"]
-
-
-def losing(partition: int) -> Callable[[CallFrame], bytes]:
-    """A node that lacks what the bookmark names of a partition, for as long as the session names it."""
-    refused = BookmarkLost("no node knows it", partition=partition)
-    return lambda frame: encode_error(frame.id, refused)
-
-
-@pytest.fixture
-def clock() -> list[float]:
-    """Seconds of a client's clock."""
-    return [0.0]
-
-
-@pytest.fixture
-def aging(peer: Peer, connect: Connect, clock: list[float]) -> RemoteSession:
-    """A session that saw partition 1 at second 0, of nodes that forget after 100 s."""
-    bookmark = Bookmark(lambda: clock[0])
-    bookmark.note(1, SEEN)
-    return connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
-
-
-async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(
-    peer: Peer, aging: RemoteSession, clock: list[float]
-) -> None:
-    clock[0] = 80.0
-    aging.bookmark.note(2, SEEN)
-    peer.answer = lambda frame: (losing(1) if len(peer.connections) == 1 else counted)(frame)
-    with pytest.raises(BookmarkLost):
-        await aging.call(READ)
-    clock[0] = 90.0
-    assert await asyncio.gather(*(aging.call(READ) for _ in range(3))) == [CounterValue(7)] * 3
-    frames = [peer.frames.get_nowait() for _ in range(peer.frames.qsize())]
-    assert [frame for frame in frames if isinstance(frame, ObserveFrame)][-1] == ObserveFrame(_bookmark(2).pack())
-
-
-async def test_a_node_that_loses_everything_is_asked_twice_at_most(
-    peer: Peer, aging: RemoteSession, clock: list[float]
-) -> None:
-    clock[0] = 90.0
-    peer.answer = losing(1)
-    with pytest.raises(BookmarkLost):
-        await aging.call(READ)
-    assert len(peer.connections) == 2
