@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import Phase, settings
 
 from simulation.world.environment import SimulatedEnvironment
 from tests.support.examples import WHOLE
+from tests.support.pacing import loop_factories
 
 # No example has a deadline: how long one takes says more of the machine than of the program. Each run draws the same
 # examples, so that it fails where a change is wrong, and not by chance; `pytest --hypothesis-profile=explore` draws new ones.
@@ -44,6 +47,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if (marker := item.get_closest_marker("instant_syncs")) is not None:
                 item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_factories(item)
 
 
 def pytest_configure() -> None:

@@ -48,6 +48,7 @@ class _Nothing(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         self.steps += 1
         if self.steps > self._steps_max:
+            self.steps = 0  # The cleanup gets as many again.
             raise TooLong(f"more than {self._steps_max} turns of the loop, {self.now:.3f} virtual seconds from the beginning")
         if timeout is None:
             raise Stalled(f"everything waits, {self.now:.3f} virtual seconds from the beginning, and nothing will come")
@@ -72,6 +73,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The virtual time, in seconds since the loop was made."""
         return self._nothing.now
 
+    @property
+    def turns(self) -> int:
+        """How many turns the loop took since it was made, or was last granted turns."""
+        return self._nothing.steps
+
     def grant_turns(self) -> None:
         """Allow as many turns again as at the beginning."""
         self._nothing.steps = 0
@@ -89,7 +95,6 @@ def run(main: Coroutine[Any, Any, T], *, steps_max: int = STEPS_MAX) -> T:
         return loop.run_until_complete(main)
     finally:
         try:
-            loop.grant_turns()  # A run that took too many turns gets as many again for its cleanup.
             _finish(loop)
         finally:
             loop.close()

@@ -13,6 +13,8 @@ from shoal.errors import InvalidInput, InvalidValue, Overloaded, TooLarge
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, bench, open_bench
 
+pytestmark = pytest.mark.virtual_time
+
 __all__ = ["bench", "open_bench"]
 
 

@@ -16,6 +16,8 @@ from shoal.errors import ShoalError
 from shoal.protocol.requests import EndStep
 from tests.node.conftest import Bench, bench, open_bench
 
+pytestmark = pytest.mark.virtual_time
+
 __all__ = ["bench", "open_bench"]
 
 CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, ShoalError)]

@@ -15,6 +15,8 @@ from shoal.config import Config
 from shoal.node.verification.verify import verify
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 _RECORDS = {"beads_issue_log": 40, "beads_issue_log_merges": 60}
 """Of each real log; `python -m benchmarks --only issue-log` takes them whole, on nodes that are processes."""
 

@@ -20,6 +20,8 @@ from simulation.world.fleet import Fleet
 from tests.end_to_end.conftest import Cli, Rest
 from tests.node.writes.test_erasing import rows, swept
 
+pytestmark = pytest.mark.virtual_time
+
 LOG = [f"message {n} " * 40 for n in range(60)]
 
 
@@ -216,6 +218,7 @@ class Plan(msgspec.Struct):
     owner: str = ""
 
 
+@pytest.mark.real_time("over HTTP")
 async def test_a_schema_holds_for_changes_over_http(store: Store, http: aiohttp.ClientSession) -> None:
     rest, space = Rest(http, "in-full"), store.space("in-full")
     await rest(
@@ -235,6 +238,7 @@ async def test_a_schema_holds_for_changes_over_http(store: Store, http: aiohttp.
     assert (await thread.load()).state == {"steps": ["a", "b"], "owner": "ana"}
 
 
+@pytest.mark.real_time("over HTTP")
 async def test_a_batch_over_http_ends_a_step_and_an_item_with_the_state_they_led_to(http: aiohttp.ClientSession) -> None:
     rest = Rest(http, "in-full-batch")
     begun = await rest("POST", "/threads/t/steps/look", {"name": "look up"})
@@ -252,6 +256,7 @@ async def test_a_batch_over_http_ends_a_step_and_an_item_with_the_state_they_led
     await rest("POST", "/batch", {"writes": [{"op": "end-step", "thread": "t", "step": "look"}]}, status=400)
 
 
+@pytest.mark.real_time("over HTTP")
 async def test_what_is_exported_makes_the_same_thread_again(url: str, store: Store) -> None:
     space = store.space("in-full-export")
     thread = space.thread("t")
@@ -285,6 +290,7 @@ async def test_what_is_exported_makes_the_same_thread_again(url: str, store: Sto
         await copy.load(first.id)
 
 
+@pytest.mark.real_time("over HTTP")
 async def test_over_http_one_learns_why_and_what_is_labelled_and_whether_it_is_sound(http: aiohttp.ClientSession) -> None:
     rest = Rest(http, "in-full-why")
     path = "/threads/t/checkpoints"

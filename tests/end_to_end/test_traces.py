@@ -22,6 +22,8 @@ from shoal.protocol.requests import DocumentJson, Follow, Push, ReadDocumentJson
 from shoal.protocol.session import Session
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 PATIENCE_S = 60
 TICK = 200  # Edits between two turns of the event loop.
 
@@ -61,6 +63,7 @@ def sequential() -> Iterator[Trace]:
         yield from (traces.read(source, name) for name in traces.SEQUENTIAL if name != "automerge-paper")
 
 
+@pytest.mark.real_time("files")
 async def test_one_authors_traces_end_as_they_ended(tmp_path: Path) -> None:
     """The longest one is `benchmarks/documents.py`'s."""
     async with shoal.open(tmp_path / "state") as store:

@@ -19,6 +19,7 @@ from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.snapshots.conftest import NUMBER, Filled
+from tests.support.pacing import LOOK_S
 
 Rows = dict[bytes, bytes]
 
@@ -112,7 +113,7 @@ async def test_an_altered_entry_of_garbage_holds_up_no_others() -> None:
     garbage = again.node._database.garbage
     async with asyncio.timeout(10):
         while garbage.count(2) > 1 or not garbage.waits_for:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert again.storage.get(entry) == b"\xc1"
     assert garbage.waits_for == ["a repair of what a disk altered in the queue of garbage"]
     await again.node.stop()

@@ -19,6 +19,8 @@ from shoal.workflows.spaces import delete_space
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, bench, open_bench
 
+pytestmark = pytest.mark.virtual_time
+
 __all__ = ["bench", "open_bench"]
 
 

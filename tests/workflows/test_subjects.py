@@ -22,6 +22,8 @@ from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, bench
 from tests.workflows.test_spaces import fill
 
+pytestmark = pytest.mark.virtual_time
+
 __all__ = ["bench"]
 
 OBJECTS = [
@@ -243,6 +245,7 @@ async def test_a_copy_from_before_an_erasure_holds_nothing_of_it_once_it_has_cau
         assert await restored.subjects.find("ana") == []
 
 
+@pytest.mark.real_time("files")
 async def test_tags_of_an_encrypted_directory_are_found_and_their_subjects_are_not_in_its_files(tmp_path: Path) -> None:
     subject = "ana-c3f19b77@example.com"
     key = tmp_path / "master.key"

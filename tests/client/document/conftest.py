@@ -136,4 +136,4 @@ async def settled() -> None:
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not true():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)

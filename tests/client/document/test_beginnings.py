@@ -24,6 +24,9 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Beginning, DocumentState, Durability, Push, Request, Subscription
 from simulation.world.fleet import Fleet
+from tests.support.pacing import LOOK_S, TURNS
+
+pytestmark = pytest.mark.virtual_time
 
 SPACE, NAME = "crew", "d"
 CONTENTS: list[dict[str, Any]] = sorted(
@@ -99,10 +102,12 @@ async def move_to_b(fleet: Fleet, session: Roaming) -> None:
 
 async def never_mixed(fleet: Fleet, document: Document, content: dict[str, Any]) -> None:
     """Return once the mirror and node b both show this; until then the mirror shows one of the two beginnings."""
+    turns = 0
     async with asyncio.timeout(30):
         while not filled(document) == await shown(fleet) == content:
             assert filled(document) in CONTENTS
-            await asyncio.sleep(0)
+            turns += 1
+            await asyncio.sleep(0 if turns % TURNS else LOOK_S)
 
 
 @pytest.mark.parametrize("seen", CONTENTS)
@@ -132,7 +137,7 @@ async def test_an_edit_that_waited_is_written_beside_the_beginning_that_counts(f
     assert await shown(fleet) == {**COUNTS, "m": {**COUNTS["m"], "note": 3}}
     async with asyncio.timeout(30):
         while filled(document) != await shown(fleet):
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     await document.close()
 
 
@@ -148,7 +153,7 @@ async def test_a_beginning_that_lost_and_that_the_next_node_never_had_stops_no_e
     document = await mirrored(fleet, session)
     async with asyncio.timeout(30):
         while filled(document) != counts:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     await move_to_b(fleet, session)
     document.map("m")["note"] = 3
     await document.flush()
@@ -172,7 +177,7 @@ async def test_what_was_deleted_of_a_beginning_stays_deleted_when_it_is_restored
     await move_to_b(fleet, session)
     async with asyncio.timeout(30):
         while await shown(fleet) != left:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert filled(document) == left
     await document.close()
 
@@ -184,7 +189,7 @@ async def test_a_beginning_that_the_next_node_lacks_is_restored_as_one(fleet: Fl
     await move_to_b(fleet, session)
     async with asyncio.timeout(30):
         while await shown(fleet) != LOSES:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     begun = await fleet["b"].node.session().call(requests.Begin(SPACE, NAME, json.dumps(COUNTS).encode()))
     assert begun == requests.Begun(created=False)
     assert filled(document) == LOSES
@@ -200,7 +205,7 @@ async def test_a_mirror_takes_nothing_while_its_beginning_cannot_be_restored(fle
     await move_to_b(fleet, session)
     async with asyncio.timeout(30):
         while not session.writes:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert filled(document) == LOSES
     session.refusal = None
     await never_mixed(fleet, document, COUNTS)

@@ -17,6 +17,8 @@ from shoal.protocol.requests import (
 )
 from tests.client.document.conftest import FakeSession, Mirror, map_update, settled, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_changes_are_those_of_others_and_ones_own_once_durable(session: FakeSession, mirror: Mirror) -> None:
     document, other = await mirror(), await mirror()

@@ -22,6 +22,8 @@ from shoal.errors import (
 )
 from tests.client.document.conftest import CONFIG, FakeSession, Mirror, settled, until
 
+pytestmark = pytest.mark.virtual_time
+
 # ── convergence ───────────────────────────────────────────────────────────────
 
 

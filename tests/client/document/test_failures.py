@@ -25,6 +25,8 @@ from shoal.protocol.requests import (
 )
 from tests.client.document.conftest import FakeSession, Mirror, settled, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("?"), Disconnected("?"), Overloaded("?", retry_after_s=0.001)])
 @pytest.mark.parametrize("when", ["before", "after"])

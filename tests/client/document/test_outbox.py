@@ -9,6 +9,8 @@ import pytest
 
 from shoal.client.document.outbox import Outbox
 
+pytestmark = pytest.mark.virtual_time
+
 
 def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's merge takes time that grows with the square of the number of updates."""

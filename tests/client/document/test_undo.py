@@ -9,6 +9,8 @@ from shoal.errors import (
 )
 from tests.client.document.conftest import FakeSession, Mirror, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_ones_own_edits_are_taken_back_and_others_stay(session: FakeSession, mirror: Mirror) -> None:
     document, other = await mirror(undo=10), await mirror()

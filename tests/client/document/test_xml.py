@@ -13,6 +13,8 @@ from shoal.errors import (
 )
 from tests.client.document.conftest import FakeSession, Mirror, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 def paragraph(*children: Any, **attributes: Any) -> dict[str, Any]:
     return {"tag": "paragraph", "attributes": attributes, "children": list(children)}

@@ -20,6 +20,8 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 _seeds = count(50)
 
 

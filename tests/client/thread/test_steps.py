@@ -34,6 +34,8 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Effects:
     """The outside world: what was called, in order."""

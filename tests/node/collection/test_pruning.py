@@ -340,8 +340,8 @@ async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
     thread = bench.space.thread("agent")
     for n in range(count):
         await thread.save({"n": n})
-    async with Turns(monkeypatch, pruning_module, "_labelled", lambda *_: 1) as turns:
-        assert (await thread.prune(keep_last=1)).count == count - 1
+    turns = Turns(monkeypatch, pruning_module, "_labelled", lambda *_: 1)
+    assert (await thread.prune(keep_last=1)).count == count - 1
     assert turns.most <= 4
     assert turns.all <= 2 * count  # In planning, and when it goes.
 
@@ -353,7 +353,7 @@ async def test_one_look_for_what_is_unused_follows_a_prune_of_many_pieces(
     thread = bench.space.thread("agent")
     for n in range(40):
         await thread.save({"n": n})
-    async with Turns(monkeypatch, Marking, "run", lambda *_: 1) as looks:
-        await thread.prune(keep_last=1)
-        await swept(bench.storage)
+    looks = Turns(monkeypatch, Marking, "run", lambda *_: 1)
+    await thread.prune(keep_last=1)
+    await swept(bench.storage)
     assert looks.all == 2  # When it is planned, and when it is swept.

@@ -16,6 +16,7 @@ from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, rows, swept
+from tests.support.pacing import LOOK_S
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def refused(document: Document) -> None:
         async with asyncio.timeout(30):
             while True:
                 await document.flush()
-                await asyncio.sleep(0)
+                await asyncio.sleep(LOOK_S)
 
 
 # ── deletion ──────────────────────────────────────────────────────────────────
@@ -295,7 +296,7 @@ async def test_of_two_beginnings_the_same_one_counts_everywhere_and_the_other_is
         for name, mirror in mirrors.items():
             async with asyncio.timeout(30), await fleet["b"].store().space("crew").document("d") as there:
                 while mirror.to_py() != there.to_py():
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(LOOK_S)
                 assert len(lost := await there.conflicts()) == 1
             check_sound(fleet[name].storage)
         content = mirrors["a"].to_py()

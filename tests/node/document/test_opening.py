@@ -53,8 +53,8 @@ async def test_an_opening_reads_a_bounded_number_of_updates_at_a_time(
     bench = open_bench(**SMALL)
     await edited(bench, count)
     again = open_bench(bench.storage.left_by_crash(None), **SMALL)
-    async with Turns(monkeypatch, Building, "add", added) as turns:
-        text = await shown(again)
+    turns = Turns(monkeypatch, Building, "add", added)
+    text = await shown(again)
     assert text == '{"t":"' + "x" * count + '"}'
     assert turns.most <= STEP + 1  # The last step adds what was withdrawn.
     assert turns.all == count + 1
@@ -75,13 +75,13 @@ async def test_a_large_snapshot_and_a_large_merged_update_are_read_in_pieces(
     text = await shown(bench)
     for _ in range(2):
         again = open_bench(bench.storage.left_by_crash(None), **tiny)
-        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
-            assert await shown(again) == text
+        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        assert await shown(again) == text
         assert turns.all >= 50
         assert turns.most <= 2 * STEP
-        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
-            await compacted(bench)
-            await swept(bench.storage)
+        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        await compacted(bench)
+        await swept(bench.storage)
         assert turns.most <= 2 * STEP
         check_sound(bench.storage)
 
@@ -94,14 +94,14 @@ async def test_whatever_needs_the_document_first_opens_it_in_steps(
     await edited(bench, 40)
     again = open_bench(bench.storage.left_by_crash(None), **SMALL)
     session = again.node.session()
-    async with Turns(monkeypatch, Building, "add", added) as turns:
-        if how == "follow":
-            async with session.subscribe(requests.Follow("crew", "plan")) as pushes:
-                await anext(aiter(pushes))
-        elif how == "edit":
-            await edited(again, 1, client_id=2)
-        else:
-            await session.call(requests.MultiRead([requests.ReadDocumentJson("crew", "plan")]))
+    turns = Turns(monkeypatch, Building, "add", added)
+    if how == "follow":
+        async with session.subscribe(requests.Follow("crew", "plan")) as pushes:
+            await anext(aiter(pushes))
+    elif how == "edit":
+        await edited(again, 1, client_id=2)
+    else:
+        await session.call(requests.MultiRead([requests.ReadDocumentJson("crew", "plan")]))
     assert turns.most <= STEP + 1
     assert turns.all == 41
 
@@ -112,14 +112,14 @@ async def test_a_compaction_merges_a_bounded_number_of_updates_at_a_time(
 ) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, count)
-    async with Turns(monkeypatch, Building, "add", added) as turns:
-        assert (await compacted(bench)).updates == count
+    turns = Turns(monkeypatch, Building, "add", added)
+    assert (await compacted(bench)).updates == count
     assert turns.most <= STEP
     assert turns.all == count + 1
     await swept(bench.storage)
     await edited(bench, STEP, client_id=2)
-    async with Turns(monkeypatch, Building, "add", added) as turns:
-        assert (await compacted(bench)).updates == STEP
+    turns = Turns(monkeypatch, Building, "add", added)
+    assert (await compacted(bench)).updates == STEP
     assert turns.all <= STEP + 2  # The first merged update, what is new, and what was withdrawn.
 
 
@@ -144,11 +144,9 @@ async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
     bench = open_bench(**SMALL)
     await edited(bench, 40)
     await compacted(bench)
-    async with (
-        Turns(monkeypatch, compaction._Proof, "_add", lambda _proof, _update: 1) as proved,
-        Turns(monkeypatch, GroupCommit, "write", lambda _commit, rows, *_ranges: len(rows)) as written,
-    ):
-        await swept(bench.storage)
+    proved = Turns(monkeypatch, compaction._Proof, "_add", lambda _proof, _update: 1)
+    written = Turns(monkeypatch, GroupCommit, "write", lambda _commit, rows, *_ranges: len(rows))
+    await swept(bench.storage)
     assert proved.most <= STEP
     assert proved.all == 40 + 1
     assert written.most <= STEP + 1
@@ -245,8 +243,8 @@ async def test_two_that_open_a_document_at_once_read_it_once(open_bench: Opener,
     bench = open_bench(**SMALL)
     await edited(bench, 40)
     again = open_bench(bench.storage.left_by_crash(None), **SMALL)
-    async with Turns(monkeypatch, Building, "add", added) as turns:
-        await asyncio.gather(*(shown(again) for _ in range(5)))
+    turns = Turns(monkeypatch, Building, "add", added)
+    await asyncio.gather(*(shown(again) for _ in range(5)))
     assert turns.all == 41
 
 
@@ -274,8 +272,8 @@ async def test_a_peer_checks_a_merged_update_a_bounded_number_of_structs_at_a_ti
             entries[f"k{number}"] = number
             await session.call(requests.Update("crew", "plan", doc.get_update(before), {"m": "map"}))
         await fleet.converged()
-        async with Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1) as turns:
-            await compacted(fleet["a"])
-            await fleet.converged()
+        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        await compacted(fleet["a"])
+        await fleet.converged()
         assert turns.all >= 60
         assert turns.most <= 3 * STEP

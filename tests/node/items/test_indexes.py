@@ -26,6 +26,7 @@ from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.support.examples import examples
+from tests.support.pacing import LOOK_S, reached
 
 NOTES = ("notes",)
 
@@ -51,7 +52,7 @@ async def built(items: Items, label: str = "notes") -> None:
     """Wait until all that is declared is built."""
     async with asyncio.timeout(20):
         while not all((await items.indexes((label,))).values()):
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
 
 
 def index_rows(bench: Bench) -> list[bytes]:
@@ -286,8 +287,7 @@ async def test_a_crash_in_the_building_goes_on_where_it_was(open_bench: Opener) 
     bench = open_bench(index_build_rows_max=5)
     await fill(bench.space.items, 60)
     await bench.space.items.index(NOTES, "n")
-    while len(index_rows(bench)) < 20:
-        await asyncio.sleep(0)
+    await reached(lambda: len(index_rows(bench)) >= 20)
     after = bench.crashed(None)
     assert 20 <= len(index_rows(after)) < 60
     assert problems(after) == []
@@ -308,12 +308,12 @@ async def test_an_index_that_is_dropped_leaves_nothing_and_can_be_made_again(ben
     assert await items.indexes(NOTES) == {"kind": True}
     async with asyncio.timeout(30):
         while any(b"V\x00\x01n" in row for row in index_rows(bench)):
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert (await items.explain(NOTES, filter={"n": 3})).how == "scan"
     await items.unindex(NOTES, "kind")
     async with asyncio.timeout(30):
         while index_rows(bench):
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     await items.index(NOTES, "n")
     await built(items)
     assert (await items.explain(NOTES, filter={"n": 3})).how == "lookup"
@@ -329,7 +329,7 @@ async def test_rows_of_an_older_form_are_built_anew(bench: Bench, monkeypatch: p
     await after.space.items.search(NOTES, filter={"n": 3})
     async with asyncio.timeout(30):
         while (await after.space.items.explain(NOTES, filter={"n": 3})).how == "scan":
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert problems(after) == []
     await after.node.stop()
 

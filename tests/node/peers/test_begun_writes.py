@@ -30,6 +30,7 @@ async def told(answers: Answers) -> AnyReply | ShoalError:
 @pytest.mark.parametrize(("durability", "slow"), [("quorum", "bc"), ("all", "c")])
 async def test_one_is_told_once_enough_owners_hold_it(durability: Durability, slow: str) -> None:
     async with Fleet(quorum_timeout_s=30) as fleet:
+        await fleet["a"].store().space("crew").counter("other").add(1, durability="all")
         for name in slow:
             fleet.wires[name, "a"].open.clear()
         session = fleet["a"].node.session()

@@ -386,8 +386,7 @@ async def test_a_fall_that_a_busy_disk_did_not_record_is_over_with_the_admission
 
 async def test_marks_are_written_at_most_once_an_interval() -> None:
     async with Fleet(mark_interval_s=3600.0) as fleet:
-        await add(fleet["a"])
-        await fleet.converged(WAIT_S)
+        await recorded(fleet)
         for _ in range(20):
             await add(fleet["a"])
         await fleet.converged(WAIT_S)

@@ -112,7 +112,7 @@ async def test_a_node_to_which_two_addresses_led_holds_nothing_for_the_second() 
         await fleet["a"].store().space("crew").counter("n").add(1)
         await fleet.converged(30)
         quorum, [partition] = fleet["a"].replicator.quorum, fleet["a"].node._database.partitions.holding()
-        assert all(holding.vector for holding in quorum.holdings(partition).values())
+        await fleet.until(lambda: all(holding.vector for holding in quorum.holdings(partition).values()))
         first, second = quorum.members.all
         second.node = first.node
         assert sorted(bool(holding.vector) for holding in quorum.holdings(partition).values()) == [False, True]

@@ -151,6 +151,7 @@ async def test_a_node_joins_one_that_was_opened_very_often(openings: int) -> Non
     async with Fleet("ab", vectors_bytes_max=10_000, quorum_timeout_s=30.0, sync_interval_s=0.5) as fleet:
         await fleet.isolate("b")
         await write_under_new_origins(fleet["a"], openings)
+        await fleet.durable()
         fleet.spoil = measured
         fleet.link_all("b")
         async with asyncio.timeout(60.0):
@@ -170,6 +171,7 @@ async def test_the_counts_of_the_status_are_those_of_a_recount() -> None:
         for name in "abc":
             await write_under_new_origins(fleet[name], 7)
         await fleet["a"].store().space("crew").counter("n").add(1)
+        await fleet.durable()
         fleet.spoil = lambda source, target, message: None if source == "c" else message
         fleet.link_all("c")
         replicator = fleet["a"].replicator

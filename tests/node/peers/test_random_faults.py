@@ -37,6 +37,7 @@ from simulation.world.fleet import Fleet
 NAMES = "abc"
 ATTEMPTS = 4
 STEPS = 30
+ACT_S = 0.0005
 SETTINGS = {
     "tick_s": 0.002,
     "sync_interval_s": 0.01,
@@ -292,7 +293,7 @@ async def trial(seed: int, *, steps: int = STEPS, quorum: float = 0.2, disks_los
         async def roam(roamer: Roamer) -> None:
             while not done.is_set():
                 await roamer.act()
-                await asyncio.sleep(0)
+                await asyncio.sleep(ACT_S)
 
         async with asyncio.TaskGroup() as group:
             for roamer in roamers:

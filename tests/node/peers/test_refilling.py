@@ -106,6 +106,7 @@ async def test_peers_that_go_on_writing_do_not_keep_it_from_them(fleet: Fleet) -
     async def write() -> None:
         while True:
             await fleet["a"].store().space("s").counter("more").add(1)
+            await asyncio.sleep(0.001)
 
     writing = asyncio.create_task(write())
     fleet.spoil = lambda source, target, message: message
@@ -167,6 +168,7 @@ async def listening(member: Member) -> AsyncIterator[str]:
     await listener.stop()
 
 
+@pytest.mark.real_time("over HTTP")
 async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere(fleet: Fleet) -> None:
     await filled(fleet)
     await fleet.crash("c")

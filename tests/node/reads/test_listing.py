@@ -14,6 +14,7 @@ from shoal.protocol.requests import ListThreads
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
+from tests.support.pacing import LOOK_S
 
 MARK = keys.meta("statuses")
 
@@ -120,7 +121,7 @@ async def test_the_threads_of_an_old_directory_are_listed_at_once_and_indexed_so
     await old.space.thread("t001").finish()
     async with asyncio.timeout(30):
         while old.storage.get(MARK) is None:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     assert await listed(old, "done") == sorted(["t001", *(f"t{n:03}" for n in range(0, 150, 3))])
     assert await listed(old, "waiting") == ["t140"]
     assert problems(old) == []

@@ -13,6 +13,7 @@ from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
 from shoal.node.snapshots.sending import SnapshotSender
 from tests.node.snapshots.conftest import NUMBER, Filled
+from tests.support.pacing import LOOK_S
 
 PEER = bytes(16)
 
@@ -120,7 +121,7 @@ async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -
     filled.simulated.hold_syncs()
     writing = asyncio.create_task(filled.space.counter("tokens").add(1))
     while database._commit.written == database._commit.durable:
-        await asyncio.sleep(0)
+        await asyncio.sleep(LOOK_S)
     asked = asyncio.create_task(sender.asked(PEER, SnapshotRequest(NUMBER, 1)))
     for _ in range(100):
         await asyncio.sleep(0)

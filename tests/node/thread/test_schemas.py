@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import shoal
 from shoal import values
-from shoal.client.store import Space, Store
-from shoal.config import Config
+from shoal.client.store import Space
 from shoal.errors import InvalidInput, InvalidSchema, NotFound, SchemaTaken, SchemaViolation, TooLarge
 from shoal.node.rules import matches
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Checkpoint, Save
 from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench, Opener
 
 PLAN: dict[str, Any] = {
     "type": "object",
@@ -26,14 +23,8 @@ PLAN: dict[str, Any] = {
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with shoal.open(tmp_path / "s", config=Config(schemas_max=3, schema_versions_max=3, schema_bytes_max=2000)) as store:
-        yield store
-
-
-@pytest.fixture
-def space(store: Store) -> Space:
-    return store.space("crew")
+async def space(open_bench: Opener) -> Space:
+    return open_bench(schemas_max=3, schema_versions_max=3, schema_bytes_max=2000).space
 
 
 async def send(space: Space, state: dict[str, Any], thread: str = "planner-1", **fields: Any) -> requests.Saved:
@@ -174,12 +165,12 @@ async def test_a_claim_that_cannot_be_one_is_refused(space: Space, claim: dict[s
         await send(space, {}, **claim)
 
 
-async def test_a_schema_is_there_after_a_restart(tmp_path: Path) -> None:
-    async with shoal.open(tmp_path / "s") as store:
-        await store.space("crew").schemas.put("plan", 1, PLAN, threads="*")
-    async with shoal.open(tmp_path / "s") as store:
-        with pytest.raises(SchemaViolation):
-            await store.space("crew").thread("t").save({})
+async def test_a_schema_is_there_after_a_restart(bench: Bench) -> None:
+    await bench.space.schemas.put("plan", 1, PLAN, threads="*")
+    again = bench.crashed()
+    with pytest.raises(SchemaViolation):
+        await again.space.thread("t").save({})
+    await again.node.stop()
 
 
 async def test_a_checkpoint_keeps_what_its_schema_says_of_it(space: Space) -> None:

@@ -27,6 +27,7 @@ from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import swept
 from tests.support.examples import examples
+from tests.support.pacing import LOOK_S
 
 CONFIG = Config(document_snapshot_updates=2)
 LARGE = [Random(n).randbytes(350).hex() for n in range(60)]  # Several chunks, and a tail.
@@ -75,7 +76,7 @@ async def fill(bench: Bench, turn: int) -> None:
     await space.items.index(("memory",), "turn")
     async with asyncio.timeout(20):
         while not (await space.items.indexes(("memory",)))["turn"]:
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_S)
     async with space.batch() as batch:
         batch.thread("{t}/a").save({"turn": turn}, overwrite=True)
         batch.counter("{t}/n").add(1)

@@ -12,6 +12,7 @@ from shoal.errors import InvalidName, ReadOnly, ShoalError, StorageFull
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, Added, AnyReply, Assign, ReadCounter
 from tests.node.conftest import Bench
+from tests.support.pacing import LOOK_S
 
 WRITE = Add("crew", "tokens", 5)
 Answers = list[AnyReply | ShoalError]
@@ -19,7 +20,7 @@ Answers = list[AnyReply | ShoalError]
 
 async def settled(answers: Answers, count: int = 1) -> None:
     while len(answers) < count:
-        await asyncio.sleep(0)
+        await asyncio.sleep(LOOK_S)
 
 
 async def test_a_begun_write_is_decided_at_once_and_told_once_it_is_durable(bench: Bench) -> None:
@@ -40,7 +41,7 @@ async def test_what_a_begun_write_shows_is_in_the_bookmark_when_it_is_told(bench
     assert session.begin(WRITE, lambda answer: known.append(len(session.bookmark)))
     assert len(session.bookmark) == 0
     while not known:
-        await asyncio.sleep(0)
+        await asyncio.sleep(LOOK_S)
     assert known == [1]
 
 

@@ -9,6 +9,8 @@ from simulation.judging.found import DAMAGED, LISTED, TOLD, find, numbers_in
 from simulation.workload.random_agents import ROOT, SPACE
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 WHOLE = {ROOT: {"1": 1.0, "22": 22.0}, LISTED: [22.0, 1.0], TOLD: "1;22;"}
 
 

@@ -13,6 +13,8 @@ from simulation.workload.following import Follower
 from simulation.workload.random_agents import SPACE, content_of
 from simulation.world.fleet import Fleet
 
+pytestmark = pytest.mark.virtual_time
+
 NUMBERS = itertools.count(1)
 
 

@@ -19,6 +19,8 @@ from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
 from tests.node.conftest import Bench, bench
 
+pytestmark = pytest.mark.virtual_time
+
 __all__ = ["bench"]
 
 CONFIG = Config(stream_idle_s=0.01)
