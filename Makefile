@@ -88,6 +88,8 @@ $(RUN): pyproject.toml constraints.txt | .venv/bin/python
 
 $(DEV): pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@# Once, instead of in each worker.
+	@$(BIN)/python -m compileall -q -j 0 shoal simulation chaos benchmarks deploy examples
 	@touch $@ $(RUN)
 
 $(BENCH): pyproject.toml constraints.txt | .venv/bin/python
