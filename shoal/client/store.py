@@ -142,6 +142,8 @@ class Store:
     async def drain_member(self, address: str) -> requests.MembersView:
         """Remove a member that is up, once the others hold all that it holds. It writes nothing from then on.
 
+        If it was drained already, nothing is done: the call can be repeated, also at the node that left.
+
         Raises:
             as `add_member`.
         """

@@ -188,6 +188,17 @@ def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[s
     return (not change.joins or change.joins in caught_up) and (not change.hands_over or change.leaves in caught_up)
 
 
+def is_done(record: Record, kind: Kind, *, joins: str, leaves: str) -> bool:
+    """Whether the record says that a node left as this change would have it leave, and that the node for it came.
+
+    An `add` alone is never done: that a node is a member already is what its operator needs to be told.
+    """
+    last = next((removal for removal in reversed(record.removed) if removal.address == leaves), None)
+    if last is None or leaves in record.members:
+        return False
+    return (kind != "drain" or last.handed_over) and (not joins or joins in record.members)
+
+
 def tells(later: Record, asked: Record) -> bool:
     """Whether this record tells that what `asked` begins was begun, by whoever; a record of a later epoch may not know.
 

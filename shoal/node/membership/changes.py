@@ -69,7 +69,7 @@ class Changes:
     # ── what operators ask for ────────────────────────────────────────────────
 
     async def change(self, kind: Kind, *, joins: str = "", leaves: str = "") -> Record:
-        """Begin a change. It goes on by itself; `Roster.record` tells how far it is.
+        """Begin a change, or do nothing if the node has left so already. It goes on by itself: see `Roster.record`.
 
         Raises:
             ChangeUnderWay: another change is under way; nothing was written.
@@ -78,7 +78,11 @@ class Changes:
             OutcomeUnknown: the change may have begun. Ask for it again: it is made once.
             NotAMember: this node is no member; nothing was written.
         """
+        if not self._roster.is_member and epochs.is_done(self._roster.record, kind, joins=joins, leaves=leaves):
+            return self._roster.record
         record = await self._newest()
+        if record.change is None and epochs.is_done(record, kind, joins=joins, leaves=leaves):
+            return record
         self._check_company(record)
         if kind == "forget" and not epochs.is_address(leaves):
             return await self._forget_directory(record, leaves)

@@ -438,6 +438,46 @@ async def test_a_node_that_drains_itself_is_told_so_though_no_member_answers_it_
         await fleet.until(lambda: is_done(fleet, "ac"))
 
 
+async def test_a_drain_that_is_asked_for_again_once_it_is_done_is_told_so() -> None:
+    """By any node: also by the one that left, and by the members when that one is down."""
+    async with cluster(quorum_timeout_s=1.0) as fleet:
+        fleet.spoil = Unheard("b")
+        asking = asyncio.create_task(changes(fleet, "b").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac", "abc"))
+        asking.cancel()
+        epoch = record(fleet, "a").epoch
+        for name in "bac":
+            assert await asked(fleet, changes(fleet, name).change("drain", leaves="b:1")) == record(fleet, name)
+            if name == "b":
+                await fleet.crash("b")
+        assert {record(fleet, name).epoch for name in "ac"} == {epoch}
+
+
+async def test_a_node_that_was_forgotten_is_not_told_that_it_was_drained() -> None:
+    async with cluster() as fleet:
+        await fleet.crash("b")
+        await asked(fleet, changes(fleet, "a").change("forget", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
+        assert await asked(fleet, changes(fleet, "a").change("forget", leaves="b:1")) == record(fleet, "a")
+        with pytest.raises(InvalidInput, match="'b:1' is not a member"):
+            await asked(fleet, changes(fleet, "c").change("drain", leaves="b:1"))
+
+
+async def test_a_node_that_came_back_is_drained_again() -> None:
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
+        await fleet.crash("b")
+        fleet.start("b", MemoryStorage(), linked=False)
+        await asked(fleet, changes(fleet, "a").change("add", joins="b:1"))
+        await fleet.until(lambda: is_done(fleet, "abc"))
+        with pytest.raises(InvalidInput, match="a member already"):
+            await asked(fleet, changes(fleet, "a").change("add", joins="b:1"))
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
+        assert [removal.address for removal in record(fleet, "a").removed] == ["b:1", "b:1"]
+
+
 async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:
     """As one that is added again while the link to the directory before it has not ended yet."""
     async with cluster() as fleet:
