@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Generator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ import typer.main
 import typer.testing
 from hypothesis import Phase, settings
 
+from shoal import opening
+from shoal.config import Config
 from simulation.world.environment import SimulatedEnvironment
 from tests.support.examples import WHOLE
 from tests.support.pacing import loop_factories
@@ -35,6 +37,10 @@ typer.testing._get_command = cache(typer.main.get_command)  # type: ignore[attr-
 # No test trusts whom this machine trusts. aiohttp loads all their certificates twice when it is imported, in each process that
 # tests start: an eighth of the time of a command.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "nobody.pem")
+
+
+# A client gives up a node that does not answer within 1.8 s, and a busy machine lets a process stand still for longer.
+opening.Config = partial(Config, reach_timeout_s=30.0)  # type: ignore[attr-defined, assignment]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
