@@ -142,7 +142,8 @@ class Store:
     async def drain_member(self, address: str) -> requests.MembersView:
         """Remove a member that is up, once the others hold all that it holds. It writes nothing from then on.
 
-        If it was drained already, nothing is done: the call can be repeated, also at the node that left.
+        The call can be repeated, also at the node that left: a member that was drained already stays as it is. So can
+        `replace_member` and `forget_member`.
 
         Raises:
             as `add_member`.

@@ -189,14 +189,15 @@ def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[s
 
 
 def is_done(record: Record, kind: Kind, *, joins: str, leaves: str) -> bool:
-    """Whether the record says that a node left as this change would have it leave, and that the node for it came.
+    """Whether the newest record says that a node left as this change would have it leave, and that the node for it came.
 
-    An `add` alone is never done: that a node is a member already is what its operator needs to be told.
+    An `add` alone is never done: that a node is a member already is what its operator needs to be told. Nor is anything
+    while a change is under way, for which one has to wait.
     """
-    last = next((removal for removal in reversed(record.removed) if removal.address == leaves), None)
-    if last is None or leaves in record.members:
+    left = next((removal for removal in reversed(record.removed) if removal.address == leaves), None)
+    if left is None or leaves in record.members or record.change is not None:
         return False
-    return (kind != "drain" or last.handed_over) and (not joins or joins in record.members)
+    return (left.handed_over or kind != "drain") and (not joins or joins in record.members)
 
 
 def tells(later: Record, asked: Record) -> bool:

@@ -78,10 +78,10 @@ class Changes:
             OutcomeUnknown: the change may have begun. Ask for it again: it is made once.
             NotAMember: this node is no member; nothing was written.
         """
-        if not self._roster.is_member and epochs.is_done(self._roster.record, kind, joins=joins, leaves=leaves):
+        if self._has_left(kind, leaves):
             return self._roster.record
         record = await self._newest()
-        if record.change is None and epochs.is_done(record, kind, joins=joins, leaves=leaves):
+        if epochs.is_done(record, kind, joins=joins, leaves=leaves):
             return record
         self._check_company(record)
         if kind == "forget" and not epochs.is_address(leaves):
@@ -109,6 +109,12 @@ class Changes:
             return record
         self._check_target(begun)
         return await self._set(record, begun)
+
+    def _has_left(self, kind: Kind, leaves: str) -> bool:
+        """Whether this very directory left so, for good. Of others a node that left may not know that they came back."""
+        removal = self._roster.record.removal_of(self._roster.directory)
+        is_asked = leaves == self._roster.own and kind in ("drain", "forget")
+        return is_asked and removal is not None and (removal.handed_over or kind == "forget")
 
     async def _forget_directory(self, record: Record, named: str) -> Record:
         """Refuse a lost directory from now on; `named` is the beginning of its id, in hex."""

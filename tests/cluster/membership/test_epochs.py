@@ -195,6 +195,29 @@ def test_a_node_that_was_forgotten_was_not_drained() -> None:
     assert not epochs.tells(forgotten, drain)
 
 
+def test_a_change_is_done_if_its_node_left_so_and_the_one_for_it_came() -> None:
+    def done(record: Record, kind: Kind, joins: str = "", leaves: str = "c:1") -> bool:
+        return epochs.is_done(record, kind, joins=joins, leaves=leaves)
+
+    def made(record: Record, kind: Kind, joins: str = "", leaves: str = "", *, hands_over: bool = False) -> Record:
+        begun = epochs.begin(record, kind, joins=joins, leaves=leaves, directories={}, hands_over=hands_over)
+        joint = epochs.advance(begun, directories={})
+        assert not any(done(each, kind, joins, leaves) for each in (record, begun, joint))
+        return epochs.advance(joint, directories={})
+
+    before = epochs.founded(["a:1", "b:1", "c:1"])
+    drained = made(before, "drain", leaves="c:1", hands_over=True)
+    forgotten = made(before, "forget", leaves="c:1")
+    replaced = made(before, "replace", "d:1", "c:1")
+    assert (done(drained, "drain"), done(drained, "forget")) == (True, True)
+    assert (done(forgotten, "drain"), done(forgotten, "forget")) == (False, True)
+    assert (done(replaced, "replace", "d:1"), done(drained, "replace", "d:1")) == (True, False)
+    back = made(drained, "add", "c:1")
+    assert not any(done(back, kind) for kind in ("drain", "forget"))
+    assert not done(back, "add", "c:1", "")
+    assert not done(before, "drain", leaves="x:1")
+
+
 def test_the_last_member_stays() -> None:
     with pytest.raises(InvalidInput, match="last member"):
         begun("forget", "a", leaves="a")

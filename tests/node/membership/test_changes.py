@@ -463,6 +463,26 @@ async def test_a_node_that_was_forgotten_is_not_told_that_it_was_drained() -> No
             await asked(fleet, changes(fleet, "c").change("drain", leaves="b:1"))
 
 
+async def test_a_node_that_left_answers_for_itself_alone() -> None:
+    """Whoever left may not know that another came back; whoever believes it would stop a node that holds data."""
+    async with cluster("abcd") as fleet:
+        for name in "cb":
+            await asked(fleet, changes(fleet, "a").change("drain", leaves=f"{name}:1"))
+            await fleet.until(lambda: all(record(fleet, each).change is None for each in "ad"))
+        await fleet.until(lambda: is_done(fleet, "ad", "abd"))
+        await fleet.isolate("b")
+        fleet.apart |= {pair for other in "acd" for pair in (("b", other), (other, "b"))}
+        await fleet.crash("c")
+        fleet.start("c", MemoryStorage(), linked=False)
+        await asked(fleet, changes(fleet, "a").change("add", joins="c:1"))
+        await fleet.until(lambda: is_done(fleet, "acd"))
+        with pytest.raises(NotAMember):
+            await asked(fleet, changes(fleet, "b").change("drain", leaves="c:1"))
+        with pytest.raises(NotAMember):
+            await asked(fleet, changes(fleet, "b").change("replace", leaves="b:1", joins="c:1"))
+        assert await asked(fleet, changes(fleet, "b").change("drain", leaves="b:1")) == record(fleet, "b")
+
+
 async def test_a_node_that_came_back_is_drained_again() -> None:
     async with cluster() as fleet:
         await asked(fleet, changes(fleet, "a").change("drain", leaves="b:1"))
