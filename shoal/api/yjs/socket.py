@@ -50,7 +50,7 @@ class Socket:
         self._stalled_s = stalled_s
         self._transport: asyncio.Transport | None = None
         self._written_bytes = 0
-        self._replied_bytes = 0  # Of replies, since nothing waited.
+        self._replied_bytes = 0  # Of replies, at least as many as wait.
 
     async def open(self, request: web.Request) -> None:
         """Upgrade."""
@@ -83,7 +83,7 @@ class Socket:
             if not await self._sent(self._written_bytes - self._send_bytes_max):
                 await self.close(WSCloseCode.TRY_AGAIN_LATER, self.stalled)
                 return WS_CLOSED_MESSAGE
-            self._replied_bytes = 0
+            self._replied_bytes = self._send_bytes_max  # As many may wait still.
         return await self.response.receive()
 
     async def drained(self) -> bool:
