@@ -59,7 +59,7 @@ async def test_a_page_shows_a_thread_and_edits_a_document_with_another_client(
             await page.open(origin)
             # Of an agent without a token it sees only the refusal.
             assert await page.run(BEGIN, {"url": url, "token": token}) == ["unauthenticated", 401]
-            async with shoal.connect(url, token=token, wait=30) as store:
+            async with shoal.connect(url, token=token) as store:
                 await store.space("crew").thread("plan").save({"step": 1})
                 await page.run("await kept.until(() => kept.seen.length === 2)")
             saved = "const saved = await kept.space.thread('plan').update({ set: { by: 'page' } }); return saved.parents.length"

@@ -42,7 +42,7 @@ async def content(url: str, name: str = "{plan}/a b") -> str:
 
 async def test_a_page_and_an_agent_edit_one_document_and_see_each_other(js: Program, open_url: str) -> None:
     await js(JOIN + "await kept.document.synced; kept.document.awareness.setLocalState({ user: 'ana' })", {"url": open_url})
-    async with shoal.connect(open_url, wait=30) as store, await store.space("crew").document("{plan}/a b") as document:
+    async with shoal.connect(open_url) as store, await store.space("crew").document("{plan}/a b") as document:
         document.text("text").insert(0, "from an agent")
         await js("await kept.until(given); kept.text.insert(0, '> '); await kept.document.saved()", "from an agent")
         async with asyncio.timeout(PATIENCE_S):
@@ -147,7 +147,7 @@ async def test_a_document_outlives_the_token_that_opened_it(js: Program, guarded
 
 async def test_a_document_that_was_deleted_meanwhile_is_not_restored(js: Program, open_url: str) -> None:
     await js(JOIN + "kept.text.insert(0, 'x'); await kept.document.saved()", {"url": open_url, "name": "doomed"})
-    async with shoal.connect(open_url, wait=30) as store, await store.space("crew").document("doomed") as document:
+    async with shoal.connect(open_url) as store, await store.space("crew").document("doomed") as document:
         await document.delete()
     with pytest.raises(Rejected) as deleted:
         await js(

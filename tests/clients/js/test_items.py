@@ -39,14 +39,14 @@ async def test_items_are_put_compared_found_and_deleted(js: Program, open_url: s
         "none": 0,
         "deleted": [True, False],
     }
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         found = await store.space("items").items.get(("memory", "ana"), "a/b")
         assert found is not None
         assert found.value == {"kind": "fact", "n": 1}
 
 
 async def test_a_search_goes_on_over_pages(js: Program, open_url: str) -> None:
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         for number in range(230):
             await store.space("paged").items.put(("many",), f"{number:03}", number)
     code = f"{OPEN} return (await all(items.search(['many'], {{ limit: given.limit }}))).map(({{ value }}) => value)"

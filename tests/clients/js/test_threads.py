@@ -38,7 +38,7 @@ async def test_a_thread_is_saved_changed_and_loaded(js: Program, open_url: str) 
     assert told["byId"] == told["labelled"]["state"] == {"messages": ["hi"], "step": 1}
     assert (told["labelled"]["metadata"], told["labelled"]["id"]) == ({"at": "start"}, told["first"]["id"])
     assert told["status"] == "running"
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         loaded = await store.space("saves").thread("plan").load()
     assert (loaded.state, told["heads"]) == ({"messages": messages, "a,b": 1}, {"main": [loaded.id]})
 
@@ -83,7 +83,7 @@ async def test_a_save_that_is_repeated_with_its_key_counts_once(js: Program, ope
 
 
 async def test_a_history_is_read_page_by_page(js: Program, open_url: str) -> None:
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         thread = store.space("long").thread("plan")
         for step in range(105):
             await thread.save({"step": step}, metadata={"even": step % 2 == 0})
@@ -126,7 +126,7 @@ async def test_a_journal_is_appended_once_per_event_key_read_and_followed(js: Pr
           }
         })()"""
     )
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         for text in ("one", "two"):
             await store.space("journal").thread("plan").journal.append(text)
     assert await js("await kept.following; return kept.followed") == ["one", "two"]
@@ -146,7 +146,7 @@ async def test_a_person_pauses_and_approves_a_thread_and_sends_it_a_message(js: 
     )
     assert told["paused"]["status"] == told["status"]["status"] == "paused"
     assert (told["status"]["by"], told["status"]["reason"], told["sent"]) == ("ana", "lunch", [True, False])
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         thread = store.space("people").thread("plan")
         message = await thread.inbox.next(timeout=10)
         assert message is not None

@@ -63,7 +63,7 @@ async def test_a_register_that_has_another_version_is_not_set(js: Program, open_
 
 async def test_names_are_listed_page_by_page_whatever_they_hold(js: Program, open_url: str) -> None:
     names = sorted([f"n-{number:04}" for number in range(505)] + ["a/b", "ü", "{t}/x", "a b?c#d%2F", "…"], key=str.encode)
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         for name in names:
             await store.space("names").counter(name).add(1)
     given = {"url": open_url, "space": "names"}
@@ -83,7 +83,7 @@ async def test_what_json_has_no_form_for_arrives_or_is_refused(js: Program, open
         await space.register('r').set({{ ...numbers, none: null, left: undefined, at: new Date(0), deep: [1.5, '…'] }})""",
         given,
     )
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         value = await store.space("json").register("r").get()
     assert value.pop("nan") != value.pop("big", None) == 2**70
     assert value == {"inf": float("-inf"), "none": None, "at": "1970-01-01T00:00:00.000Z", "deep": [1.5, "…"]}

@@ -32,7 +32,7 @@ NAMES = "await kept.until(given); return kept.seen.map(({ type, name }) => name 
 
 async def test_changes_come_with_what_was_asked_for_and_the_signal_ends_the_loop(js: Program, open_url: str) -> None:
     await js(WATCH, {"url": open_url, "watch": {"kinds": ["counter", "register"], "prefix": "w-"}})
-    async with shoal.connect(open_url, wait=30) as store:
+    async with shoal.connect(open_url) as store:
         space = store.space("crew")
         await space.set("w-1").add("x")
         await space.counter("other").add(1)
