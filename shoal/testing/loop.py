@@ -95,6 +95,7 @@ def run(main: Coroutine[Any, Any, T], *, steps_max: int = STEPS_MAX) -> T:
         return loop.run_until_complete(main)
     finally:
         try:
+            loop.grant_turns()  # The cleanup gets as many turns again, however the run ended.
             _finish(loop)
         finally:
             loop.close()

@@ -6,6 +6,7 @@ Laws:
   under way. `spoil` sees each message, and may change it or drop it; `jumble` sees
   all that waits on a wire, and may reorder and repeat it.
 - A crash keeps what was synced and nothing else.
+- It runs in virtual time, so that no time-out passes because the machine is busy.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from shoal.node.node import Node
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage.memory import MemoryStorage
+from shoal.testing.loop import VirtualLoop
 from simulation.world.environment import SimulatedEnvironment
 
 _POLL_S = 0.002
@@ -132,7 +134,12 @@ class Member:
 
 
 class Fleet:
-    """`names` are the nodes; all are linked, and none is a learner, to begin with. Use as an asynchronous context."""
+    """`names` are the nodes; all are linked, and none is a learner, to begin with. Use as an asynchronous context.
+
+    Set `real_time` before if it has to run on a loop whose time the machine sets, for what needs sockets.
+    """
+
+    real_time = False
 
     def __init__(self, names: str = "abc", *, seed: int = 1, **settings: object) -> None:
         self._names = names
@@ -159,6 +166,7 @@ class Fleet:
         return self.members[name]
 
     async def __aenter__(self) -> Fleet:
+        assert self.real_time or isinstance(asyncio.get_running_loop(), VirtualLoop), "mark the test virtual_time"
         for name in self._names:
             self._make(name, MemoryStorage())
         for name in self._names:

@@ -2,7 +2,8 @@
 
 Laws:
 - Tests of simulated nodes run in virtual time: it passes when all wait, so that no test depends on how fast the machine is.
-- Those are all tests of `tests/node`, and others marked `virtual_time`. A test marked `real_time` uses a thread or a socket.
+- Those are all tests of `tests/node`, and others marked `virtual_time`. A test marked `real_time` uses
+  sockets, files or threads.
 """
 
 from __future__ import annotations

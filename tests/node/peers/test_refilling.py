@@ -169,17 +169,20 @@ async def listening(member: Member) -> AsyncIterator[str]:
 
 
 @pytest.mark.real_time("over HTTP")
-async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere(fleet: Fleet) -> None:
-    await filled(fleet)
-    await fleet.crash("c")
-    hold_supplies(fleet)
-    wiped = fleet.start("c", MemoryStorage())
-    await until(lambda: not takes_sessions(wiped))
-    async with listening(fleet["a"]) as whole, listening(wiped) as refilling:
-        async with aiohttp.ClientSession() as http, http.get(f"{refilling}/readyz") as answer:
-            assert answer.status == 503
-            assert (await answer.json(content_type=None))["code"] == "catching-up"
-        with pytest.raises(CatchingUp, match="empty directory"):
-            await Link.dial(refilling, config=Config(connect_timeout_s=PATIENCE_S))
-        async with shoal.connect([refilling, whole], in_order=True) as store:
-            assert await store.space("s").counter("c1").value() == 1
+async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere() -> None:
+    fleet = Fleet()
+    fleet.real_time = True
+    async with fleet:
+        await filled(fleet)
+        await fleet.crash("c")
+        hold_supplies(fleet)
+        wiped = fleet.start("c", MemoryStorage())
+        await until(lambda: not takes_sessions(wiped))
+        async with listening(fleet["a"]) as whole, listening(wiped) as refilling:
+            async with aiohttp.ClientSession() as http, http.get(f"{refilling}/readyz") as answer:
+                assert answer.status == 503
+                assert (await answer.json(content_type=None))["code"] == "catching-up"
+            with pytest.raises(CatchingUp, match="empty directory"):
+                await Link.dial(refilling, config=Config(connect_timeout_s=PATIENCE_S))
+            async with shoal.connect([refilling, whole], in_order=True) as store:
+                assert await store.space("s").counter("c1").value() == 1
