@@ -20,7 +20,7 @@ from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, origin_of
 from shoal.crdt.rows import successor
 from shoal.errors import CatchingUp, NotAMember, StoreCorrupt
 from shoal.node.transaction import Transaction
-from shoal.storage import keys
+from shoal.storage import keys, marks
 from shoal.storage.interface import Storage
 
 _NODE = keys.meta("node")
@@ -31,7 +31,6 @@ _OVER = keys.meta("over/")  # Followed by the origin: a row for each that is ove
 _IDENTITY = keys.meta("identity")
 _ORIGINALS = keys.meta("originals")  # The ids of the directories of which this one is a copy, the latest last.
 _MEMBER = keys.meta("member")
-_MARKED = keys.meta("marked/")  # Followed by the id of a peer (`shoal.node.peers.marking`).
 _RESTORED = keys.meta("restored")
 _ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
 _COPY = b"\x01"  # Instead of a peer's address.
@@ -131,8 +130,7 @@ class Incarnation:
     @property
     def was_member(self) -> bool:
         """Whether this directory ever belonged to a cluster, whose other nodes may lack what it holds."""
-        marked = next(iter(self._storage.scan(_MARKED, successor(_MARKED), limit=1)), None)
-        return marked is not None or self._storage.get(_MEMBER) is not None
+        return marks.is_any(self._storage) or self._storage.get(_MEMBER) is not None
 
     @staticmethod
     def without(origins: Iterable[Origin]) -> dict[bytes, bytes | None]:

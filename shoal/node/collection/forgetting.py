@@ -4,6 +4,7 @@ Laws:
 - A row goes once it is older than `forget_after_s`, or if its partition has more than `retired_origins_max`, the oldest first.
 - None goes before every owner holds all retirements that this node has applied, or while operations of its origin are in
   the log.
+- With a row goes what the marks of peers in storage say of its origin (`shoal.storage.marks`).
 - Each node forgets by itself, whether it retires origins of its own or only applies the retirements of others.
 """
 
@@ -15,7 +16,8 @@ from shoal.cluster.stability import Holding
 from shoal.config import Config
 from shoal.crdt.dot import HORIZON
 from shoal.node.partitions import Partition
-from shoal.storage import keys
+from shoal.storage import keys, marks
+from shoal.storage.interface import Storage
 
 _PART = 8  # One in so many retired origins is forgotten at once; they may be older than `forget_after_s` by such a part of it.
 
@@ -23,7 +25,8 @@ _PART = 8  # One in so many retired origins is forgotten at once; they may be ol
 class Forgetting:
     """What is forgotten, and when, by the bounds of a configuration."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, storage: Storage, config: Config) -> None:
+        self._storage = storage
         self._forget_ms = int(config.forget_after_s * 1000)
         self._max = config.retired_origins_max
 
@@ -49,4 +52,5 @@ class Forgetting:
         summary = retired.summary.forgetting(list(gone.values()), min(rest, default=0))
         partition.forget(retired.after(summary, {}).written())
         forgotten: dict[bytes, bytes | None] = {keys.retired(partition.number, origin): None for origin in gone}
+        forgotten.update(marks.without(self._storage, partition.number, gone.keys()))
         return {**forgotten, keys.retired(partition.number, HORIZON): summary.pack()}

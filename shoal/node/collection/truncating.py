@@ -70,7 +70,7 @@ class Truncator:
         self._partitions = partitions
         self._garbage = garbage
         self._expiry = Expiry(storage, config)
-        self._forgetting = Forgetting(config)
+        self._forgetting = Forgetting(storage, config)
         self._now_ms = environment.now_ms
         self._pause = environment.pause
         self._keep_ms = int(config.log_keep_s * 1000)

@@ -1,34 +1,29 @@
-"""The marks of the other owners (`shoal.cluster.marks`), in this node's store.
+"""Keeps the marks of the other owners (`shoal.cluster.marks`) in this node's store (`shoal.storage.marks`).
 
 Laws:
 - Changes of the marks are written at most once per interval, in the same group commit as other writes.
-- What a start drops of them, because it is retired, is written at once: also a node that lives for less than an interval each
-  time must not keep it for longer than it remembers what was retired.
 - There is one mark for each configured address: that of the directory that was last reached there.
 - A directory whose place another one took is remembered without its mark, until it is forgotten by the members: the latest.
 
-A crash loses the changes of the last interval. A mark may then say too little, but never too much.
+A crash loses the changes of the last interval. A mark may then say too little, but never too much: a start leaves out what is
+retired here (`shoal.cluster.peer_state`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import islice
 
 from shoal.cluster.replication import Replication
 from shoal.config import Config
-from shoal.crdt.dot import ORIGIN_BYTES, Origin, VersionVector
+from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import successor
 from shoal.node.peers.members import Members
-from shoal.storage import keys
+from shoal.storage import keys, marks
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
-_MARK = keys.meta("mark/")  # node₁₆ partition₂ origin₁₆ → sequence₈
-_ADDRESS = keys.meta("marked/")  # node₁₆ → the address at which it was reached last.
 _LOST = keys.meta("lost/")  # node₁₆ → the address where another directory has taken its place.
 _LOST_MAX = 64
-_PLACE_BYTES = 2 + ORIGIN_BYTES + 1  # Longer than any place.
 _ROWS_MAX = 4096  # In one write.
 
 
@@ -47,17 +42,10 @@ class Marking:
 
     def load(self) -> dict[bytes, dict[int, VersionVector]]:
         """The stored marks, by node and partition."""
-        found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
-        for key, address in self._storage.scan(_ADDRESS, successor(_ADDRESS)):
-            self._addresses[key[len(_ADDRESS) :]] = address.decode(errors="replace")
+        self._addresses = {node: found.decode(errors="replace") for node, found in marks.addresses(self._storage)}
         for key, address in self._storage.scan(_LOST, successor(_LOST)):
             self._lost[key[len(_LOST) :]] = self._written_lost[key[len(_LOST) :]] = address.decode(errors="replace")
-        for key, sequence in self._storage.scan(_MARK, successor(_MARK)):
-            node, place = key[len(_MARK) : len(_MARK) + ORIGIN_BYTES], key[len(_MARK) + ORIGIN_BYTES :]
-            found[node][int.from_bytes(place[:2], "big")][Origin(place[2:])] = int.from_bytes(sequence, "big")
-        return {
-            node: {partition: VersionVector(vector) for partition, vector in vectors.items()} for node, vectors in found.items()
-        }
+        return marks.vectors(self._storage)
 
     def node_at(self, address: str) -> bytes:
         """The id of the node that was last reached at an address, also before this start; empty if there is none."""
@@ -102,10 +90,9 @@ class Marking:
         rows: dict[bytes, bytes | None] = {}
         for partition, origin in places:
             sequence = unwritten[partition, origin]
-            row = _MARK + node + partition.to_bytes(2, "big") + origin
-            rows[row] = None if sequence is None else sequence.to_bytes(8, "big")
+            rows[marks.entry(node, partition, origin)] = None if sequence is None else sequence.to_bytes(8, "big")
         if self._addresses.get(node) != address:
-            rows[_ADDRESS + node] = address.encode()
+            rows[marks.address(node)] = address.encode()
         if rows:
             self._commit.write(rows)
             self._addresses[node] = address
@@ -113,8 +100,7 @@ class Marking:
                 del unwritten[place]
 
     def _drop(self, protocol: Replication, node: bytes) -> None:
-        first = _MARK + node
-        self._commit.write({_ADDRESS + node: None}, [(first, first + b"\xff" * _PLACE_BYTES)])
+        self._commit.write({marks.address(node): None}, [marks.entries(node)])
         self.lose(node, self._addresses.pop(node))
         protocol.forget(node)
 

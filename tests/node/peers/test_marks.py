@@ -395,7 +395,7 @@ async def test_marks_are_written_at_most_once_an_interval() -> None:
 
 
 async def test_what_a_start_drops_of_a_mark_goes_at_once(fleet: Fleet) -> None:
-    """A node that lives for less than an interval each time would keep it for longer than it remembers that it is retired."""
+    """The first record is due at the start: a node that lives for less than an interval each time records too."""
     await recorded(fleet)
     node = fleet["c"].identity().node
     await fleet.durable()
