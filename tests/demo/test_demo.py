@@ -124,7 +124,7 @@ def test_a_wrong_figure_and_a_lost_add_are_exit_code_1_and_a_difference_each(
     monkeypatch.setattr("shoal.demo.stage.tempfile.tempdir", str(tmp_path))
     worker = (sys.executable, "-c", textwrap.dedent(MISCOUNTING))
     monkeypatch.setattr("shoal.demo.stage.Options", lambda **given: Options(**given, worker=worker))
-    result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "12"])
+    result = CliRunner().invoke(app, ["demo", "--embedded", "--limit", "12"], catch_exceptions=False)
     assert result.exit_code == 1
     assert "document library, " in result.stdout
     assert "counter {totals}/modules" in result.stdout

@@ -263,14 +263,23 @@ async def create_subprocess_exec(
             ours.append(kept)
         pid, end = _fork(arguments, env, theirs, is_session=start_new_session, directory=cwd, imports=imports)
     child = ForkedChild(pid)
-    await loop.connect_read_pipe(lambda: child, open(end, "rb"))  # noqa: SIM115
+    await loop.connect_read_pipe(lambda: child, _pipe(end, "rb"))
     stdin, stdout, stderr = ours
     if stdin is not None:
-        pipe = open(stdin, "wb")  # noqa: SIM115
-        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
+        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, _pipe(stdin, "wb"))
         child.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
     child.stdout, child.stderr = [await _reader(each, limit, child) for each in (stdout, stderr)]
     return child
+
+
+def _pipe(descriptor: int, mode: str) -> IO[bytes]:
+    """A pipe for the running loop, which closes it. uvloop closes the descriptor, and then the file.
+
+    The file must not close the descriptor as well: another thread, of a store in this process, may have opened a file by
+    then, and the number may be that one's.
+    """
+    closes_it_itself = type(asyncio.get_running_loop()).__module__.startswith("uvloop")
+    return open(descriptor, mode, closefd=not closes_it_itself)
 
 
 async def _reader(descriptor: int | None, limit: int, child: ForkedChild) -> asyncio.StreamReader | None:
@@ -278,8 +287,7 @@ async def _reader(descriptor: int | None, limit: int, child: ForkedChild) -> asy
         return None
     reader = asyncio.StreamReader(limit)
     reading = _Reading(reader)
-    pipe = open(descriptor, "rb")  # noqa: SIM115
-    await asyncio.get_running_loop().connect_read_pipe(lambda: reading, pipe)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: reading, _pipe(descriptor, "rb"))
     child.pipes.append(reading)
     return reader
 

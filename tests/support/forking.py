@@ -11,6 +11,7 @@ Law: it has one thread, and opens no store and no port, so that whatever it fork
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import importlib
 import json
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from typer.main import get_command
 
@@ -134,6 +135,36 @@ def run(kind: str, program: str) -> None:
         runpy.run_path(program, run_name="__main__")
 
 
+def end(kind: str, program: str) -> NoReturn:
+    """Run it and end as its interpreter would, but free nothing: to free what was imported takes longer than most programs do.
+
+    Threads are waited for, functions of `atexit` are called, what was printed is flushed. An interrupt ends it as the signal.
+    """
+    code: Any = 0
+    try:
+        run(kind, program)
+    except SystemExit as ended:
+        code = ended.code
+        if code is not None and not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())
+        code = -signal.SIGINT
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # Nobody reads it any more, or it is closed.
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit((code or 0) & 0xFF)
+
+
 if __name__ == "__main__":
     prepare(sys.argv[1:])
-    run(*forked_for()["arguments"][:2])
+    end(*forked_for()["arguments"][:2])
