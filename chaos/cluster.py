@@ -16,17 +16,17 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from chaos.network import Network
+from chaos.ports import free_ports
 
 PROGRAM = (sys.executable, "-m", "shoal.cli")
 """What a node runs, before its arguments."""
@@ -209,8 +209,7 @@ class Cluster:
     @asynccontextmanager
     async def cloned(self, node: Node, copy: Path) -> AsyncIterator[Node]:
         """A further process, on a copy of a node's directory, that advertises what the node does."""
-        with _free_ports(1) as [port]:
-            pass
+        [port] = free_ports(1)
         clone = Node(f"{node.name}-clone", directory=copy, address=f"127.0.0.1:{port}", advertise=node.advertise)
         try:
             await self.launch(clone)
@@ -332,8 +331,7 @@ async def running(
     """
     names = [f"n{number}" for number in range(1, nodes + 1)]
     async with Network(names) as network, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as http:
-        with _free_ports(nodes) as free:
-            ports = dict(zip(names, free, strict=True))
+        ports = dict(zip(names, free_ports(nodes), strict=True))
         network.place(ports)
         placed = [
             Node(name, directory=directory / name, address=f"127.0.0.1:{port}", advertise=network.addresses[name])
@@ -349,16 +347,3 @@ async def running(
             for node in placed:
                 node.signal(signal.SIGKILL)
                 await node.gone()
-
-
-@contextmanager
-def _free_ports(count: int) -> Iterator[list[int]]:
-    """Ports that were free, each another one."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        yield [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +21,7 @@ from pathlib import Path
 from random import Random
 from signal import SIGKILL
 
+from chaos.ports import free_ports
 from chaos.trials.trial import Judge, Tally
 from shoal.config import Config
 from shoal.node.environment import system_environment
@@ -154,7 +154,8 @@ async def kill_servers(
     """
     trial = KillTrial(directory, random=random, acknowledgements_max=acknowledgements_max)
     note = trial.history.note
-    address = f"127.0.0.1:{_free_port()}"
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
     session = connect(f"http://{address}")
     serve = (sys.executable, "-m", "shoal.cli", "serve", "--data", str(trial.store), "--listen", address)
     async with working(session, agents=agents, numbers=count(1), note=note, random=random) as work:
@@ -174,13 +175,6 @@ async def kill_servers(
     assert not trial.history.unknown, "a client that lives on learns of every outcome"
     await trial.judge()
     return trial.tally
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.access.access import Access
 from shoal.cli.serving import access_of, listening, peers_of
 from shoal.config import Config
@@ -20,7 +21,6 @@ from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.transport.peer import PEER_PATH
 from tests.access.conftest import Mint
-from tests.support.killable import free_ports
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chaos.ports import free_ports
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.support import forked
-from tests.support.killable import free_ports
 
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import socket
 import ssl
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, chdir, contextmanager
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from chaos.ports import free_ports
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.support.forked import Forked
 
@@ -103,9 +104,7 @@ class Started(NamedTuple):
 
 def free_addresses(count: int) -> list[str]:
     """Of this machine; nobody listens there now."""
-    with ExitStack() as bound:
-        sockets = [bound.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 @contextmanager
@@ -129,12 +128,16 @@ _TRUSTING.verify_mode = ssl.CERT_NONE
 
 
 def asked(url: str, body: object = None, *, token: str = "") -> Any:
-    """What a node answers to a GET, or to a POST of `body`."""
+    """What a node answers to a GET, or to a POST of `body`. A refusal is raised with what it says."""
     data = None if body is None else json.dumps(body).encode()
     shown = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, data, headers={"Content-Type": "application/json", **shown})
-    with urllib.request.urlopen(request, timeout=2 * PATIENCE_S, context=_TRUSTING) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=2 * PATIENCE_S, context=_TRUSTING) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        refused.add_note(refused.read().decode(errors="replace"))
+        raise
 
 
 def shared_by_all(urls: Sequence[str], *, token: str = "") -> list[int]:

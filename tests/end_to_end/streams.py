@@ -19,8 +19,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from chaos.ports import free_ports
 from tests.cli.conftest import served
-from tests.support.killable import free_ports
 
 PAUSED_SHARE = 0.2  # Of the nodes that are killed: so many stand still before, until another has taken over.
 TTL_S = 1.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.errors import RightsElsewhere
 from tests.cli.conftest import PATIENCE_S, served
-from tests.support.killable import free_ports
 
 
 async def drawn(url: str) -> None:

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import served
-from tests.support.killable import free_ports
 from tests.support.remains import files_with, uncompressed
 
 PATIENCE_S = 90.0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import CatchingUp, MasterKeyWrong
@@ -22,7 +23,6 @@ from shoal.storage.encrypted.keyring import Keyring, KeysFile
 from shoal.storage.encrypted.master import service_of
 from tests.cli.conftest import served
 from tests.end_to_end.test_encryption import SECRET, contents, fill, shoal_command
-from tests.support.killable import free_ports
 
 PATIENCE_S = 90.0
 QUICK = Config(encryption_erase_s=0.3, encryption_look_s=0.1)

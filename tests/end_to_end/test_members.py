@@ -14,10 +14,10 @@ import aiohttp
 from typer.testing import CliRunner
 
 import shoal
+from chaos.ports import free_ports
 from shoal.cli.main import app
 from shoal.errors import NotAMember, ShoalError
 from tests.cli.conftest import PATIENCE_S, served
-from tests.support.killable import free_ports
 
 FAST = {"SHOAL_QUORUM_REGISTER_FOUND_S": "0.2", "SHOAL_MEMBERS_TELL_S": "0.2"}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 
 import shoal
+from chaos.ports import free_ports
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.support import forked
-from tests.support.killable import free_ports
 
 
 async def disagreements(url: str, *wanted: str) -> int:

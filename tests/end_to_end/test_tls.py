@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import shoal
+from chaos.ports import free_ports
 from tests.cli.conftest import PATIENCE_S, served
-from tests.support.killable import free_ports
 from tests.tls.conftest import Certificates
 
 

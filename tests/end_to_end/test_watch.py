@@ -13,12 +13,12 @@ import aiohttp
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, served
 from tests.end_to_end.conftest import Cli, Rest
-from tests.support.killable import free_ports
 
 
 async def seen(changes: AsyncIterator[Change | shoal.Reset], names: list[str], count: int) -> None:

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+from chaos.ports import free_ports
 from tests.cli.conftest import clean_environment, served
 from tests.support import forked
-from tests.support.killable import free_ports
 
 NODES = 3
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import shoal
 from chaos.network import Network
+from chaos.ports import free_ports
 from shoal.client.store import Store
 from tests.cli.conftest import served
-from tests.support.killable import free_ports
 
 T = TypeVar("T")
 NAMES = ("one", "other")

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from chaos.ports import free_ports
 from tests.cli.conftest import served
-
-
-def free_ports(count: int) -> list[int]:
-    """So many ports that nothing listens on now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 class Killable:

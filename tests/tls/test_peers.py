@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from shoal.transport.peer import PEER_PATH
-from tests.support.killable import free_ports
 from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
 UPGRADE = {

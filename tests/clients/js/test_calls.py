@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 
 import shoal
+from chaos.ports import free_ports
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
 from tests.clients.js.conftest import Program, Rejected, needs_node
-from tests.support.killable import Killable, free_ports
+from tests.support.killable import Killable
 
 pytestmark = needs_node
 

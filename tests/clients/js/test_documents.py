@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from tests.access.conftest import Mint
 from tests.cli.conftest import served
 from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node, spoken_to, started
-from tests.support.killable import Killable, free_ports
+from tests.support.killable import Killable
 
 pytestmark = needs_node
 

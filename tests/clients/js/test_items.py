@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from tests.clients.js.conftest import Program, Rejected, needs_node
-from tests.support.killable import Killable, free_ports
+from tests.support.killable import Killable
 
 pytestmark = needs_node
 

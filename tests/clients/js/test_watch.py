@@ -10,8 +10,9 @@ import pytest
 from aiohttp import web
 
 import shoal
+from chaos.ports import free_ports
 from tests.clients.js.conftest import PATIENCE_S, Program, Rejected, needs_node
-from tests.support.killable import Killable, free_ports
+from tests.support.killable import Killable
 
 pytestmark = needs_node
 

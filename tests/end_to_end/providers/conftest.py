@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from chaos.ports import free_ports
 from tests.end_to_end.browser import Page, browsing
-from tests.support.killable import Killable, free_ports
+from tests.support.killable import Killable
 from tests.support.site import site
 
 HERE = Path(__file__).parent

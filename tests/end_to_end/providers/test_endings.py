@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import shoal
+from chaos.ports import free_ports
 from tests.access.conftest import Mint
 from tests.end_to_end.browser import needs_chromium
 from tests.end_to_end.providers.conftest import PATIENCE_S, PROVIDERS, World
-from tests.support.killable import free_ports
 
 pytestmark = needs_chromium
 
