@@ -12,8 +12,8 @@ LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generat
 # Tests start hundreds of processes: without cached bytecode each of them would compile all that it imports.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 DATA ?= ./state
-# Two more than processors, because many tests wait for a process or a clock.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# One more than processors, because some tests wait for a process or a clock. Each reads all tests first.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SEEDS ?= 200
 JOBS ?= 2
 REVISION ?= HEAD~1

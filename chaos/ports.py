@@ -32,7 +32,7 @@ def _claimed() -> Iterator[int]:
 
 
 def _claim(start: int) -> Iterator[int]:
-    held: list[socket.socket] = []
+    held: list[int] = []  # Descriptors; the system closes them at the end.
     for number in range(_END - _FIRST):
         port = _FIRST + (start + number) % (_END - _FIRST)
         claim = socket.socket(type=socket.SOCK_DGRAM)
@@ -41,7 +41,7 @@ def _claim(start: int) -> Iterator[int]:
         except OSError:
             claim.close()
             continue
-        held.append(claim)
+        held.append(claim.detach())
         if _is_free(port):
             yield port
 
