@@ -324,8 +324,9 @@ async def test_a_timeout_while_no_node_serves_is_no_quiet_end(tmp_path: Path) ->
         async with shoal.connect(url, config=Config(failover_timeout_s=0.1)) as store:
             await store.status()  # It is connected.
             inbox = store.space("crew").thread("t").inbox
-            while not await _is_quiet(inbox):
-                pass  # The machine did something else for longer than the timeout.
+            async with asyncio.timeout(PATIENCE_S):
+                while not await _is_quiet(inbox):
+                    pass  # The machine did something else for longer than the timeout.
             await asyncio.to_thread(process.kill)
             await asyncio.to_thread(process.wait)
             with pytest.raises(Disconnected):

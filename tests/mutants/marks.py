@@ -10,6 +10,7 @@ from shoal.cluster.marks import Mark
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Replication
 from shoal.node.peers.replicator import Replicator
+from shoal.storage import marks
 from tests.mutants.mutant import Mutant
 
 
@@ -45,8 +46,14 @@ def a_mark_outlives_its_directory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replication, "is_member", is_member)
 
 
+def marks_keep_what_was_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A node that restarts before its marks are recorded again tells a peer that it was set back."""
+    patch.setattr(marks, "without", lambda storage, partition, origins: {})
+
+
 MUTANTS = (
     Mutant(marks_are_not_kept, "nodes do not remember what their peers held", ("19",)),
     Mutant(a_node_that_was_set_back_counts_at_once, "a node that was set back is told so, and counts at once", ("19",)),
     Mutant(a_mark_outlives_its_directory, "the mark of a lost directory keeps the new one out for ever", ("4", "9", "15")),
+    Mutant(marks_keep_what_was_forgotten, "marks name origins that are retired and forgotten", ("19",), "mixed"),
 )

@@ -38,6 +38,8 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
 from tests.support.forked import NUMBER
 
+_UNFLUSHED = 120  # An interpreter's code if what was printed could not be written.
+
 
 def prepare(modules: Sequence[str]) -> None:
     """Have imported and made what most commands need, and `modules`."""
@@ -141,6 +143,7 @@ def end(kind: str, program: str) -> NoReturn:
     Threads are waited for, functions of `atexit` are called, what was printed is flushed. An interrupt ends it as the signal.
     """
     code: Any = 0
+    is_interrupted = False
     try:
         run(kind, program)
     except SystemExit as ended:
@@ -148,18 +151,18 @@ def end(kind: str, program: str) -> NoReturn:
         if code is not None and not isinstance(code, int):
             sys.stderr.write(f"{code}\n")
             code = 1
-    except KeyboardInterrupt:
-        sys.excepthook(*sys.exc_info())
-        code = -signal.SIGINT
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        code = 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code, is_interrupted = 1, isinstance(error, KeyboardInterrupt)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # Nobody reads it any more, or it is closed.
-            stream.flush()
-    if code == -signal.SIGINT:
+        try:
+            if not stream.closed:
+                stream.flush()
+        except OSError:
+            code = _UNFLUSHED
+    if is_interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit((code or 0) & 0xFF)
