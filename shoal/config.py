@@ -190,6 +190,7 @@ class Config(Struct, frozen=True, kw_only=True):
     roots_max: int = 256  # Root types of one document.
     document_beginnings_max: int = 64  # Of one document, begun on several nodes at once; beyond this a client adds no other.
     document_conflicts_max: int = 256  # Overwritten values reported for one document: the latest.
+    document_client_ids_max: int = 1024  # Yjs client ids of closed documents that a store keeps for later ones.
     document_dead_clients_max: int = 4096  # Yjs clients of deleted generations, which are refused: the latest.
     document_history_updates_max: int = 65_536  # From which a past state may be built.
     document_history_s: float = 7 * 24 * 3600.0  # Younger updates are not compacted automatically.

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from shoal.client.yjs_client_ids import ClientIds
 from shoal.workflows.connection import Connection
 
 
@@ -24,4 +25,5 @@ class StoreConnection(Connection):
     closed: asyncio.Event = field(default_factory=asyncio.Event)  # Set when the store closes; streams then stop waiting.
     uptime: Callable[[], float] = _loop_time  # Seconds, for leases; best if they include those that the machine was suspended.
     keepers: dict[str, object] = field(default_factory=dict)  # What works for the store in the background, by name.
+    client_ids: ClientIds = field(default_factory=ClientIds)  # Of documents, left by mirrors that were closed.
     closing: dict[object, Callable[[], Awaitable[None]]] = field(default_factory=dict)  # Called when the store closes.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
+from shoal.client.yjs_client_ids import CLIENT_ID_BITS, Place
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
 from shoal.outcomes import partly
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
     from shoal.client.values.sets import SharedSet
     from shoal.client.watching import Change, Reset
     from shoal.workflows.spaces import SpaceDeleted
-
-# pycrdt keeps 53 bits of a Yjs client id; the top bit stays clear of other peers' rounding.
-CLIENT_ID_BITS = 53
 
 
 @named
@@ -309,7 +308,7 @@ class Space:
     async def document(
         self, name: str, *, author: str = "", initial: Mapping[str, Any] | None = None, undo: int = 0
     ) -> Document:
-        """Open a live local mirror of a document, with a new client id.
+        """Open a live local mirror of a document.
 
         `author`: the author of edits made here; other clients see it with each change. `initial`: the content of a new
         document; if several clients create it at once, it is there once. `undo`: how many own edits can be undone.
@@ -320,21 +319,30 @@ class Space:
         """
         from shoal.client.document.document import Document
 
+        connection = self._connection
+        place = Place(self.name, check_name("document", name), check_name("author", author) if author else "")
         if initial is not None:
             content = json.dumps(values.to_json(dict(initial)), ensure_ascii=False).encode()
-            begin = requests.Begin(self.name, check_name("document", name), content, author)
-            await self._connection.write(begin, key=None, durability=None)
-        with partly(initial is not None, f"document {name!r} is there with its initial content", "Open it again."):
+            await connection.write(requests.Begin(self.name, name, content, author), key=None, durability=None)
+
+        async def opened(client_id: int) -> Document:
             return await Document.open(
-                self._connection.session,
+                connection.session,
                 self.name,
-                check_name("document", name),
-                client_id=_client_id(self._connection),
-                config=self._connection.config,
-                durability=self._connection.durability,
-                author=check_name("author", author) if author else "",
+                name,
+                client_id=client_id,
+                config=connection.config,
+                durability=connection.durability,
+                author=author,
                 undo=undo,
             )
+
+        with partly(initial is not None, f"document {name!r} is there with its initial content", "Open it again."):
+            document = await connection.client_ids.opened(
+                place, lambda: connection.session.connections, lambda: _client_id(connection), opened
+            )
+        document.leaves = partial(connection.client_ids.leave, place, ids_max=connection.config.document_client_ids_max)
+        return document
 
     def lease(self, name: str, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> Leasing:
         """`async with space.lease("nightly"):` only one client at a time is in the block, on all nodes.

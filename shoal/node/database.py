@@ -158,7 +158,7 @@ class Database:
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
         document_generations = DocumentGenerations(config, self.generations)
-        self.documents = Documents(config, environment, self.catalog, document_generations)
+        self.documents = Documents(config, self.catalog, document_generations)
         rules = Rules(storage, self.catalog, self.generations, config)
         self.budgets = Budgets(incarnation, config)
         self._maps = Maps(incarnation, config)

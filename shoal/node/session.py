@@ -28,6 +28,11 @@ class ServiceSession:
         self._forget_after_s = forget_after_s
         self.bookmark = bookmark
 
+    @property
+    def connections(self) -> int:
+        """See `Session.connections`: the node is in this process, as long as the session lasts."""
+        return 1
+
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:

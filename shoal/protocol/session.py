@@ -33,6 +33,11 @@ class Session(Protocol):
         """The operations that this session has written and seen. Join another bookmark to it to be shown no older state."""
         ...
 
+    @property
+    def connections(self) -> int:
+        """How many connections to nodes this session has had: while it stays the same, all answers come over one of them."""
+        ...
+
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
@@ -64,7 +69,7 @@ class Session(Protocol):
 
 
 class Wrapper:
-    """A base for sessions around another one: bookmark, subscriptions and closing are those of the session inside.
+    """A base for sessions around another one: all but `call` is that of the session inside.
 
     Each says for itself what a `call` does, and whether it is a `Prompt`.
     """
@@ -78,6 +83,11 @@ class Wrapper:
     def bookmark(self) -> Bookmark:
         """The bookmark of the session inside."""
         return self._session.bookmark
+
+    @property
+    def connections(self) -> int:
+        """The connections of the session inside."""
+        return self._session.connections
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         """See `Session.subscribe`."""

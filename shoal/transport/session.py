@@ -110,6 +110,7 @@ class RemoteSession:
         dial: Dial = Link.dial,
     ) -> None:
         self.bookmark = Bookmark(lambda: asyncio.get_running_loop().time()) if bookmark is None else bookmark
+        self.connections = 0  # See `Session.connections`.
         self._urls = split_urls(urls) if in_order else shuffled(split_urls(urls), entropy)
         self._config = config
         self._now_ms = now_ms
@@ -259,6 +260,7 @@ class RemoteSession:
                 if self._link is None or not self._link.open:
                     reach_at = None if self._reached else asked_at + max(self._wait_s, self._config.reach_timeout_s)
                     self._link = await self._dial_any(reach_at)
+                    self.connections += 1
                 return self._link
         except TimeoutError:
             if self._refusals:

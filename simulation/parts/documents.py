@@ -133,23 +133,27 @@ class _Agent:
         self._bench.did(f"patch in {wrote.number}")
 
     async def edit(self, act: Act, random: Random) -> None:
-        """In a mirror that is kept, whatever becomes of the document meanwhile."""
+        """In a mirror that is kept, whatever becomes of the document meanwhile; every other edit in one that is closed then."""
         wrote = Wrote(next(self._numbers), self._session, _now())
         self._paper.wrote.append(wrote)
+        is_kept = bool(wrote.number % 2)
 
         async def send() -> None:
-            if self._mirror is None:
-                self._mirror = await self._bench.space.document(self._bench.name)
-            self._mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
-            await self._mirror.flush()
+            mirror = self._mirror if is_kept else None
+            if mirror is None:
+                mirror = await self._bench.space.document(self._bench.name)
+            if is_kept:
+                self._mirror = mirror
+            mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
+            await (mirror.flush() if is_kept else mirror.close())
             wrote.told = self._bench.told()
 
         try:
             await self._bench.send(act, random, send, of=Update)
         except GenerationEnded:
-            assert self._mirror is not None
-            await self._mirror.abandon()
-            self._mirror = None
+            if is_kept and self._mirror is not None:
+                await self._mirror.abandon()
+                self._mirror = None
             self._bench.did("hear that it was deleted")
             return
         except ShoalError as error:

@@ -149,6 +149,10 @@ class Sender:
     def bookmark(self) -> Bookmark:
         return self._client.session.bookmark
 
+    @property
+    def connections(self) -> int:
+        return self._client.session.connections
+
     @contextmanager
     def watching(self, kinds: type[Write[Any]] | tuple[type[Write[Any]], ...]) -> Iterator[Watched]:
         """Watch for a write while the context is open."""

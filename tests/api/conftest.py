@@ -44,6 +44,7 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.bookmark = Bookmark()  # Of whoever opened last.
+        self.connections = 1
         self.stale: list[bool] = []
         self.shows: list[tuple[int, VersionVector]] = []  # What every answer shows, by partition.
         self.asked: list[tuple[AnyRequest, str | None, Durability]] = []

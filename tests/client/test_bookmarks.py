@@ -117,6 +117,10 @@ class Movable:
     def bookmark(self) -> Bookmark:
         return self.stands_on.bookmark
 
+    @property
+    def connections(self) -> int:
+        return self.stands_on.connections
+
     async def call(
         self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> Any:

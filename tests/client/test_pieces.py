@@ -26,6 +26,7 @@ class FirstOnly:
     def __init__(self, *replies: Reply) -> None:
         self._replies = list(replies)
         self.bookmark = Bookmark()
+        self.connections = 1
 
     async def call(self, request: Request[Any], /, **options: object) -> Any:
         if not self._replies:

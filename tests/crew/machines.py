@@ -42,6 +42,10 @@ class Mortal:
     def bookmark(self) -> Bookmark:
         return self._session.bookmark
 
+    @property
+    def connections(self) -> int:
+        return self._session.connections
+
     def counting(self, kind: type[Any], thread: str) -> list[Any]:
         """A list to which all such requests of a thread are added from now on."""
         found: list[Any] = []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.client.document.document import Document
+from shoal.crdt.document import editing
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag, journal
 from shoal.crdt.thread.dag import Head
@@ -116,7 +117,7 @@ def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def patches_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("shoal.node.document.documents.CLIENT_ID_BITS", 0)
+    patch.setattr(editing, "client_of", lambda origin, generation, author: 7)
 
 
 MUTANTS = (

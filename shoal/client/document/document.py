@@ -44,9 +44,11 @@ from shoal.client.document.compaction import Compaction, compact
 from shoal.client.document.mirror import Mirror
 from shoal.client.document.undo import Undo
 from shoal.client.presence import Presence
+from shoal.client.yjs_client_ids import Ended
 from shoal.config import Config
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.editing import Editor, kind_of
+from shoal.crdt.document.yjs import parse_state
 from shoal.errors import (
     InvalidInput,
     InvalidValue,
@@ -94,6 +96,8 @@ class Document:
             undo=undo,
         )
         self._presence: Presence | None = None
+        self.leaves: Callable[[Ended], None] = lambda ended: None
+        """Called with the Yjs client id of this mirror once it was closed, if a later mirror may use it."""
 
     @classmethod
     async def open(
@@ -111,8 +115,8 @@ class Document:
     ) -> Document:
         """Mirror a document; one that does not exist is empty.
 
-        `client_id` (53 bits) must never have been used before: two mirrors that
-        share one diverge for good. `key_of` makes an idempotency key per request.
+        `client_id` (53 bits) is new, or see `shoal.client.yjs_client_ids`: two mirrors
+        that share one diverge for good. `key_of` makes an idempotency key per request.
 
         Raises:
             Disconnected, Unavailable: its state could not be fetched within `config.request_timeout_s`.
@@ -248,8 +252,15 @@ class Document:
 
     @property
     def client_id(self) -> int:
-        """The Yjs client id of this mirror, which no other mirror has."""
+        """The Yjs client id of this mirror, which no other open mirror has."""
         return self._mirror.content.doc.client_id
+
+    @property
+    def ended(self) -> Ended:
+        """Where the edits under this client id end now."""
+        mirror = self._mirror
+        clock = parse_state(mirror.content.doc.get_state()).get(self.client_id, 0)
+        return Ended(self.client_id, clock, mirror.generation, self._session.connections)
 
     # ── life ──────────────────────────────────────────────────────────────────
 
@@ -372,6 +383,9 @@ class Document:
         finally:
             self._mirror.closed = True
             await self._stop()
+        # Others may remember what was announced under the id.
+        if self._mirror.is_written and self._presence is None:
+            self.leaves(self.ended)
 
     async def __aenter__(self) -> Self:
         return self

@@ -67,7 +67,7 @@ class Mirror:
         self._refused = False
         self._author = author
         self._authors: dict[int, str] = {client_id: author} if author else {}
-        self._generation = ANY  # The mirrored generation of the document; a deletion ends it.
+        self.generation = ANY  # The mirrored generation of the document; a deletion ends it.
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def current(self) -> None:
@@ -90,6 +90,11 @@ class Mirror:
             self._wake.set()
             await self._progress.wait()
             self.raise_error()
+
+    @property
+    def is_written(self) -> bool:
+        """Whether every edit is durable."""
+        return self._outbox.written == self._outbox.edits and not self._refused
 
     # ── editing ───────────────────────────────────────────────────────────────
 
@@ -177,7 +182,7 @@ class Mirror:
 
     async def _send_lacking(self) -> None:
         """Send all updates that the node lacks, of any author, because an edit builds on some of them."""
-        follow = Follow(self.space, self.name, stale=True, generation=self._generation)
+        follow = Follow(self.space, self.name, stale=True, generation=self.generation)
         async with self._session.subscribe(follow) as pushes:
             async for push in pushes:
                 if isinstance(push, DocumentState):
@@ -201,7 +206,7 @@ class Mirror:
         *,
         stale: bool = False,
     ) -> None:
-        request = Update(self.space, self.name, update, roots, authors, self._generation, self._beginnings.shown)
+        request = Update(self.space, self.name, update, roots, authors, self.generation, self._beginnings.shown)
         await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
         self._outbox.confirm(edits, clock)
         self.content.settle(roots)
@@ -217,7 +222,7 @@ class Mirror:
         if not self._beginnings.is_lacked_by(state):
             return
         await self.content.outside.wait()
-        request = self._beginnings.restored(self.space, self.name, authors=self._authors, generation=self._generation)
+        request = self._beginnings.restored(self.space, self.name, authors=self._authors, generation=self.generation)
         await self._session.call(request, key=self._key_of(), stale=True)
         raise SessionBehind(
             "the node lacked the document's initial content that this mirror shows; the mirror has sent it. Try again."
@@ -238,7 +243,7 @@ class Mirror:
     async def _pushes(self, timer: StreamTimer) -> AsyncGenerator[Push, None]:
         self.feed.served = False
         await self.content.outside.wait()
-        state, generation = self.content.doc.get_state(), self._generation
+        state, generation = self.content.doc.get_state(), self.generation
         wanted = Follow(self.space, self.name, state, stale=self._current, generation=generation)
         async with self._session.subscribe(wanted) as pushes:
             async for push in pushes:
@@ -253,7 +258,7 @@ class Mirror:
         if not isinstance(push, DocumentState | Edit):
             return  # A push of a newer version.
         if isinstance(push, DocumentState):
-            self._generation = push.generation
+            self.generation = push.generation
         self._learn(push.authors)
         self._beginnings.learn(push.beginnings)
         changed = self.content.take(push.update, push.roots)
@@ -264,6 +269,8 @@ class Mirror:
                 self.feed.arrived(changes, len(changed.update))
             if not self.feed.is_read:
                 self.content.untrace()
+        if not self._current:
+            self._outbox.begin()
         self._current = True
         self._advance()
 

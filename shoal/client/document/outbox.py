@@ -35,6 +35,11 @@ class Outbox:
         """Whether more bytes wait than the bound for single edits."""
         return self._bytes > self._bytes_max
 
+    def begin(self) -> None:
+        """Note that the document holds what others edited before; an earlier mirror may have edited under our client id."""
+        if not self.edits:
+            self._confirmed = parse_state(self._doc.get_state()).get(self._doc.client_id, 0)
+
     def add(self, update: bytes) -> None:
         """Add a local edit."""
         self.edits += 1

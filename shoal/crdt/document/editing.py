@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,8 @@ from shoal.crdt.document.content import EXACT_INTEGER_MAX, check_kind, open_root
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.document.matching import differences, equal, same_id
-from shoal.crdt.document.yjs import VALUE_DEPTH_MAX
+from shoal.crdt.document.yjs import CLIENT_ID_BITS, VALUE_DEPTH_MAX
+from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue, TooLarge
 from shoal.names import check_name
 
@@ -46,10 +48,20 @@ class Edited(NamedTuple):
     roots: dict[str, RootKind]
 
 
+def client_of(origin: Origin, generation: int, author: str) -> int:
+    """The Yjs client id under which an origin edits a generation of a document for an author.
+
+    A document keeps an entry for each client that ever edited it, so an edit has no client of its own. That nobody else uses
+    this one follows from the origin: no two openings share it, and each holds all operations that it issued.
+    """
+    digest = hashlib.sha256(b"edit" + origin + generation.to_bytes(4, "big") + author.encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - CLIENT_ID_BITS)
+
+
 def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, RootKind]], *, client_id: int) -> Edited:
     """Run `edit`, which returns the roots that it declares, on a copy of `document`, which stays as it is.
 
-    `client_id` must never have been used before.
+    Nobody else may use `client_id`, and `document` must hold all that was edited under it: see `client_of`.
     """
     doc = document.fork(client_id=client_id)
     updates: list[bytes] = []

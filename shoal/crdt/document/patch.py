@@ -48,7 +48,7 @@ _MEMBERS = {
 def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
     """Turn a JSON Patch into one update of `document`, which stays as it is.
 
-    `client_id` must never have been used before.
+    `client_id` as in `shoal.crdt.document.editing.on_copy`.
 
     Raises:
         InvalidValue: it is no JSON Patch, or an operation's target does not exist; the text names the operation.

@@ -1,15 +1,15 @@
 """An edit whose request reached several nodes that had not heard of each other: one of the edits counts.
 
 Laws:
-- Each node made an edit of its own, under a Yjs client id of its own. Of the edits of one request the one with the
-  least dot counts, on every replica, in any order of arrival.
+- Each node made an edit of its own, under a Yjs client id of its own, which it uses for its other edits too. Of the edits
+  of one request the one with the least dot counts, on every replica, in any order of arrival.
 - Elements and characters that the others inserted are deleted wherever both are known, and so are the shared types
   within them. Values that the others set at a key stay: all edits set the same, and the engine keeps one.
 - Their deletions stay. If both edited the same content, they deleted the same.
 
 Rows, beside the document's others:
     P request₁₆       [[position₃₄, client, [[clock, length], …]], …]: the edits of a request, least dot first
-    L client₈         request₁₆: an edit of a request with several
+    L client₈         request₁₆, …: the requests with several edits, of which this client made one
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct, array_like=True, frozen=True):
     """An edit's description of itself, for the request that it was made for."""
 
     request: bytes  # The hash of its key.
-    client: int  # The Yjs client id, used for this edit alone.
+    client: int  # The Yjs client id of the edit.
     spans: list[Span]  # Its insertions into sequences that existed before.
 
 
@@ -57,6 +57,8 @@ def attempt(request_key: str, client: int, update: bytes) -> Attempt:
 
 def inserted(update: bytes, client: int) -> list[Span]:
     """The clocks of `client`'s insertions into sequences that this update does not make, in order, adjoining ones as one.
+
+    What the client made in earlier updates was there before, as what others made.
 
     Raises:
         InvalidValue: `update` is no Yjs update.
@@ -80,8 +82,8 @@ def inserted(update: bytes, client: int) -> list[Span]:
 def _is_outer(struct: Struct, client: int, clocks: list[int], outer: list[bool]) -> bool:
     if struct.root is not None:
         return True
-    if any(needed != client for needed, _ in struct.needs):
-        return True  # It is beside, or within, an item of another client.
+    if any(needed != client or not clocks or clock < clocks[0] for needed, clock in struct.needs):
+        return True  # It is beside, or within, an item that was there before.
     if struct.inside or not struct.needs:
         return False
     # Its own siblings are in the same place.
@@ -109,8 +111,10 @@ def note(rows: Rows, stamp: Stamp, made: Attempt) -> None:
     ordered = sorted(repeats.values(), key=_dot)
     rows.put(row, msgspec.msgpack.encode([tuple(repeat) for repeat in ordered]))
     if len(ordered) > 1:
-        for repeat in ordered:
-            rows.put(_REPEATED + repeat.client.to_bytes(8, "big"), made.request)
+        for client in {repeat.client for repeat in ordered}:
+            repeated = _REPEATED + client.to_bytes(8, "big")
+            requests = {*_requests(rows.get(repeated) or b""), made.request}
+            rows.put(repeated, b"".join(sorted(requests)))
 
 
 def is_repeated(rows: Rows, made: Attempt) -> bool:
@@ -124,11 +128,15 @@ def deletes(rows: Rows, *, known: Callable[[bytes], bool]) -> Iterator[tuple[int
     Raises:
         StoreCorrupt: a row cannot be read.
     """
-    for request in sorted({request for _, request in rows.scan(_REPEATED)}):
+    for request in sorted({request for _, packed in rows.scan(_REPEATED) for request in _requests(packed)}):
         repeats = [repeat for repeat in _unpack(rows.get(_REQUEST + request)) if known(repeat.position)]
         for repeat in repeats[1:]:
             for clock, length in repeat.spans:
                 yield repeat.client, clock, length
+
+
+def _requests(packed: bytes) -> Iterator[bytes]:
+    return (packed[at : at + REQUEST_BYTES] for at in range(0, len(packed), REQUEST_BYTES))
 
 
 def _dot(repeat: Repeat) -> bytes:

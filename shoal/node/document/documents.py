@@ -32,7 +32,6 @@ from shoal.node.checks import check_size
 from shoal.node.document.compacting import BYTES_PER_UPDATE
 from shoal.node.document.generations import DocumentGenerations
 from shoal.node.document.opening import DocumentContext, OpenDocument, Opening
-from shoal.node.environment import Environment
 from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -41,7 +40,6 @@ from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
 from shoal.storage import keys
 
-CLIENT_ID_BITS = 53
 _CHORES_MAX = 1024
 _OPENINGS_MAX = 3  # Of a document that moves meanwhile.
 
@@ -63,9 +61,8 @@ class Documents:
     `chores` are compactions that writes and reads found due; the database issues them.
     """
 
-    def __init__(self, config: Config, environment: Environment, catalog: Catalog, generations: DocumentGenerations) -> None:
+    def __init__(self, config: Config, catalog: Catalog, generations: DocumentGenerations) -> None:
         self._config = config
-        self._environment = environment
         self._catalog = catalog
         self._generations = generations
         self.checks: Checks = {
@@ -242,9 +239,10 @@ class Documents:
         context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
 
     def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
-        """Edit the document with `edit`, under a new random Yjs client id; returns the new content."""
+        """Edit the document with `edit`, under the Yjs client id of this origin and author; returns the new content."""
         live = self._opened(place_of(context)).live
-        client_id = int.from_bytes(self._environment.entropy(8), "big") >> (64 - CLIENT_ID_BITS)
+        generation = self._generations.number(context.transaction, context.target)
+        client_id = editing.client_of(context.stamp.dot.origin, generation, author)
         edited = edit(live, client_id)
         made = _Authored(*edited, {client_id: author} if author else {})
         attempt = None

@@ -38,6 +38,7 @@ class FakeSession:
 
     def __init__(self) -> None:
         self.bookmark = Bookmark()
+        self.connections = 1
         self.live = LiveDocument(bytes_max=1 << 24, roots_max=16)
         self.requests: list[Update] = []
         self.stale: list[bool] = []

@@ -41,11 +41,13 @@ class Roaming:
 
     def __init__(self) -> None:
         self.bookmark = Bookmark()
+        self.connections = 0
         self.writes: list[Request[Any]] = []
         self.refusal: ReadOnly | None = None
 
     def move(self, fleet: Fleet, name: str) -> None:
         self._at = fleet[name].node.session(self.bookmark)
+        self.connections += 1
 
     async def call(
         self, request: Request[Any], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False

@@ -370,6 +370,7 @@ class Losing:
     def __init__(self, session: Session, kind: type, times: int, *, error: type[ShoalError] = OutcomeUnknown) -> None:
         self._session, self._kind, self._times, self._error = session, kind, times, error
         self.bookmark = session.bookmark
+        self.connections = session.connections
         self.subscribe = session.subscribe
         self.close = session.close
 

@@ -45,6 +45,10 @@ class Recording:
         return self._session.bookmark
 
     @property
+    def connections(self) -> int:
+        return self._session.connections
+
+    @property
     def parents(self) -> list[str | None]:
         return [request.parent for request in self.asked if isinstance(request, Save)]
 

@@ -52,6 +52,17 @@ def test_characters_of_a_text_are_ones() -> None:
     assert spans(document({"title": "plan"}), {"op": "replace", "path": "/title", "value": "my plan"}) == [(0, 3)]
 
 
+def test_what_the_client_made_in_an_earlier_edit_was_there_before() -> None:
+    live = document({"tasks": [1], "title": "plan"})
+    for value in (2, {"steps": ["a"]}):
+        edited = patch.patch(live, json.dumps([add("/tasks/-", value)]).encode(), client_id=CLIENT)
+        live.integrate(edited.update, edited.roots)
+    beside = spans(live, add("/tasks/2", 3))
+    within = spans(live, add("/tasks/2/steps/-", "b"))
+    assert [length for _, length in beside] == [length for _, length in within] == [1]
+    assert spans(live, add("/tasks/2/who", "ada")) == []
+
+
 def test_an_edit_that_claims_other_insertions_is_refused() -> None:
     edited = patch.patch(document({"tasks": [1]}), json.dumps([add("/tasks/-", 2)]).encode(), client_id=CLIENT)
     made = repeats.attempt("k", CLIENT, edited.update)

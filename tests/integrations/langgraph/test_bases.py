@@ -39,6 +39,7 @@ class Distant:
 
     def __init__(self, session: Any) -> None:
         self.bookmark = session.bookmark
+        self.connections = session.connections
         self.sent: list[requests.Save] = []
         self.appends_fail = False
         self._session = session

@@ -107,3 +107,27 @@ async def test_what_others_added_meanwhile_stays() -> None:
         await fleet.converged()
         found = (await shown(fleet, "c"))["tasks"]
         assert sorted(map(str, found)) == ["1", "2", "a", "b"]
+
+
+async def test_several_edits_of_each_node_that_reached_both_are_each_carried_out_once() -> None:
+    """A node makes all its edits under one Yjs client id, so one client made an edit of each of the requests."""
+    async with Fleet() as fleet:
+        await call(fleet, "a", requests.Begin("crew", "doc", b'{"tasks": [], "title": ""}'))
+        await fleet.converged()
+        for name in "ab":
+            await fleet.isolate(name)
+        for number in range(3):
+            edit = [
+                {"op": "add", "path": "/tasks/-", "value": number},
+                {"op": "replace", "path": "/title", "value": "".join(map(str, range(number + 1)))},
+            ]
+            for name in "ab":
+                await call(fleet, name, requests.Patch("crew", "doc", json.dumps(edit).encode()), key=f"k{number}")
+        for name in "ab":
+            fleet.link_all(name)
+        await fleet.converged()
+        for name in "abc":
+            assert await shown(fleet, name) == {"tasks": [0, 1, 2], "title": "012"}
+            assert fleet.rows(name) == fleet.rows("a")
+            report = verify(fleet[name].storage.left_by_crash(None), config=Config())
+            assert report.sound, report.problems
