@@ -25,7 +25,7 @@ from shoal.node.node import Node
 from shoal.storage.rocks import RocksStorage
 from tests.support.yjs_client import YjsClient
 
-CONFIG = Config(listen_port=0, document_cache_max=16, objects_known_max=64)
+CONFIG = Config(listen_port=0, document_cache_max=16, document_client_ids_max=16, objects_known_max=64)
 SPACE = "{crew}"  # Colocated: what is kept for each partition is there from the first document on.
 OPENED = 250
 AT_ONCE = 64

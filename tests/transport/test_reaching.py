@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import WSCloseCode, web
+from msgspec.structs import replace
 
 import shoal
 from shoal.client.store import Store
@@ -194,11 +195,14 @@ async def test_with_several_addresses_each_is_told_with_its_reason(listen: Liste
         f"http://{await listen(says_nothing)}",
         f"http://{await serve(answers)}",
     ]
-    error = await told(",".join(addresses), config=HASTY)
-    assert isinstance(error, Unreachable)
-    for address, reason in zip(addresses, ["connection refused", "it did not answer in time", "status 404"], strict=True):
-        assert f"{address}: " in error.message
-        assert reason in error.message
+    reasons = ["connection refused", "it did not answer in time", "status 404"]
+    for reach_timeout_s in (0.2, 1.0, 5.0, 30.0):  # On a busy machine those that answer need longer, and one never does.
+        error = await told(",".join(addresses), config=replace(HASTY, reach_timeout_s=reach_timeout_s))
+        assert isinstance(error, Unreachable)
+        assert all(f"{address}: " in error.message for address in addresses)
+        if all(reason in error.message for reason in reasons):
+            break
+    assert all(reason in error.message for reason in reasons), error.message
 
 
 async def test_one_node_among_wrong_addresses_is_enough(
