@@ -60,7 +60,7 @@ async def listening(directory: Path) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def connected(directory: Path) -> AsyncIterator[tuple[Space, Use]]:
-    async with listening(directory) as url, shoal.connect(url, durability="memory") as store:
+    async with listening(directory) as url, shoal.connect(url, durability="memory", config=CONFIG) as store:
         space = store.space(SPACE)
         yield space, lambda name: write(space, name)
 
@@ -69,7 +69,7 @@ async def connected(directory: Path) -> AsyncIterator[tuple[Space, Use]]:
 async def yjs(directory: Path) -> AsyncIterator[tuple[Space, Use]]:
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(listening(directory))
-        store = await stack.enter_async_context(shoal.connect(url, durability="memory"))
+        store = await stack.enter_async_context(shoal.connect(url, durability="memory", config=CONFIG))
         http = await stack.enter_async_context(aiohttp.ClientSession(url.replace("http:", "ws:")))
 
         async def use(name: str) -> None:
