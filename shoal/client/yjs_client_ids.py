@@ -79,13 +79,16 @@ class ClientIds:
 
     def _taken(self, place: Place, connections: int) -> Ended | None:
         left = self._left.get(place)
-        if not left:
+        if left is None:
             return None
         if left[-1].connections != connections:
             self._drop(place)
             return None
         self._count -= 1
-        return left.pop()
+        last = left.pop()
+        if not left:
+            del self._left[place]
+        return last
 
     def _drop(self, place: Place) -> None:
         self._count -= len(self._left.pop(place))

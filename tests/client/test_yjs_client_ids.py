@@ -198,3 +198,4 @@ async def test_the_place_at_which_none_was_left_for_longest_loses_its_ids() -> N
     assert ids._taken(PLACE._replace(document="1"), 1) == Ended(3, 1, 0, 1)
     assert ids._taken(PLACE._replace(document="1"), 1) == Ended(1, 1, 0, 1)
     assert ids._taken(PLACE._replace(document="1"), 1) is None
+    assert not ids._left

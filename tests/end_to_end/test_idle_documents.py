@@ -27,7 +27,7 @@ from tests.support.yjs_client import YjsClient
 
 CONFIG = Config(listen_port=0, document_cache_max=16, document_client_ids_max=16, objects_known_max=64)
 SPACE = "{crew}"  # Colocated: what is kept for each partition is there from the first document on.
-OPENED = 250
+OPENED = 80
 AT_ONCE = 64
 LEFT_EACH_MAX = 3  # Objects: what is bounded moves a little. A handle, a subscription or an entry of a table has more.
 
@@ -99,7 +99,10 @@ async def test_documents_that_are_closed_leave_no_objects_behind(
             await space.counter(f"c{number}").add(1)
         for number in range(100):
             await use(f"w{number}")
-        before = objects()
-        for number in range(OPENED):
-            await use(f"d{number}")
-        assert objects() - before <= LEFT_EACH_MAX * OPENED
+        left = []
+        for turn in "abc":  # What is bounded may fill up in one turn; what is left of each document is left in all.
+            before = objects()
+            for number in range(OPENED):
+                await use(f"{turn}{number}")
+            left.append(objects() - before)
+        assert min(left) <= LEFT_EACH_MAX * OPENED, left
