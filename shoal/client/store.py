@@ -339,9 +339,13 @@ class Space:
 
         with partly(initial is not None, f"document {name!r} is there with its initial content", "Open it again."):
             document = await connection.client_ids.opened(
-                place, lambda: connection.session.connections, lambda: _client_id(connection), opened
+                place,
+                opened,
+                connections=lambda: connection.session.connections,
+                new=lambda: _client_id(connection),
+                ended=lambda document: document._ended,
             )
-        document.leaves = partial(connection.client_ids.leave, place, ids_max=connection.config.document_client_ids_max)
+        document._leave = partial(connection.client_ids.leave, place, ids_max=connection.config.document_client_ids_max)
         return document
 
     def lease(self, name: str, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> Leasing:

@@ -39,9 +39,6 @@ class Ended(NamedTuple):
 
 
 class _Mirror(Protocol):
-    @property
-    def ended(self) -> Ended: ...
-
     async def abandon(self) -> None: ...
 
 
@@ -56,16 +53,23 @@ class ClientIds:
         self._count = 0
 
     async def opened(
-        self, place: Place, connections: Callable[[], int], new: Callable[[], int], open: Callable[[int], Awaitable[_M]]
+        self,
+        place: Place,
+        open: Callable[[int], Awaitable[_M]],
+        *,
+        connections: Callable[[], int],
+        new: Callable[[], int],
+        ended: Callable[[_M], Ended],
     ) -> _M:
         """The mirror that `open` makes with a client id: one that was left, or a new one.
 
-        `connections` counts those of the session; `new` makes a random id. It raises what `open` raises.
+        `connections` counts those of the session; `new` makes a random id; `ended` says where the edits under a mirror's id
+        end. It raises what `open` raises.
         """
         left = self._taken(place, connections())
         if left is not None:
             mirror = await open(left.client_id)
-            if mirror.ended == left:
+            if ended(mirror) == left:
                 return mirror
             await mirror.abandon()
         return await open(new())

@@ -96,8 +96,7 @@ class Document:
             undo=undo,
         )
         self._presence: Presence | None = None
-        self.leaves: Callable[[Ended], None] = lambda ended: None
-        """Called with the Yjs client id of this mirror once it was closed, if a later mirror may use it."""
+        self._leave: Callable[[Ended], None] = lambda ended: None  # Its client id, for a later mirror.
 
     @classmethod
     async def open(
@@ -256,7 +255,7 @@ class Document:
         return self._mirror.content.doc.client_id
 
     @property
-    def ended(self) -> Ended:
+    def _ended(self) -> Ended:
         """Where the edits under this client id end now."""
         mirror = self._mirror
         clock = parse_state(mirror.content.doc.get_state()).get(self.client_id, 0)
@@ -385,7 +384,7 @@ class Document:
             await self._stop()
         # Others may remember what was announced under the id.
         if self._mirror.is_written and self._presence is None:
-            self.leaves(self.ended)
+            self._leave(self._ended)
 
     async def __aenter__(self) -> Self:
         return self
