@@ -49,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # These wait for processes and clocks for most of their time. Begun first, by one worker, they do so while others compute;
+    # at the end, where the workers share what is left, all would wait.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/end_to_end/"))
     SimulatedEnvironment.sync_s = config.getoption("--sync-s")
     if SimulatedEnvironment.sync_s:
         for item in items:
