@@ -103,13 +103,14 @@ class Running(NamedTuple):
     pid: int
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def url(node: Running) -> str:
     return node.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node(filled: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Shared by the tests of a module, and no others: many write."""
     data = tmp_path_factory.mktemp("served") / "state"
     shutil.copytree(filled, data)
     with served(data) as (process, address):
