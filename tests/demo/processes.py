@@ -53,12 +53,13 @@ def _target(handle: Path) -> str:
 
 
 def assert_nothing_is_left(tmp_path: Path) -> None:
-    assert list(tmp_path.iterdir()) == []
+    left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    assert left == [], left[:9]
     assert processes_of(tmp_path) == {}
 
 
 @contextmanager
-def running(tmp_path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def running(tmp_path: Path, *arguments: str) -> Iterator[Forked]:
     """The demo, once its agents are at work. It is forked, and starts its other processes as it always does."""
     with Forked([*DEMO[1:], "--limit", "150", *arguments], environment(tmp_path)) as process:
         try:

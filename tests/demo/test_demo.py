@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import textwrap
+import time
 from pathlib import Path
 from random import Random
 
@@ -24,6 +25,7 @@ from shoal.demo.stage import Options
 from shoal.errors import InvalidInput
 from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, run_demo, running
 from tests.support import forked
+from tests.support.forked import Forked
 
 
 def test_nine_agents_survive_two_kills_and_agree_with_the_recount(tmp_path: Path) -> None:
@@ -44,10 +46,23 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
+def stopped_beside_its_worker(supervisor: Forked) -> int:
+    """Stop a supervisor while its worker runs, which it kills twice: if both are killed, nobody is there to clean up."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        supervisor.send_signal(signal.SIGSTOP)
+        for worker in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split():
+            if Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return int(worker)
+        supervisor.send_signal(signal.SIGCONT)
+        assert time.monotonic() < deadline, "it has no worker"
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a way to wait for a process that is no child: pidfd")
 def test_the_worker_of_a_killed_supervisor_ends_and_cleans_up(tmp_path: Path) -> None:
     with running(tmp_path, "--embedded") as process:
-        worker = os.pidfd_open(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()))
+        worker = os.pidfd_open(stopped_beside_its_worker(process))
         try:
             process.kill()
             assert select.select([worker], [], [], PATIENCE_S)[0], "the worker is still there"
