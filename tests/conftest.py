@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Generator
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 
 import pytest
 import typer.main
@@ -44,7 +45,13 @@ opening.Config = partial(Config, reach_timeout_s=30.0)  # type: ignore[attr-defi
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--sync-s 0.03`: each fsync of simulated nodes takes that long, so that a test that relies on a fast disk fails."""
+    """Two options that find tests which rely on what is not promised.
+
+    `--sync-s 0.03`: each fsync of simulated nodes takes that long, so that a test that relies on a fast disk fails.
+    `--shuffle 7`: an order of this seed, so that a test that relies on another one fails. Workers take tests from each other,
+    so the usual order is not the same in each run either.
+    """
+    parser.addoption("--shuffle", type=int, help="the seed of the order of the tests")
     parser.addoption("--sync-s", type=float, default=0.0, help="how long each fsync of simulated nodes takes, in seconds")
 
 
@@ -52,6 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # These wait for processes and clocks for most of their time. Begun first, by one worker, they do so while others compute;
     # at the end, where the workers share what is left, all would wait.
     items.sort(key=lambda item: not item.nodeid.startswith("tests/end_to_end/"))
+    if (seed := config.getoption("--shuffle")) is not None:
+        Random(seed).shuffle(items)
     SimulatedEnvironment.sync_s = config.getoption("--sync-s")
     if SimulatedEnvironment.sync_s:
         for item in items:
