@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 from collections.abc import Callable, Generator
@@ -79,6 +80,11 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_teardown() -> None:
+    """A command of the simulator says nothing of what its nodes log: for the rest of its process, which is the tests'."""
+    logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(wrapper=True)
