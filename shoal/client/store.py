@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
-from shoal.client.yjs_client_ids import CLIENT_ID_BITS, Place
+from shoal.client.yjs_client_ids import Place
+from shoal.crdt.document.yjs import CLIENT_ID_BITS
 from shoal.errors import InvalidInput
 from shoal.names import check_name, is_colocated
 from shoal.outcomes import partly
@@ -338,13 +339,11 @@ class Space:
             )
 
         with partly(initial is not None, f"document {name!r} is there with its initial content", "Open it again."):
-            document = await connection.client_ids.opened(
-                place,
-                opened,
-                connections=lambda: connection.session.connections,
-                new=lambda: _client_id(connection),
-                ended=lambda document: document._ended,
-            )
+            left = connection.client_ids.take(place, connection.session.connections)
+            document = await opened(_client_id(connection) if left is None else left.client_id)
+            if left is not None and document._ended != left:
+                await document.abandon()
+                document = await opened(_client_id(connection))
         document._leave = partial(connection.client_ids.leave, place, ids_max=connection.config.document_client_ids_max)
         return document
 
@@ -475,5 +474,5 @@ class Space:
 
 
 def _client_id(connection: StoreConnection) -> int:
-    """A new Yjs client id. It must never be reused: two mirrors that share an id diverge for good."""
+    """A new Yjs client id. Two mirrors that share one diverge for good: see `shoal.client.yjs_client_ids`."""
     return int.from_bytes(connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)

@@ -15,10 +15,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
-
-CLIENT_ID_BITS = 53  # pycrdt keeps no more.
+from typing import NamedTuple
 
 
 class Place(NamedTuple):
@@ -38,13 +35,6 @@ class Ended(NamedTuple):
     connections: int  # As the session counted them.
 
 
-class _Mirror(Protocol):
-    async def abandon(self) -> None: ...
-
-
-_M = TypeVar("_M", bound=_Mirror)
-
-
 class ClientIds:
     """The ids that were left to a store's mirrors."""
 
@@ -52,36 +42,11 @@ class ClientIds:
         self._left: dict[Place, list[Ended]] = {}  # The place at which one was left last is the last.
         self._count = 0
 
-    async def opened(
-        self,
-        place: Place,
-        open: Callable[[int], Awaitable[_M]],
-        *,
-        connections: Callable[[], int],
-        new: Callable[[], int],
-        ended: Callable[[_M], Ended],
-    ) -> _M:
-        """The mirror that `open` makes with a client id: one that was left, or a new one.
+    def take(self, place: Place, connections: int) -> Ended | None:
+        """An id that was left over the connection of this number; None if there is none.
 
-        `connections` counts those of the session; `new` makes a random id; `ended` says where the edits under a mirror's id
-        end. It raises what `open` raises.
+        Use it only if the document that is shown then ends so, too.
         """
-        left = self._taken(place, connections())
-        if left is not None:
-            mirror = await open(left.client_id)
-            if ended(mirror) == left:
-                return mirror
-            await mirror.abandon()
-        return await open(new())
-
-    def leave(self, place: Place, ended: Ended, *, ids_max: int) -> None:
-        """Leave an id to the next mirror. Nobody edits under it any more."""
-        self._left[place] = [*self._left.pop(place, ()), ended]  # At the end.
-        self._count += 1
-        while self._count > ids_max:
-            self._drop(next(iter(self._left)))
-
-    def _taken(self, place: Place, connections: int) -> Ended | None:
         left = self._left.get(place)
         if left is None:
             return None
@@ -93,6 +58,13 @@ class ClientIds:
         if not left:
             del self._left[place]
         return last
+
+    def leave(self, place: Place, ended: Ended, *, ids_max: int) -> None:
+        """Leave an id to the next mirror. Nobody edits under it any more."""
+        self._left[place] = [*self._left.pop(place, ()), ended]  # At the end.
+        self._count += 1
+        while self._count > ids_max:
+            self._drop(next(iter(self._left)))
 
     def _drop(self, place: Place) -> None:
         self._count -= len(self._left.pop(place))

@@ -16,6 +16,7 @@ from typing import Any
 import pycrdt
 
 from shoal import values
+from shoal.crdt.document.yjs import CLIENT_ID_BITS
 from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, SlowConsumer
 from shoal.protocol import requests
 from shoal.protocol.session import Session
@@ -35,7 +36,6 @@ from simulation.judging.history import (
 SPACE = "trial"
 SHARED = "shared"  # The counter and the journal that all agents write.
 ROOT = "written"  # The root map of a document.
-_CLIENT_ID_BITS = 53
 _PAUSE_S = 0.01
 
 Note = Callable[[Event], None]
@@ -111,7 +111,7 @@ class Agent:
         await self._write("assign", self.name, lambda n: requests.Assign(SPACE, self.name, values.encode(n)))
 
     async def _edit(self) -> None:
-        client_id = self._random.getrandbits(_CLIENT_ID_BITS)
+        client_id = self._random.getrandbits(CLIENT_ID_BITS)
 
         def request(number: int) -> requests.AnyWrite:
             doc: pycrdt.Doc[pycrdt.Map[int]] = pycrdt.Doc(client_id=client_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -159,6 +160,17 @@ async def test_a_mirror_that_was_abandoned_or_was_present_leaves_no_id(bench: Be
     assert await bench.edited("c") not in (abandoned.client_id, present.client_id)
 
 
+async def test_a_mirror_that_is_closed_by_two_at_once_leaves_one_id(bench: Bench) -> None:
+    document = await bench.space.document("doc")
+    edit(document, "a")
+    await asyncio.gather(document.close(), document.close())
+    first, second = await bench.space.document("doc"), await bench.space.document("doc")
+    assert first.client_id == document.client_id
+    assert second.client_id != document.client_id
+    await first.close()
+    await second.close()
+
+
 async def test_what_is_not_written_is_sent_from_where_the_last_mirror_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,8 +206,8 @@ async def test_the_place_at_which_none_was_left_for_longest_loses_its_ids() -> N
     ids = ClientIds()
     for number in range(4):
         ids.leave(PLACE._replace(document=str(number % 2)), Ended(number, 1, 0, 1), ids_max=3)
-    assert ids._taken(PLACE._replace(document="0"), 1) is None
-    assert ids._taken(PLACE._replace(document="1"), 1) == Ended(3, 1, 0, 1)
-    assert ids._taken(PLACE._replace(document="1"), 1) == Ended(1, 1, 0, 1)
-    assert ids._taken(PLACE._replace(document="1"), 1) is None
+    assert ids.take(PLACE._replace(document="0"), 1) is None
+    assert ids.take(PLACE._replace(document="1"), 1) == Ended(3, 1, 0, 1)
+    assert ids.take(PLACE._replace(document="1"), 1) == Ended(1, 1, 0, 1)
+    assert ids.take(PLACE._replace(document="1"), 1) is None
     assert not ids._left

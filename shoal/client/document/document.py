@@ -380,10 +380,10 @@ class Document:
         try:
             await self.flush()
         finally:
-            self._mirror.closed = True
+            is_first, self._mirror.closed = not self._mirror.closed, True
             await self._stop()
         # Others may remember what was announced under the id.
-        if self._mirror.is_written and self._presence is None:
+        if is_first and self._mirror.is_written and self._presence is None:
             self._leave(self._ended)
 
     async def __aenter__(self) -> Self:

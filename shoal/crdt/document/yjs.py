@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, NoReturn
 from shoal.errors import InvalidValue
 
 VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000.
-CLIENT_ID_BITS = 53
+CLIENT_ID_BITS = 53  # pycrdt keeps no more.
 CLIENT_MAX = (1 << CLIENT_ID_BITS) - 1
 CLOCK_MAX = 2**32 - 1
 
