@@ -1,8 +1,8 @@
 """A link that this node dialled: its messages to a peer wait here, bounded, and are sent in order.
 
 Laws:
-- Messages wait in one queue and in the socket's buffer, and both count: beyond
-  `peer_send_bytes_max` a message is not taken. An empty queue takes any message.
+- Messages wait in one queue and in the socket's buffer, and both count, with the heads of their frames and the
+  pings that wait too: beyond `peer_send_bytes_max` a message is not taken. An empty queue takes any message.
 - A link that is lost stays lost, for any cause: the peer, the network, a peer
   that sends no heartbeat, or one that takes nothing for `STALLED_BEATS`
   heartbeats. Waiting messages are lost with it.
@@ -24,6 +24,8 @@ from shoal.transport.sockets import DialledSocket
 
 STALLED_BEATS = 2
 
+_HEAD_BYTES_MAX = 14  # Of a frame (RFC 6455); those in the socket's buffer are counted there.
+_PINGS_BYTES = (STALLED_BEATS + 1) * 6  # Beyond that the link is given up.
 _LOOKS = 4  # How often per heartbeat a stall is looked for.
 
 
@@ -53,7 +55,8 @@ class PeerLink:
     def offer(self, message: bytes, /) -> bool:
         """Queue a message; False if the queue is full, and the message is dropped."""
         waiting = self.waiting_bytes
-        if waiting and waiting + len(message) > self._config.peer_send_bytes_max:
+        framing = (len(self._queue) + 1) * _HEAD_BYTES_MAX + _PINGS_BYTES
+        if waiting and waiting + framing + len(message) > self._config.peer_send_bytes_max:
             return False
         self._queue.append(message)
         self._queued_bytes += len(message)

@@ -135,10 +135,6 @@ async def test_a_newer_link_takes_the_olders_place_once_its_last_message_was_tak
             newer.cancel()
 
 
-FRAMING_BYTES = 64
-"""Of the head of a WebSocket frame (at most 14), and of pings that wait too."""
-
-
 async def test_a_peer_that_takes_nothing_holds_no_more_than_its_bound_and_is_cut_off(make: Make) -> None:
     a, b = await make(b"a", start=False, peer_heartbeat_s=0.4), await make(b"b", peer_heartbeat_s=1.0)
     a.start(b.address)
@@ -147,9 +143,8 @@ async def test_a_peer_that_takes_nothing_holds_no_more_than_its_bound_and_is_cut
     full = False
     while not full:
         full = not outlet.offer(b"x" * 1000)
-        # As the garbage collector would count, not as the link does. The last message gets a head once it was taken.
-        held = sum(map(len, outlet._queue)) + raw(outlet).get_write_buffer_size()
-        assert held <= CONFIG.peer_send_bytes_max + FRAMING_BYTES
+        # As the garbage collector would count, not as the link does.
+        assert sum(map(len, outlet._queue)) + raw(outlet).get_write_buffer_size() <= CONFIG.peer_send_bytes_max
         await asyncio.sleep(0)
     held_after: list[int] = []
     a.on_report = lambda: held_after.append(outlet.waiting_bytes + raw(outlet).get_write_buffer_size())
@@ -161,6 +156,13 @@ async def test_a_peer_that_takes_nothing_holds_no_more_than_its_bound_and_is_cut
     again = await a.outlet()
     while await b.next() != (b"a", b"again"):
         again.offer(b"again")
+
+
+async def test_the_heads_of_frames_count_too(make: Make) -> None:
+    b = await make(b"b")
+    async with dialled(b) as link:
+        assert link.offer(b"x" * 1000)
+        assert not link.offer(b"x" * (CONFIG.peer_send_bytes_max - link.waiting_bytes))
 
 
 async def test_one_message_alone_is_taken_whatever_its_size(make: Make) -> None:
