@@ -139,13 +139,14 @@ class _Agent:
         is_kept = bool(wrote.number % 2)
 
         async def send() -> None:
-            mirror = self._mirror if is_kept else None
-            if mirror is None:
-                mirror = await self._bench.space.document(self._bench.name)
-            if is_kept:
-                self._mirror = mirror
-            mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
-            await (mirror.flush() if is_kept else mirror.close())
+            if not is_kept:
+                async with await self._bench.space.document(self._bench.name) as mirror:
+                    mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
+            else:
+                if self._mirror is None:
+                    self._mirror = await self._bench.space.document(self._bench.name)
+                self._mirror.map(_ROOT)[str(wrote.number)] = {"n": wrote.number}
+                await self._mirror.flush()
             wrote.told = self._bench.told()
 
         try:
