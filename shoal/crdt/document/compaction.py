@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import pycrdt
 
-from shoal.crdt.document import document, readiness, yjs
+from shoal.crdt.document import document, readiness, repeats, yjs
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.document.live import engine
 from shoal.crdt.document.pieces import parts, pieces
@@ -172,7 +173,7 @@ def standing(rows: Rows) -> list[CurrentCompaction]:
 
 def uncovered(rows: Rows, ends: VersionVector) -> Iterator[tuple[bytes, bytes]]:
     """Positions and updates that `ends` does not cover, in causal order."""
-    return ((position, update) for position, update in document.updates(rows) if not ends.covers(dot_of(position)))
+    return ((position, update) for position, update in document.updates(rows) if not covers(ends, position))
 
 
 def updates(rows: Rows) -> Iterator[bytes]:
@@ -226,7 +227,7 @@ def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pac
             yield [part]
     for page in document.pages(rows, pace):
         yield [update for position, update in page if ends.covers(dot := dot_of(position)) and not merged.covers(dot)]
-    yield [document.withdrawn(rows(), known=lambda position: ends.covers(dot_of(position)))]
+    yield [document.withdrawn(rows(), known=partial(covers, ends))]
 
 
 # ── removal, once it is stable ────────────────────────────────────────────────
@@ -260,6 +261,7 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pa
     for page in swept(rows, found, pace):
         proof.add(update for _, update in page)
         yield
+    proof.add([document.repeated(rows(), known=partial(covers, found.ends))])
     if not proof.holds:
         raise _unproved(position, "lacks some of the updates that it covers")
 
@@ -268,9 +270,19 @@ def swept(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pac
     """Positions and updates that a stable compaction makes unnecessary, some at a time. `rows` returns the current rows."""
     for page in document.pages(rows, pace):
         kept = document.beginnings(rows())
-        yield [(at, update) for at, update in page if found.ends.covers(dot_of(at)) and at not in kept]
+        yield [(at, update) for at, update in page if covers(found.ends, at) and at not in kept]
         if page[-1][0] > found.position:
             return  # It covers nothing that came after it.
+
+
+def settled(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pace) -> Iterator[list[bytes]]:
+    """Requests whose edits a stable compaction covers, all of each, some at a time: see `shoal.crdt.document.repeats`."""
+    return repeats.settled(rows, covered=partial(covers, found.ends), requests_max=pace.updates)
+
+
+def covers(ends: VersionVector, position: bytes) -> bool:
+    """Whether a compaction with these ends covers the update at a position."""
+    return ends.covers(dot_of(position))
 
 
 def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:

@@ -152,6 +152,11 @@ def withdrawn(rows: Rows, *, known: Callable[[bytes], bool] = lambda position: T
     return b"\x00" + yjs.pack_delete_set(deletes)
 
 
+def repeated(rows: Rows, *, known: Callable[[bytes], bool]) -> bytes:
+    """An update that deletes the content of repeats at known positions that do not count."""
+    return b"\x00" + yjs.pack_delete_set(list(repeats.deletes(rows, known=known)))
+
+
 def _unpack_genesis(packed: bytes) -> Beginning:
     try:
         return Beginning(*msgspec.msgpack.decode(packed, type=tuple[int, int, list[bytes], dict[str, RootKind]]))

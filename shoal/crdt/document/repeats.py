@@ -6,6 +6,8 @@ Laws:
 - Elements and characters that the others inserted are deleted wherever both are known, and so are the shared types
   within them. Values that the others set at a key stay: all edits set the same, and the engine keeps one.
 - Their deletions stay. If both edited the same content, they deleted the same.
+- Once a compaction is stable, no other edit of a request can arrive whose edits it covers all: a node that had not heard of
+  these had not heard of the compaction either. What is to be deleted is in the merged update. So the request's rows go.
 
 Rows, beside the document's others:
     P request₁₆       [[position₃₄, client, [[clock, length], …]], …]: the edits of a request, least dot first
@@ -15,7 +17,7 @@ Rows, beside the document's others:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -133,6 +135,36 @@ def deletes(rows: Rows, *, known: Callable[[bytes], bool]) -> Iterator[tuple[int
         for repeat in repeats[1:]:
             for clock, length in repeat.spans:
                 yield repeat.client, clock, length
+
+
+def settled(rows: Callable[[], Rows], *, covered: Callable[[bytes], bool], requests_max: int) -> Iterator[list[bytes]]:
+    """The requests whose edits are all at covered positions, at most so many at a time. `rows` returns the current rows.
+
+    Raises:
+        StoreCorrupt: a row cannot be read.
+    """
+    after: bytes | None = None
+    while some := list(rows().scan(_REQUEST, after=after, limit=requests_max)):
+        yield [row[1:] for row, packed in some if all(covered(repeat.position) for repeat in _unpack(packed))]
+        after = some[-1][0]
+
+
+def row_of(request: bytes) -> bytes:
+    """The key of a request's row."""
+    return _REQUEST + request
+
+
+def forget(rows: Rows, requests: Iterable[bytes]) -> None:
+    """Remove the rows of requests, of which no other edit can arrive."""
+    for request in requests:
+        repeats = _unpack(rows.get(_REQUEST + request))
+        rows.delete(_REQUEST + request)
+        for client in {repeat.client for repeat in repeats}:
+            repeated = _REPEATED + client.to_bytes(8, "big")
+            if left := {*_requests(rows.get(repeated) or b"")} - {request}:
+                rows.put(repeated, b"".join(sorted(left)))
+            else:
+                rows.delete(repeated)
 
 
 def _requests(packed: bytes) -> Iterator[bytes]:

@@ -24,7 +24,7 @@ import msgspec
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
-from shoal.crdt.document import compaction, document
+from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.crdt.thread import pruning, trimming
@@ -327,7 +327,8 @@ class Collector:
             yield Piece({rows.key(trimming.aside(position)): None for position in some}, [])
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
-        """The updates that a compaction covers, after a check that it contains them; and the compactions that are superseded.
+        """The updates that a compaction covers, after a check that it contains them; the rows of the requests that were
+        carried out by these; and the compactions that are superseded.
 
         Raises:
             StoreCorrupt: the compaction lacks something or is damaged. Nothing is removed.
@@ -349,6 +350,10 @@ class Collector:
             yield Piece({snapshot_key: None}, [])  # Swept updates may be later than it, and be only in the merged update.
         for page in compaction.swept(rows, found, self._pace):
             yield Piece({rows().key(document.row_of(at)): None for at, _ in page}, [])
+        for requests in compaction.settled(rows, found, self._pace):
+            transaction = Transaction(self._storage)
+            repeats.forget(rows_of(transaction, garbage.target, garbage.generation), requests)
+            yield Piece(transaction.rows, [])
         here = rows()
         gone = self._settled(entries[0], compaction.superseded_by(here, found))
         if self._settled(entries[0], compaction.superseding(here, position, found.ends)):

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from shoal.crdt import deletion
-from shoal.crdt.document import compaction, document
+from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag, journal, pruning, trimming
@@ -28,6 +29,8 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+_AT_ONCE = 1024  # Requests of a document that are looked at.
 
 
 class Folded(NamedTuple):
@@ -85,6 +88,8 @@ def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded)
     there = folded.rows.get(place, {})
     if place.kind is Kind.THREAD:
         there = _without_marks(there, here)
+    elif place.kind is Kind.DOCUMENT:
+        there = _without_settled(there, here, deletion.prefix(folded.current(place)), folded.compacted.get(place, []))
     there = {row: value for row, value in there.items() if row in here or not expires(place.kind, row)}
     return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
 
@@ -214,6 +219,19 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
         return row[: len(row) - len(key)] + dag.CHECKPOINT + key[1:] not in folded
 
     return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
+
+
+def _without_settled(
+    folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes, compacted: list[VersionVector]
+) -> dict[bytes, bytes]:
+    """Leave out requests that are not stored and of which a compaction covers all edits: they are swept with these."""
+    folding = blank()
+    folding.rows.update(folded)
+    rows = ObjectRows(folding, prefix)
+    for ends in compacted:
+        for requests in repeats.settled(lambda: rows, covered=partial(compaction.covers, ends), requests_max=_AT_ONCE):
+            repeats.forget(rows, [request for request in requests if prefix + repeats.row_of(request) not in stored])
+    return {row: value for row, value in folding.rows.items() if value is not None}
 
 
 def blank() -> Transaction:

@@ -9,7 +9,11 @@ import pytest
 
 from shoal.crdt.document import patch, repeats
 from shoal.crdt.document.live import LiveDocument
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
+from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
+from shoal.node.transaction import ObjectRows, Transaction
+from shoal.storage.memory import MemoryStorage
 
 CLIENT = 77
 
@@ -74,3 +78,40 @@ def test_an_edit_that_claims_other_insertions_is_refused() -> None:
     ):
         with pytest.raises(BadOperation):
             repeats.check(claimed, edited.update)
+
+
+# ── the rows of requests ──────────────────────────────────────────────────────
+
+
+def noted(*edits: tuple[bytes, int, int]) -> ObjectRows:
+    """Rows after edits of these requests, by these clients, at these positions."""
+    rows = ObjectRows(Transaction(MemoryStorage()), b"")
+    for request, client, number in edits:
+        stamp = Stamp(Dot(Origin(bytes(15) + bytes([client])), number), number, 0, NOTHING_SEEN, 0)
+        repeats.note(rows, stamp, repeats.Attempt(request * repeats.REQUEST_BYTES, client, [(number, 1)]))
+    return rows
+
+
+def settled(rows: ObjectRows, until: int) -> list[bytes]:
+    def covered(position: bytes) -> bool:
+        return int.from_bytes(position[:8], "big") <= until
+
+    pages = list(repeats.settled(lambda: rows, covered=covered, requests_max=2))
+    assert all(len(page) <= 2 for page in pages)
+    return [request[:1] for page in pages for request in page]
+
+
+def test_a_request_is_settled_once_all_its_edits_are_covered() -> None:
+    rows = noted((b"a", 1, 1), (b"b", 1, 2), (b"b", 2, 4), (b"c", 2, 3))
+    assert settled(rows, 0) == []
+    assert settled(rows, 3) == [b"a", b"c"]
+    assert settled(rows, 4) == [b"a", b"b", b"c"]
+
+
+def test_what_is_forgotten_leaves_no_row_and_the_others_as_they_are() -> None:
+    rows = noted((b"a", 1, 1), (b"b", 1, 2), (b"b", 2, 3), (b"c", 1, 4), (b"c", 2, 5))
+    repeats.forget(rows, [each * repeats.REQUEST_BYTES for each in (b"a", b"b")])
+    assert list(rows.scan(b"")) == list(noted((b"c", 1, 4), (b"c", 2, 5)).scan(b""))
+    assert list(repeats.deletes(rows, known=lambda position: True)) == [(2, 5, 1)]
+    repeats.forget(rows, [b"c" * repeats.REQUEST_BYTES])
+    assert not list(rows.scan(b""))

@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 from shoal.config import Config
+from shoal.crdt.document import document
+from shoal.crdt.document.live import EMPTY
+from shoal.node.collection.generations import rows_of
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
+from shoal.storage.keys import Kind
 from simulation.world.fleet import Fleet
+from tests.node.writes.test_erasing import swept
 
 BEGINNING = {"tasks": [1], "plan": {"goal": "ship"}, "title": "plan"}
 PATCH = [
@@ -125,3 +132,82 @@ async def test_several_edits_of_each_node_that_reached_both_are_each_carried_out
                 for name in "ab":
                     await call(fleet, name, requests.Patch("crew", "doc", json.dumps(edit).encode()), key=f"k{number}")
         await check_sound(fleet, {"tasks": [0, 1, 2], "title": "012"})
+
+
+# ── once a compaction is stable ───────────────────────────────────────────────
+
+DOC = Target(Kind.DOCUMENT, "crew", "doc")
+
+
+def requests_of(fleet: Fleet, name: str) -> int:
+    """How many rows a node has of requests to edit the document."""
+    rows = rows_of(Transaction(fleet[name].storage), DOC, 0)
+    return sum(1 for prefix in (b"P", b"L") for _ in rows.scan(prefix))
+
+
+async def compacted(fleet: Fleet, name: str) -> None:
+    await call(fleet, name, requests.Compact("crew", "doc"))
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+
+
+async def test_the_rows_of_requests_go_with_their_updates() -> None:
+    async with Fleet() as fleet:
+        await begun(fleet, BEGINNING)
+        async with apart(fleet, "ab"):
+            for name in "ab":
+                await call(fleet, name, EDITS["patch"], key="k")
+        for number in range(20):
+            edit = json.dumps([{"op": "add", "path": "/plan/n", "value": number}]).encode()
+            await call(fleet, "a", requests.Patch("crew", "doc", edit), key=f"k{number}")
+        await fleet.converged()
+        assert requests_of(fleet, "c") == 23  # The clients of both edits of the first are listed.
+        await compacted(fleet, "c")
+        assert [requests_of(fleet, name) for name in "abc"] == [0, 0, 0]
+        content = {**PATCHED, "plan": {"who": {"names": ["ada"]}, "n": 19}}
+        await check_sound(fleet, content)
+        await call(fleet, "b", EDITS["patch"], key="k")  # Its key is still known.
+        await fleet.converged()
+        await check_sound(fleet, content)
+
+
+async def test_a_request_of_which_one_edit_is_not_compacted_keeps_its_row() -> None:
+    async with Fleet() as fleet:
+        await begun(fleet, BEGINNING)
+        async with apart(fleet, "ab"):
+            for name in "ab":
+                await call(fleet, name, EDITS["patch"], key="k")
+            await call(fleet, "a", requests.Compact("crew", "doc"))
+        await swept(*(member.storage for member in fleet.members.values()))
+        assert [requests_of(fleet, name) for name in "abc"] == [3, 3, 3]
+        await check_sound(fleet, PATCHED)
+        await compacted(fleet, "b")
+        assert [requests_of(fleet, name) for name in "abc"] == [0, 0, 0]
+        await check_sound(fleet, PATCHED)
+
+
+async def test_nothing_goes_while_a_node_may_have_another_edit_of_the_request() -> None:
+    async with Fleet() as fleet:
+        await begun(fleet, BEGINNING)
+        async with apart(fleet, "b"):
+            await call(fleet, "b", EDITS["patch"], key="k")
+            await call(fleet, "a", EDITS["patch"], key="k")
+            await call(fleet, "a", requests.Compact("crew", "doc"))
+            await asyncio.sleep(0.1)
+            assert requests_of(fleet, "a") == requests_of(fleet, "c") == 1
+        await swept(*(member.storage for member in fleet.members.values()))
+        await check_sound(fleet, PATCHED)
+
+
+async def test_a_merged_update_that_lacks_such_a_deletion_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet() as fleet:
+        await begun(fleet, BEGINNING)
+        async with apart(fleet, "ab"):
+            for name in "ab":
+                await call(fleet, name, EDITS["patch"], key="k")
+        with monkeypatch.context() as patch:
+            patch.setattr(document, "withdrawn", lambda rows, *, known: EMPTY)
+            await call(fleet, "c", requests.Compact("crew", "doc"))
+        await fleet.converged()
+        await asyncio.sleep(0.1)
+        assert [requests_of(fleet, name) for name in "abc"] == [3, 3, 3]
