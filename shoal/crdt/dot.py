@@ -76,6 +76,11 @@ class Retired(Protocol):
         """The time of the last retirement that it no longer remembers; 0 if there is none."""
         ...
 
+    @property
+    def forgotten_hlc(self) -> int:
+        """The time of the last operation of the origins that it no longer remembers; 0 if there are none."""
+        ...
+
     def last(self, origin: Origin, /) -> int:
         """The last sequence of a retired origin; 0 if the replica does not know that it is one."""
         ...

@@ -130,6 +130,11 @@ class RetiredOrigins:
         """See `shoal.crdt.dot.Retired`."""
         return self.summary.forgotten
 
+    @property
+    def forgotten_hlc(self) -> int:
+        """See `shoal.crdt.dot.Retired`."""
+        return self.summary.forgotten_hlc
+
     def last(self, origin: Origin, /) -> int:
         """See `shoal.crdt.dot.Retired`."""
         found = self.find(origin)
@@ -200,6 +205,11 @@ class RetiredLogs:
     def forgotten(self) -> int:
         """See `shoal.crdt.dot.Retired`."""
         return self._retired.forgotten
+
+    @property
+    def forgotten_hlc(self) -> int:
+        """See `shoal.crdt.dot.Retired`."""
+        return self._retired.forgotten_hlc
 
     def last(self, origin: Origin, /) -> int:
         """The last operation of a retired origin that has left the log."""

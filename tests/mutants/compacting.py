@@ -9,8 +9,10 @@ import pytest
 
 from shoal.crdt.document import compaction, document
 from shoal.crdt.document.compaction import CurrentCompaction, Cut
+from shoal.crdt.document.coverage import Coverage, End
 from shoal.crdt.document.document import Pace
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows
 from shoal.node.collection.garbage import Collector, GarbageEntry, Piece
 from shoal.storage import keys
@@ -20,18 +22,31 @@ from tests.mutants.mutant import Mutant
 def a_compaction_covers_one_operation_too_many(patch: pytest.MonkeyPatch) -> None:
     sound = compaction.cut
 
-    def cut(rows: Callable[[], Rows], **bounds: Any) -> Generator[None, None, Cut]:
-        found = yield from sound(rows, **bounds)
-        return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
+    def cut(*args: Any, **bounds: Any) -> Generator[None, None, Cut]:
+        found = yield from sound(*args, **bounds)
+        return found._replace(coverage=one_too_far(found.coverage))
 
     patch.setattr(compaction, "cut", cut)
+
+
+def one_too_far(coverage: Coverage) -> Coverage:
+    """It covers one operation more of each origin."""
+    return coverage._replace(ends={origin: End(end.sequence + 1, end.hlc) for origin, end in coverage.ends.items()})
+
+
+def a_floor_is_above_what_all_hold(patch: pytest.MonkeyPatch) -> None:
+    def raised(self: Coverage, context: VersionVector, below: int) -> Coverage:
+        last = max((end.hlc for end in self.ends.values()), default=0)
+        return Coverage(self.floor.join(Floor(last, last)))
+
+    patch.setattr(Coverage, "raised", raised)
 
 
 def a_compaction_lacks_an_update_and_nobody_looks(patch: pytest.MonkeyPatch) -> None:
     sound = compaction.content
 
-    def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: Pace) -> Iterator[list[bytes]]:
-        *updates, withdrawn = [update for some in sound(rows, ends, pace=pace) for update in some]
+    def content(rows: Callable[[], Rows], coverage: Coverage, *, pace: Pace) -> Iterator[list[bytes]]:
+        *updates, withdrawn = [update for some in sound(rows, coverage, pace=pace) for update in some]
         return iter([[*updates[:-1], withdrawn]])
 
     def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pace: Pace) -> Iterator[None]:
@@ -58,6 +73,11 @@ def a_beginning_is_swept_with_what_was_compacted(patch: pytest.MonkeyPatch) -> N
 
 MUTANTS = (
     Mutant(a_compaction_covers_one_operation_too_many, "a compaction covers an operation that its issuer did not know", ("4",)),
+    Mutant(
+        a_floor_is_above_what_all_hold,
+        "a compaction covers what its node has not heard of, as old as what it has",
+        ("3", "4", "15"),
+    ),
     Mutant(
         a_compaction_lacks_an_update_and_nobody_looks,
         "a compaction lacks an update that it covers, and it is swept unseen",

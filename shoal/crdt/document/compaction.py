@@ -1,8 +1,8 @@
 """Compaction: replacing many updates of a document by one, without deleted content.
 
 Laws:
-- A compaction names, per origin, the last operation whose updates it covers, among those that its
-  issuer had applied, and the update that all of these build. So the covered operations are a causally
+- A compaction says which updates it covers (`shoal.crdt.document.coverage`), among those that its
+  issuer had applied, and has the update that all of these build. So the covered operations are a causally
   closed set, and a function of the set of compactions.
 - Applying one removes nothing, because a peer may lack an update that it covers. Covered updates are removed
   once the compaction is stable, and once the merged update was proved to contain them.
@@ -11,7 +11,7 @@ Laws:
 - A beginning is never erased: if another one counts, its content is shown from its update.
 
 Rows (within the document's, beside its updates):
-    C position₃₄      24 bytes per origin: the last operation whose updates are in the merged one
+    C position₃₄      which updates are in the merged one: a packed `Coverage`
     M position₃₄      the merged update
     W position₃₄      empty: an update that was erased before it arrived here
 """
@@ -20,21 +20,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import pycrdt
 
 from shoal.crdt.document import document, readiness, repeats, yjs
+from shoal.crdt.document.coverage import NOTHING_COVERED, Coverage, coverage_of
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.document.live import engine
 from shoal.crdt.document.pieces import parts, pieces
 from shoal.crdt.dot import Origin, VersionVector
+from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
+_NEVER = 1 << 64  # Later than any operation.
 _VETTED_MAX = 256
 _VETTED: dict[
     bytes, None
@@ -45,13 +47,13 @@ class Compact(msgspec.Struct, array_like=True, frozen=True, tag="compact"):
     """The mutation: compacts the document. Its content is the merged update."""
 
     digest: bytes  # SHA-256 of the merged update.
-    ends: bytes  # A packed version vector: per origin the last operation whose updates are in it.
+    coverage: bytes  # Packed: the updates that are in it.
 
 
 class Cut(NamedTuple):
     """The updates that a compaction would cover."""
 
-    ends: VersionVector  # Per origin the last operation, including those that other compactions cover.
+    coverage: Coverage  # Including what other compactions cover.
     updates: int  # How many of them no other compaction covers.
     more: bool  # Whether another operation could cover more.
 
@@ -60,18 +62,18 @@ class CurrentCompaction(NamedTuple):
     """A compaction that no other covers whole."""
 
     position: bytes
-    ends: VersionVector
+    coverage: Coverage
     merged: bytes
 
 
 def apply(rows: Rows, stamp: Stamp, compact: Compact, merged: bytes) -> bool:
     """Write a compaction's rows. Returns whether this closed the document's last gap."""
     position = stamp.pack_position()
-    rows.put(_COVERAGE + position, compact.ends)
+    rows.put(_COVERAGE + position, compact.coverage)
     rows.put(_MERGED + position, merged)
-    ends = VersionVector.unpack(compact.ends)
+    coverage = Coverage.unpack(compact.coverage)
     awaited = [row for row, _ in rows.scan(_AWAITED)]
-    filled = [row for row in awaited if ends.covers(dot_of(row[1:]))]
+    filled = [row for row in awaited if coverage.covers(row[1:])]
     for row in filled:
         rows.delete(row)
     return bool(awaited) and len(filled) == len(awaited)
@@ -83,18 +85,21 @@ def apply_erased(rows: Rows, stamp: Stamp, update: document.Update) -> None:
     rows.put(_AWAITED + stamp.pack_position(), b"")
 
 
-def check(compact: Compact, applied: VersionVector, merged: bytes) -> None:
-    """Check a compaction from a peer, whose origin had applied `applied`.
+def check(compact: Compact, stamp: Stamp, merged: bytes) -> None:
+    """Check a compaction from a peer, whose origin had applied the context of `stamp`.
 
     Raises:
         ValueError: no node that had applied this would have made it.
         InvalidValue, NotReady: the merged update is malformed, or has a gap.
     """
-    ends = VersionVector.unpack(compact.ends)
-    if not ends:
+    coverage = Coverage.unpack(compact.coverage)
+    if coverage == NOTHING_COVERED:
         raise ValueError("it names no operations")
-    if not applied.accepts(ends):
+    if not stamp.context.accepts(coverage.vector):
         raise ValueError("it covers operations that its origin had not applied")
+    if any(end.hlc > stamp.hlc for end in coverage.ends.values()):
+        raise ValueError("it covers operations that are not in its past")
+    coverage.floor.check(stamp.hlc)
     if compact.digest not in _VETTED:
         readiness.advance(yjs.parse(merged), {})
 
@@ -119,11 +124,11 @@ def has_gap(rows: Rows) -> bool:
     return next(rows.scan(_AWAITED, limit=1), None) is not None
 
 
-def covered(rows: Rows) -> VersionVector:
-    """The operations whose updates compactions cover."""
-    found = VersionVector()
-    for _, ends in _coverages(rows):
-        found = found.join(ends)
+def covered(rows: Rows) -> Coverage:
+    """The updates that compactions cover."""
+    found = NOTHING_COVERED
+    for _, coverage in _coverages(rows):
+        found = found.join(coverage)
     return found
 
 
@@ -136,7 +141,7 @@ def is_erased(rows: Rows, stamp: Stamp, update: document.Update) -> bool:
     """Whether the row of this update may be absent."""
     if is_awaited(rows, stamp):
         return True
-    return not update.genesis and covered(rows).covers(stamp.dot)
+    return not update.genesis and covered(rows).covers(stamp.pack_position())
 
 
 def content_of(rows: Rows, stamp: Stamp, compact: Compact) -> bytes | None:
@@ -146,9 +151,9 @@ def content_of(rows: Rows, stamp: Stamp, compact: Compact) -> bytes | None:
         StoreCorrupt: it is missing, and no other covers it.
     """
     merged = rows.get(_MERGED + stamp.pack_position())
-    ends = VersionVector.unpack(compact.ends)
+    coverage = Coverage.unpack(compact.coverage)
     if merged is None and not any(
-        other.dominates(ends) for position, other in _coverages(rows) if position != stamp.pack_position()
+        other.dominates(coverage) for position, other in _coverages(rows) if position != stamp.pack_position()
     ):
         raise _missing(stamp.pack_position())
     return merged
@@ -161,19 +166,19 @@ def standing(rows: Rows) -> list[CurrentCompaction]:
         StoreCorrupt: one of them is missing.
     """
     found: list[CurrentCompaction] = []
-    for position, ends in _coverages(rows):
-        if superseding(rows, position, ends):
+    for position, coverage in _coverages(rows):
+        if superseding(rows, position, coverage):
             continue
         merged = rows.get(_MERGED + position)
         if merged is None:
             raise _missing(position)
-        found.append(CurrentCompaction(position, ends, merged))
+        found.append(CurrentCompaction(position, coverage, merged))
     return found
 
 
-def uncovered(rows: Rows, ends: VersionVector) -> Iterator[tuple[bytes, bytes]]:
-    """Positions and updates that `ends` does not cover, in causal order."""
-    return ((position, update) for position, update in document.updates(rows) if not covers(ends, position))
+def uncovered(rows: Rows, coverage: Coverage) -> Iterator[tuple[bytes, bytes]]:
+    """Positions and updates that `coverage` does not cover, in causal order."""
+    return ((position, update) for position, update in document.updates(rows) if not coverage.covers(position))
 
 
 def updates(rows: Rows) -> Iterator[bytes]:
@@ -186,33 +191,35 @@ def updates(rows: Rows) -> Iterator[bytes]:
     yield from (update for _, update in document.updates(rows))
 
 
-def cut(rows: Callable[[], Rows], *, before_hlc: int, updates_max: int, pace: document.Pace) -> Generator[None, None, Cut]:
+def cut(
+    rows: Callable[[], Rows], context: VersionVector, *, before_hlc: int, updates_max: int, pace: document.Pace
+) -> Generator[None, None, Cut]:
     """Find the oldest updates that no compaction covers, of those before a time (`before_hlc`), about `updates_max` of them.
 
-    `rows` returns the current rows.
+    `rows` returns the current rows, of a replica that had applied `context` when it began.
     """
     before = covered(rows())
-    found: dict[Origin, int] = {}
+    found: dict[Origin, bytes] = {}  # The last position of each.
     count = 0
     for page in document.pages(rows, pace):
         for position, _ in page:
-            dot = dot_of(position)
-            if before.covers(dot):
+            if before.covers(position):
                 continue
-            if int.from_bytes(position[:8], "big") >= before_hlc:
-                return Cut(before.join(VersionVector(found)), count, False)
-            if count >= updates_max and found.get(dot.origin) != dot.sequence:
-                return Cut(before.join(VersionVector(found)), count, True)
-            found[dot.origin] = dot.sequence
+            hlc, dot = int.from_bytes(position[:HLC_BYTES], "big"), dot_of(position)
+            is_too_late = hlc >= before_hlc
+            is_split = dot.origin in found and dot_of(found[dot.origin]) == dot
+            if is_too_late or (count >= updates_max and not is_split):
+                return Cut(before.join(coverage_of(found.values())).raised(context, hlc), count, not is_too_late)
+            found[dot.origin] = position
             count += 1
         yield
-    return Cut(before.join(VersionVector(found)), count, False)
+    return Cut(before.join(coverage_of(found.values())).raised(context, _NEVER), count, False)
 
 
-def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pace) -> Iterator[list[bytes]]:
-    """The updates from which to build a merged update that covers `ends`, in an order in which they can be applied.
+def content(rows: Callable[[], Rows], coverage: Coverage, *, pace: document.Pace) -> Iterator[list[bytes]]:
+    """The updates from which to build a merged update of what is covered, in an order in which they can be applied.
 
-    `ends` must cover everything that `covered` returns.
+    `coverage` must cover everything that `covered` returns.
 
     They come in pieces, between which other requests may run. `rows` returns the current rows: if a compaction arrives
     meanwhile that covers more than those at the beginning, a sweep may remove updates that are still to come.
@@ -220,14 +227,14 @@ def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pac
     Raises:
         StoreCorrupt: a merged update is missing.
     """
-    merged = VersionVector()
+    merged = NOTHING_COVERED
     for each in standing(rows()):
-        merged = merged.join(each.ends)
+        merged = merged.join(each.coverage)
         for part in parts(each.merged, pace, whole_max=pace.bytes):
             yield [part]
     for page in document.pages(rows, pace):
-        yield [update for position, update in page if ends.covers(dot := dot_of(position)) and not merged.covers(dot)]
-    yield [document.withdrawn(rows(), known=partial(covers, ends))]
+        yield [update for position, update in page if coverage.covers(position) and not merged.covers(position)]
+    yield [document.withdrawn(rows(), known=coverage.covers)]
 
 
 # ── removal, once it is stable ────────────────────────────────────────────────
@@ -236,7 +243,7 @@ def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pac
 def find(rows: Rows, position: bytes) -> CurrentCompaction | None:
     """The compaction at a position; None if it was removed, or never arrived."""
     ends, merged = rows.get(_COVERAGE + position), rows.get(_MERGED + position)
-    return None if ends is None or merged is None else CurrentCompaction(position, VersionVector.unpack(ends), merged)
+    return None if ends is None or merged is None else CurrentCompaction(position, _unpack(ends), merged)
 
 
 def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pace: document.Pace) -> Iterator[None]:
@@ -261,7 +268,7 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pa
     for page in swept(rows, found, pace):
         proof.add(update for _, update in page)
         yield
-    proof.add([document.repeated(rows(), known=partial(covers, found.ends))])
+    proof.add([document.repeated(rows(), known=found.coverage.covers)])
     if not proof.holds:
         raise _unproved(position, "lacks some of the updates that it covers")
 
@@ -270,30 +277,25 @@ def swept(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pac
     """Positions and updates that a stable compaction makes unnecessary, some at a time. `rows` returns the current rows."""
     for page in document.pages(rows, pace):
         kept = document.beginnings(rows())
-        yield [(at, update) for at, update in page if covers(found.ends, at) and at not in kept]
+        yield [(at, update) for at, update in page if found.coverage.covers(at) and at not in kept]
         if page[-1][0] > found.position:
             return  # It covers nothing that came after it.
 
 
 def settled(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pace) -> Iterator[list[bytes]]:
     """Requests whose edits a stable compaction covers, all of each, some at a time: see `shoal.crdt.document.repeats`."""
-    return repeats.settled(rows, covered=partial(covers, found.ends), requests_max=pace.updates)
-
-
-def covers(ends: VersionVector, position: bytes) -> bool:
-    """Whether a compaction with these ends covers the update at a position."""
-    return ends.covers(dot_of(position))
+    return repeats.settled(rows, covered=found.coverage.covers, requests_max=pace.updates)
 
 
 def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:
     """Positions of the compactions that this one replaces."""
-    position, ends, _ = found
-    return [other for other, theirs in _coverages(rows) if other != position and _is_below(theirs, other, ends, position)]
+    position, coverage, _ = found
+    return [other for other, theirs in _coverages(rows) if other != position and _is_below(theirs, other, coverage, position)]
 
 
-def superseding(rows: Rows, position: bytes, ends: VersionVector) -> list[bytes]:
+def superseding(rows: Rows, position: bytes, coverage: Coverage) -> list[bytes]:
     """Positions of the compactions that replace the one at `position`."""
-    return [other for other, theirs in _coverages(rows) if other != position and _is_below(ends, position, theirs, other)]
+    return [other for other, theirs in _coverages(rows) if other != position and _is_below(coverage, position, theirs, other)]
 
 
 def rows_of(position: bytes) -> tuple[bytes, bytes]:
@@ -340,17 +342,20 @@ def _form(state: bytes, deleted: bytes) -> tuple[yjs.StateVector, bytes]:
     return yjs.parse_state(state), yjs.pack_deletes(yjs.parse(deleted).deletes)
 
 
-def _coverages(rows: Rows) -> Iterator[tuple[bytes, VersionVector]]:
-    for row, packed in rows.scan(_COVERAGE):
-        try:
-            yield row[1:], VersionVector.unpack(packed)
-        except ValueError as error:
-            raise StoreCorrupt(f"a compaction cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
+def _coverages(rows: Rows) -> Iterator[tuple[bytes, Coverage]]:
+    return ((row[1:], _unpack(packed)) for row, packed in rows.scan(_COVERAGE))
 
 
-def _is_below(ends: VersionVector, position: bytes, theirs: VersionVector, other: bytes) -> bool:
+def _unpack(packed: bytes) -> Coverage:
+    try:
+        return Coverage.unpack(packed)
+    except ValueError as error:
+        raise StoreCorrupt(f"a compaction cannot be read ({error}). Nothing was written; run `shoal verify`.") from None
+
+
+def _is_below(coverage: Coverage, position: bytes, theirs: Coverage, other: bytes) -> bool:
     """Whether the compaction at `other` covers all that the one at `position` does; of equal ones the later counts."""
-    return theirs.dominates(ends) and (theirs != ends or other > position)
+    return theirs.dominates(coverage) and (other > position or not coverage.dominates(theirs))
 
 
 def _unproved(position: bytes, how: str) -> StoreCorrupt:

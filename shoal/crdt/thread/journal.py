@@ -31,11 +31,11 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.floor import Floor
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, events, trimming
 from shoal.crdt.thread.claims import Claim
 from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
-from shoal.crdt.thread.trimming import Floor
 from shoal.errors import InvalidValue, StoreCorrupt
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
@@ -300,7 +300,7 @@ def _got_floor(cursor: Cursor, floor: Floor) -> bool:
     if floor.is_reached(cursor.vector):
         return True
     sweep = cursor.sweep
-    return sweep is not None and floor.is_reached(sweep.target) and floor.last <= sweep.after[:PLACE_BYTES]
+    return sweep is not None and floor.is_reached(sweep.target) and floor.place <= sweep.after[:PLACE_BYTES]
 
 
 def from_position(position: bytes, vector: VersionVector) -> Cursor:

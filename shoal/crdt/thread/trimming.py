@@ -8,11 +8,8 @@ Laws:
   free again once its event is trimmed, unless other claims of it remain: then the next one is the event.
 - A trimmed event is not shown any more. Its payload stays aside until the trim is stable, for
   peers that lack the append. So does that of an event whose value was erased, until the erasure is.
-- A trim may raise the *floor*: an end at or below it has no row of its own. So the rows are a function of the set of trims,
-  and there are as many of them as origins that a replica remembers.
-- The floor is the time of an operation whose origin was retired and is forgotten (`trim`). All owners held that operation
-  before its origin was retired, so what they issued after they got it is above the floor; what they had issued by then,
-  they all held too. A replica that has applied the retirement therefore holds every operation at or below the floor.
+- A trim may raise the *floor* (`shoal.crdt.floor`): an end at or below it has no row of its own. So the rows are a function
+  of the set of trims, and there are as many of them as origins that a replica remembers.
 
 Rows (within the thread's, beside the journal's):
     F                     hlc₈ retired₈: the floor; no row if it was never raised
@@ -27,36 +24,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events
 from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
 
 END, TRIMMED = b"F", b"G"
 _NTH_MAX = b"\xff\xff"  # Behind a place: above all its positions.
-
-
-class Floor(NamedTuple):
-    """The time up to which a journal does not say of which origins events were trimmed."""
-
-    hlc: int = 0
-    retired: int = 0  # A replica that has applied a retirement of this time or later holds every operation up to `hlc`.
-
-    @property
-    def last(self) -> Place:
-        """A place above those of all operations up to the floor; empty if there is no floor."""
-        return self.hlc.to_bytes(HLC_BYTES, "big") + b"\xff" * DOT_BYTES if self.hlc else b""
-
-    def is_reached(self, seen: VersionVector) -> bool:
-        """Whether a vector for clients covers every operation up to the floor, as far as it can tell."""
-        return seen[HORIZON] >= self.retired
-
-    def join(self, other: Floor) -> Floor:
-        """The floor of both."""
-        return Floor(max(self.hlc, other.hlc), max(self.retired, other.retired))
-
-
-NO_FLOOR = Floor()
 
 
 class Trim(msgspec.Struct, array_like=True, frozen=True, tag="trim"):
@@ -159,7 +134,7 @@ def covered(ends: list[bytes]) -> VersionVector:
 def floor(rows: Rows) -> Floor:
     """The journal's floor."""
     packed = rows.get(END)
-    return NO_FLOOR if packed is None else _unpack_floor(packed)
+    return NO_FLOOR if packed is None else Floor.unpack(packed)
 
 
 def ends(rows: Rows) -> tuple[Floor, list[bytes]]:
@@ -170,7 +145,7 @@ def ends(rows: Rows) -> tuple[Floor, list[bytes]]:
 def last(rows: Rows) -> Place:
     """The greatest place whose events are trimmed, or one above it; empty if there is none."""
     raised, found = ends(rows)
-    return max([raised.last, *found])
+    return max([raised.place, *found])
 
 
 def is_trimmed(rows: Rows, dot: Dot) -> bool:
@@ -219,15 +194,11 @@ def _raise(rows: Rows, to: Floor) -> None:
     before = floor(rows)
     raised = before.join(to)
     if raised != before:
-        rows.put(END, raised.hlc.to_bytes(HLC_BYTES, "big") + raised.retired.to_bytes(HLC_BYTES, "big"))
+        rows.put(END, raised.pack())
     if raised.hlc:
         for place in _ends(rows):
             if hlc_of(place) <= raised.hlc:
                 rows.delete(END + dot_of(place).origin)
-
-
-def _unpack_floor(packed: bytes) -> Floor:
-    return Floor(int.from_bytes(packed[:HLC_BYTES], "big"), int.from_bytes(packed[HLC_BYTES:], "big"))
 
 
 def _ends(rows: Rows) -> list[bytes]:
@@ -251,5 +222,4 @@ def check(trim: Trim, applied: VersionVector, hlc: int) -> None:
         raise ValueError("it names an origin twice")
     if not applied.accepts(covered(trim.ends)):
         raise ValueError("it trims events that its origin had not applied")
-    if trim.floor != NO_FLOOR and not 0 < trim.floor.hlc <= trim.floor.retired < hlc:
-        raise ValueError("its floor is not in its past")
+    trim.floor.check(hlc)

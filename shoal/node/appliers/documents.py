@@ -49,7 +49,7 @@ def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, att
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its merged update does not match its hash", reason="content")
     try:
-        compaction.check(change, stamp.context, attached.content)
+        compaction.check(change, stamp, attached.content)
     except ValueError as error:
         raise BadOperation(f"its compaction cannot be applied ({error})", reason="content") from None
     except ShoalError as error:

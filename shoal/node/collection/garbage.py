@@ -356,7 +356,7 @@ class Collector:
             yield Piece(transaction.rows, [])
         here = rows()
         gone = self._settled(entries[0], compaction.superseded_by(here, found))
-        if self._settled(entries[0], compaction.superseding(here, position, found.ends)):
+        if self._settled(entries[0], compaction.superseding(here, position, found.coverage)):
             gone.append(position)
         pieces: dict[bytes, bytes | None] = {here.key(row): None for at in gone for row in compaction.rows_of(at)}
         most = self._config.document_snapshot_updates

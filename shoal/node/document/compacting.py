@@ -21,6 +21,7 @@ from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.document import compaction
 from shoal.crdt.document.compaction import Cut
+from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.document.live import Building
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
@@ -46,7 +47,7 @@ class Folded(NamedTuple):
     """A merged update, ready to be written."""
 
     place: bytes  # The key prefix of the object's rows: another generation has another one.
-    before: VersionVector  # Covered by other compactions when it was made; if that has grown, it may lack something.
+    before: Coverage  # Covered by other compactions when it was made; if that has grown, it may lack something.
     cut: Cut
     merged: bytes  # Empty if it is not due.
 
@@ -79,21 +80,24 @@ class Compactions:
         with suppress(StoreCorrupt):  # The writer meets it too, where it can be repaired.
             if compaction.has_gap(view().rows):
                 return
-            folded = yield from self._fold(lambda: view().rows, request, self._config.document_compact_updates_max)
+            most = self._config.document_compact_updates_max
+            folded = yield from self._fold(lambda: view().rows, view().vector, request, most)
             self._folded[request] = folded
             while len(self._folded) > _FOLDED_MAX:
                 self._folded.pop(next(iter(self._folded)))
 
-    def _fold(self, rows: Callable[[], ObjectRows], request: Compact, updates_max: int) -> Steps[Folded]:
+    def _fold(
+        self, rows: Callable[[], ObjectRows], context: VersionVector, request: Compact, updates_max: int
+    ) -> Steps[Folded]:
         place, before = rows().key(b""), compaction.covered(rows())
         before_hlc = 1 << 64  # All that was applied, however its clocks went.
         if request.older_than_ms:
             before_hlc = max(0, self._now_ms() - request.older_than_ms) << COUNTER_BITS
-        cut = yield from compaction.cut(rows, before_hlc=before_hlc, updates_max=updates_max, pace=self._pace)
+        cut = yield from compaction.cut(rows, context, before_hlc=before_hlc, updates_max=updates_max, pace=self._pace)
         if not self._is_due(rows(), request, cut.updates):
             return Folded(place, before, cut, b"")
         building = Building()
-        for some in compaction.content(rows, cut.ends, pace=self._pace):
+        for some in compaction.content(rows, cut.coverage, pace=self._pace):
             building.add(some)
             yield
         return Folded(place, before, cut, building.snapshot())
@@ -112,11 +116,11 @@ class Compactions:
         check_whole(rows, context.target)
         folded = self._folded.pop(request, None)
         if folded is None or (folded.place, folded.before) != (rows.key(b""), compaction.covered(rows)):
-            folded = at_once(self._fold(lambda: rows, request, self._pace.updates))
+            folded = at_once(self._fold(lambda: rows, context.stamp.context, request, self._pace.updates))
         if not folded.merged:
             return Compacted(0, 0)
         check_size(self._config, len(folded.merged), "a compacted document")
-        change = compaction.Compact(sha256(folded.merged).digest(), folded.cut.ends.pack())
+        change = compaction.Compact(sha256(folded.merged).digest(), folded.cut.coverage.pack())
         context.apply(change, Blobs(folded.merged))
         return Compacted(folded.cut.updates, len(folded.merged), folded.cut.more)
 

@@ -58,7 +58,8 @@ class Snapshots:
             )
         check_whole(view.rows, view.target)
         covered = compaction.covered(view.rows)
-        if not all(then.reaches(Dot(*entry), None, view.vector) for entry in covered.items()):
+        named = covered.vector.items()
+        if not (covered.floor.is_reached(then) and all(then.reaches(Dot(*entry), None, view.vector) for entry in named)):
             raise HistoryCompacted(
                 f"the past of document {view.target.name!r} was compacted, and that moment is before the compaction. "
                 "Nothing was written. Read the current document, or take snapshots more often."

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from shoal.crdt import deletion
 from shoal.crdt.document import compaction, document, repeats
+from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag, journal, pruning, trimming
@@ -41,7 +41,7 @@ class Folded(NamedTuple):
     generations: dict[ObjectPlace, int]  # Of deleted objects: the number of the current generation.
     pruned: dict[ObjectPlace, set[bytes]]  # Checkpoints that prunes name.
     trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events were trimmed.
-    compacted: dict[ObjectPlace, list[VersionVector]]  # Operations whose updates each compaction covers.
+    compacted: dict[ObjectPlace, list[Coverage]]  # The updates that each compaction covers.
     values: dict[ObjectPlace, set[bytes]]  # Events whose values were erased: their positions, and marks.
 
     def current(self, place: ObjectPlace) -> int:
@@ -153,14 +153,14 @@ def erased(
     dict[ObjectPlace, int],
     dict[ObjectPlace, set[bytes]],
     dict[ObjectPlace, VersionVector],
-    dict[ObjectPlace, list[VersionVector]],
+    dict[ObjectPlace, list[Coverage]],
     dict[ObjectPlace, set[bytes]],
 ]:
     """The current generations, and what prunes, trims, compactions and erasures erase: the last five fields of `Folded`."""
     current: dict[ObjectPlace, int] = {}
     pruned: dict[ObjectPlace, set[bytes]] = {}
     trimmed: dict[ObjectPlace, VersionVector] = {}
-    compacted: dict[ObjectPlace, list[VersionVector]] = {}
+    compacted: dict[ObjectPlace, list[Coverage]] = {}
     values: dict[ObjectPlace, set[bytes]] = {}
     for place, change in [found for entry in logged for found in _changes(entry)]:
         if isinstance(change, deletion.Delete):
@@ -173,7 +173,7 @@ def erased(
             values.setdefault(place, set()).update((change.position, change.mark))
         elif isinstance(change, compaction.Compact):
             with suppress(ValueError):
-                compacted.setdefault(place, []).append(VersionVector.unpack(change.ends))
+                compacted.setdefault(place, []).append(Coverage.unpack(change.coverage))
     return current, pruned, trimmed, compacted, values
 
 
@@ -200,11 +200,11 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
     if isinstance(change, document.Update):
         # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
         compacted = compaction.is_awaited(stored, stamp) or any(
-            ends.covers(stamp.dot) for ends in found.compacted.get(place, ())
+            coverage.covers(stamp.pack_position()) for coverage in found.compacted.get(place, ())
         )
     elif isinstance(change, compaction.Compact):
-        ends = VersionVector.unpack(change.ends)
-        compacted = sum(other.dominates(ends) for other in found.compacted.get(place, ())) > 1
+        coverage = Coverage.unpack(change.coverage)
+        compacted = sum(other.dominates(coverage) for other in found.compacted.get(place, ())) > 1
     if not (pruned or taken or compacted):
         raise StoreCorrupt("the rows that it produced are missing, and nothing erased them.")
 
@@ -222,14 +222,14 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
 
 
 def _without_settled(
-    folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes, compacted: list[VersionVector]
+    folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes, compacted: list[Coverage]
 ) -> dict[bytes, bytes]:
     """Leave out requests that are not stored and of which a compaction covers all edits: they are swept with these."""
     folding = blank()
     folding.rows.update(folded)
     rows = ObjectRows(folding, prefix)
-    for ends in compacted:
-        for requests in repeats.settled(lambda: rows, covered=partial(compaction.covers, ends), requests_max=_AT_ONCE):
+    for coverage in compacted:
+        for requests in repeats.settled(lambda: rows, covered=coverage.covers, requests_max=_AT_ONCE):
             repeats.forget(rows, [request for request in requests if prefix + repeats.row_of(request) not in stored])
     return {row: value for row, value in folding.rows.items() if value is not None}
 

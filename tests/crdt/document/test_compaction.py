@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 
 from shoal.crdt.document import compaction, document, genesis
 from shoal.crdt.document.compaction import Compact, Cut
+from shoal.crdt.document.coverage import Coverage, End, coverage_of
 from shoal.crdt.document.document import Pace, RootKind, Update
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
 from tests.support import edits
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.edits import ACTIONS, ROOTS
 from tests.support.examples import examples
+from tests.support.retired import Past
 from tests.support.rows import DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -56,8 +59,8 @@ def beginning(content: Any) -> Change:
     return Update(sha256(made.update).digest(), made.roots, genesis=made.digest), made.update
 
 
-def cut(rows: Rows, *, before_hlc: int = 2**63, updates_max: int = 100) -> Cut:
-    steps = compaction.cut(lambda: rows, before_hlc=before_hlc, updates_max=updates_max, pace=PACE)
+def cut(rows: Rows, *, context: VersionVector = NOTHING_SEEN, before_hlc: int = 2**63, updates_max: int = 100) -> Cut:
+    steps = compaction.cut(lambda: rows, context, before_hlc=before_hlc, updates_max=updates_max, pace=PACE)
     while True:
         try:
             next(steps)
@@ -66,24 +69,34 @@ def cut(rows: Rows, *, before_hlc: int = 2**63, updates_max: int = 100) -> Cut:
             return found
 
 
-def compacting(rows: Rows, **bounds: int) -> Change | None:
+def compacting(rows: Rows, **bounds: Any) -> Change | None:
     cut_here = cut(rows, **bounds)
     if not cut_here.updates:
         return None
     building = Building()
-    for some in compaction.content(lambda: rows, cut_here.ends, pace=PACE):
+    for some in compaction.content(lambda: rows, cut_here.coverage, pace=PACE):
         building.add(some)
     merged = building.snapshot()
-    return Compact(sha256(merged).digest(), cut_here.ends.pack()), merged
+    return Compact(sha256(merged).digest(), cut_here.coverage.pack()), merged
+
+
+def held_by_all(everyone: list[Replica]) -> int:
+    """A time up to which all replicas hold the same operations, and none will issue any more."""
+    issued = {operation.stamp.dot: operation.stamp.hlc for replica in everyone for operation in replica.applied}
+    lacking = [hlc for dot, hlc in issued.items() if not all(replica.vector.covers(dot) for replica in everyone)]
+    reached = [max((each.stamp.hlc for each in replica.applied), default=0) for replica in everyone]
+    return min([*reached, *(hlc - 1 for hlc in lacking)])
 
 
 def deciding(choose: Choose) -> Decide:
     clients = count(10)
 
-    def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
+    def decide(replica: Replica, everyone: list[Replica]) -> list[Change]:
         rows = replica.rows
         if choose(5) == 0:
-            made = compacting(rows, before_hlc=(1 + choose(12)) << 16, updates_max=1 + choose(6))
+            hlc = held_by_all(everyone) if choose(2) else 0
+            context = VersionVector().retire((), Past({}, hlc, hlc))
+            made = compacting(rows, context=context, before_hlc=(1 + choose(12)) << 16, updates_max=1 + choose(6))
             return [] if made is None else [made]
         if not replica.applied and choose(2):
             return [beginning(CONTENTS[choose(len(CONTENTS))])]
@@ -126,7 +139,7 @@ def sweep(rows: Rows, swept: list[tuple[Stamp, Compact]]) -> None:
                 for gone, _ in page:
                     rows.delete(document.row_of(gone))
             others = compaction.superseded_by(rows, found)
-            if set(compaction.superseding(rows, position, found.ends)) - waits:
+            if set(compaction.superseding(rows, position, found.coverage)) - waits:
                 others.append(position)
             for other in others:
                 if other == position or other not in waits:
@@ -141,7 +154,7 @@ def late(choose: Choose, operations: list[Operation]) -> Replica:
 
     def erased(rows: Rows, stamp: Stamp, change: Change) -> None:
         stands, _ = change
-        gone = any(VersionVector.unpack(each.ends).covers(stamp.dot) for _, each in made)
+        gone = any(Coverage.unpack(each.coverage).covers(stamp.pack_position()) for _, each in made)
         if isinstance(stands, Update) and not stands.genesis and gone and choose(2):
             compaction.apply_erased(rows, stamp, stands)
         else:
@@ -178,13 +191,19 @@ def test_a_document_is_what_its_updates_make_it_whatever_of_them_went(data: st.D
     check(chooser(data))
 
 
-def one_too_far(rows: Callable[[], Rows], **bounds: Any) -> Generator[None, None, Cut]:
-    found = yield from _cut(rows, **bounds)
-    return found._replace(ends=VersionVector({origin: end + 1 for origin, end in found.ends.items()}))
+def one_too_far(*args: Any, **bounds: Any) -> Generator[None, None, Cut]:
+    found = yield from _cut(*args, **bounds)
+    ends = {origin: End(end.sequence + 1, end.hlc) for origin, end in found.coverage.ends.items()}
+    return found._replace(coverage=found.coverage._replace(ends=ends))
 
 
-def without_the_first(rows: Callable[[], Rows], ends: VersionVector, *, pace: Pace) -> Iterator[list[bytes]]:
-    updates = [update for some in _content(rows, ends, pace=pace) for update in some]
+def above_what_all_hold(coverage: Coverage, context: VersionVector, below: int) -> Coverage:
+    hlc = max((end.hlc for end in coverage.ends.values()), default=0)
+    return _raised(coverage, context.retire((), Past({}, hlc, hlc)), below)
+
+
+def without_the_first(rows: Callable[[], Rows], coverage: Coverage, *, pace: Pace) -> Iterator[list[bytes]]:
+    updates = [update for some in _content(rows, coverage, pace=pace) for update in some]
     return iter([[update] for update in updates[1:]])
 
 
@@ -196,7 +215,7 @@ def whatever_else_is_there(rows: Rows, found: compaction.CurrentCompaction) -> l
     return [position for position, _ in compaction._coverages(rows) if position != found.position]
 
 
-_cut, _content = compaction.cut, compaction.content
+_cut, _content, _raised = compaction.cut, compaction.content, Coverage.raised
 
 
 @pytest.mark.parametrize(
@@ -205,6 +224,7 @@ _cut, _content = compaction.cut, compaction.content
         {"cut": one_too_far},
         {"content": without_the_first, "proved": anything_goes},
         {"superseded_by": whatever_else_is_there},
+        {"raised": above_what_all_hold},
     ],
     ids=lambda bugs: next(iter(bugs)),
 )
@@ -216,7 +236,7 @@ def test_the_check_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch, bugs: di
             raise AssertionError(error) from error
 
     for name, bug in bugs.items():
-        monkeypatch.setattr(compaction, name, bug)
+        monkeypatch.setattr(Coverage if name == "raised" else compaction, name, bug)
     assert fails_for_some_seed(failing)
 
 
@@ -249,7 +269,7 @@ def test_the_oldest_are_covered_and_the_next_takes_up_where_it_ended() -> None:
     compacted(replica, before_hlc=4 << 16, updates_max=2)
     following = cut(replica.rows, before_hlc=4 << 16, updates_max=2)
     assert (following.updates, following.more) == (1, False)
-    assert following.ends == VersionVector({origin(1): 3})
+    assert following.coverage.vector == VersionVector({origin(1): 3})
 
 
 def test_what_was_deleted_is_not_in_it() -> None:
@@ -262,12 +282,16 @@ def test_what_was_deleted_is_not_in_it() -> None:
     assert len(compaction.standing(replica.rows)[0].merged) < 50
 
 
+def whole(replica: Replica) -> Coverage:
+    return coverage_of(position for position, _ in document.updates(replica.rows))
+
+
 def test_one_that_lacks_what_it_covers_erases_nothing() -> None:
     replica = Replica(origin(1), apply)
     typed(replica, "a", "b", "c")
     updates = [payload for _, payload in document.updates(replica.rows)]
     merged = live(updates[:2]).snapshot()
-    made = Compact(sha256(merged).digest(), VersionVector({origin(1): 3}).pack())
+    made = Compact(sha256(merged).digest(), whole(replica).pack())
     at = replica.issue([(made, merged)], wall_ms=99).stamp
     with pytest.raises(StoreCorrupt, match="lacks some"):
         sweep(replica.rows, [(at, made)])
@@ -281,7 +305,7 @@ def test_one_that_lacks_a_deletion_erases_nothing() -> None:
     doc.get("t", type=pycrdt.Text).clear()
     replica.issue([update(doc.get_update(before))], wall_ms=9)
     merged = next(document.updates(replica.rows))[1]
-    made = Compact(sha256(merged).digest(), VersionVector({origin(1): 2}).pack())
+    made = Compact(sha256(merged).digest(), whole(replica).pack())
     at = replica.issue([(made, merged)], wall_ms=99).stamp
     with pytest.raises(StoreCorrupt, match="lacks some"):
         sweep(replica.rows, [(at, made)])
@@ -349,21 +373,25 @@ def test_a_gap_is_there_until_all_that_was_erased_is_covered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "updates", "refusal"),
+    ("coverage", "updates", "refusal"),
     [
-        (VersionVector(), 2, ValueError),
-        (VersionVector({origin(1): 3}), 2, ValueError),
-        (VersionVector({origin(2): 1}), 2, ValueError),
-        (VersionVector({origin(1): 2}), slice(1, 2), NotReady),
+        (Coverage(ends={origin(1): End(3, 2 << 16)}), 2, ValueError),
+        (Coverage(ends={origin(2): End(1, 2 << 16)}), 2, ValueError),
+        (Coverage(ends={origin(1): End(2, 2 << 16)}), slice(1, 2), NotReady),
+        (Coverage(), 2, ValueError),
+        (Coverage(ends={origin(1): End(2, (3 << 16) + 1)}), 2, ValueError),
+        (Coverage(Floor(3, 3 << 16)), 2, ValueError),
+        (Coverage(Floor(3, 2)), 2, ValueError),
     ],
 )
-def test_what_nobody_can_have_made_is_refused(ends: VersionVector, updates: Any, refusal: type[Exception]) -> None:
+def test_what_nobody_can_have_made_is_refused(coverage: Coverage, updates: Any, refusal: type[Exception]) -> None:
     replica = Replica(origin(1), apply)
     typed(replica, "a", "b")
     payloads = [payload for _, payload in document.updates(replica.rows)]
     merged = payloads[1] if isinstance(updates, slice) else live(payloads).snapshot()
+    stamp = Stamp(Dot(origin(1), 3), 3 << 16, 3, replica.vector)
     with pytest.raises(refusal):
-        compaction.check(Compact(b"", ends.pack()), VersionVector({origin(1): 2}), merged)
+        compaction.check(Compact(b"", coverage.pack()), stamp, merged)
 
 
 def test_a_beginning_stays_to_be_shown_where_another_counts() -> None:

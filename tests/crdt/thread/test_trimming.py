@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.crdt.dot import HORIZON, Dot, VersionVector
+from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events, journal, retention, trimming
 from shoal.crdt.thread.events import EVENT, Event, Issue
 from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.crdt.thread.retention import Retain
-from shoal.crdt.thread.trimming import NO_FLOOR, Floor, Trim
+from shoal.crdt.thread.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
+from tests.support.retired import Past
 from tests.support.rows import BuriedRows, DictRows
 from tests.support.samples import chooser, fails_for_some_seed
 
@@ -192,21 +194,6 @@ def test_a_late_event_below_a_trim_is_delivered() -> None:
     fast.receive([early])
     found = page(fast, cursor, 9)
     assert [(event.payload, event.late) for event in found.events] == [(b"late", True)]
-
-
-class Past:
-    """The retired origins of a replica; `times` has those that it remembers."""
-
-    def __init__(self, times: dict[Origin, int], forgotten: int) -> None:
-        self.times = times
-        self.horizon = max([forgotten, *times.values()])
-        self.forgotten = forgotten
-
-    def last(self, origin: Origin, /) -> int:
-        return 0
-
-    def time(self, origin: Origin, /) -> int:
-        return self.times.get(origin, 0)
 
 
 def trimmed_by_three() -> tuple[Replica, list[bytes]]:

@@ -11,10 +11,12 @@ import pytest
 from shoal import values
 from shoal.client.store import Store
 from shoal.cluster.partition import partition_of
+from shoal.crdt.document import compaction
+from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import trimming
-from shoal.errors import BookmarkLost, JournalTrimmed, SessionBehind
+from shoal.errors import BookmarkLost, HistoryCompacted, JournalTrimmed, SessionBehind
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.bookmark import Bookmark
@@ -411,3 +413,46 @@ async def test_a_reader_that_was_away_is_told_if_events_were_trimmed(
             await anext(aiter(journal.read(after=cursors[-1 - away])))
     else:
         assert [event.event["n"] async for event in journal.read(after=cursors[-1 - away])] == [59]
+
+
+async def edit_and_compact(bench: Bench, number: int) -> None:
+    async with await bench.space.document("d") as document:
+        document.text("t").insert(0, "x")
+        await document.compact()
+
+
+def coverages(bench: Bench) -> list[Coverage]:
+    rows = bench.node._database.document(Target(Kind.DOCUMENT, "crew", "d")).rows
+    return [each.coverage for each in compaction.standing(rows)]
+
+
+async def test_what_compactions_name_does_not_grow_with_openings(open_bench: Opener) -> None:
+    bench = await opened(open_bench, 60, edit_and_compact, retired_origins_max=4)
+    again = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
+    [coverage] = coverages(again)
+    assert len(coverage.ends) <= 4 + 2 * MIN + 1
+    assert coverage.floor.hlc
+    assert verify(again.storage, config=again.config).problems == []
+    async with await again.space.document("d") as document:
+        assert str(document.text("t")) == "x" * 60
+
+
+@pytest.mark.parametrize(("away", "kept", "told"), [(1, 4, False), (8, 4, True), (40, 4, True), (40, 4096, True)])
+async def test_a_moment_before_a_compaction_is_told_although_its_origins_are_forgotten(
+    open_bench: Opener, away: int, kept: int, told: bool
+) -> None:
+    moments: list[str] = []
+
+    async def write(bench: Bench, number: int) -> None:
+        await edit_and_compact(bench, number)
+        async with await bench.space.document("d") as document:
+            moments.append(await document.snapshot())
+
+    bench = await opened(open_bench, 60, write, retired_origins_max=kept)
+    again = await reopened(bench.storage, open_bench, 99, retired_origins_max=kept)
+    async with await again.space.document("d") as document:
+        if told:
+            with pytest.raises(HistoryCompacted):
+                await document.at(moments[-away])
+        else:
+            assert await document.at(moments[-away]) == {"t": "x" * 60}

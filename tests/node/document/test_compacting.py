@@ -12,7 +12,7 @@ import pytest
 
 from shoal.client.store import Store
 from shoal.crdt.document import compaction, document
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
 from shoal.node.collection.generations import rows_of
@@ -198,8 +198,8 @@ async def test_one_that_lacks_what_it_covers_is_reported_and_erases_nothing(
 ) -> None:
     sound = compaction.content
 
-    def content(rows: Callable[[], Rows], ends: VersionVector, *, pace: document.Pace) -> Iterator[list[bytes]]:
-        return iter([[update for some in sound(rows, ends, pace=pace) for update in some][:2]])
+    def content(rows: Callable[[], Rows], coverage: Coverage, *, pace: document.Pace) -> Iterator[list[bytes]]:
+        return iter([[update for some in sound(rows, coverage, pace=pace) for update in some][:2]])
 
     monkeypatch.setattr(compaction, "content", content)
     await typed(bench.store, "abc")
