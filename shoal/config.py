@@ -196,6 +196,7 @@ class Config(Struct, frozen=True, kw_only=True):
     document_history_s: float = 7 * 24 * 3600.0  # Younger updates are not compacted automatically.
     document_compact_updates: int = 512  # Updates older than that which trigger a compaction; a large document needs more.
     document_compact_updates_max: int = 65_536  # Merged by one compaction.
+    document_bytes_per_update: int = 256  # A large document is written anew only after an update for so many of its bytes.
     document_step_updates_max: int = 256  # Read or merged in one step, so that large documents do not delay other work.
     document_step_bytes_max: int = 64 * KiB  # The same in bytes; the first update may exceed it.
     document_whole_bytes_max: int = MiB  # Larger merged updates and snapshots are opened in pieces: ten times as much work.

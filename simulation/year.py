@@ -8,7 +8,8 @@ Laws:
 - A day lasts `day_s` virtual seconds, and all the spans of the configuration that are hours or days are shorter by as much.
 - What grows is compared between the end of the first week and the end of the last. So spans that are a week by default are
   three days here: in the first week, what they keep has come and gone. Origins are retired one by one, so that their number
-  does not depend on the day.
+  does not depend on the day. A document is compacted after 10 updates instead of 512, so that it is done in a year; the size
+  from which it waits for more updates is as many times larger.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from random import Random
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
+from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.incarnation import set_back_by
@@ -47,6 +49,7 @@ _PAUSE_S = 0.5  # Between two writes of an agent, on average.
 _LIVE = 3  # Objects of each kind, for each agent.
 _FILLS = 2  # Each agent begins with so many writes for each of them.
 _KEPT = 5  # Checkpoints, events.
+_COMPACTED_AT = 10  # Updates; documents are compacted more often, but not because they are larger.
 _FEW = 50  # Fewer of anything come and go.
 _NOISE = {"ms of CPU to start": 1.0}
 _TABLES = {
@@ -157,7 +160,8 @@ def _settings(day_s: float) -> dict[str, int | float | str]:
         "snapshot_operations_min": 4,
         "retire_origins_min": 1,
         "adds_folded_min": 4,
-        "document_compact_updates": 10,
+        "document_compact_updates": _COMPACTED_AT,
+        "document_bytes_per_update": Config().document_bytes_per_update * Config().document_compact_updates // _COMPACTED_AT,
     }
 
 

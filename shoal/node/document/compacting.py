@@ -37,8 +37,6 @@ from shoal.node.transaction import ObjectRows
 from shoal.node.turns import Steps, at_once, document_pace
 from shoal.protocol.requests import Compact, Compacted
 
-# A large document is not written again for a few small edits: n bytes take at least n / 256 updates.
-BYTES_PER_UPDATE = 256
 _AGE_MS_MAX = 2**53
 _FOLDED_MAX = 4  # Merged updates that wait for their requests: a request that is refused leaves one.
 
@@ -128,7 +126,8 @@ class Compactions:
         standing = compaction.standing(rows)
         if request.at_least <= 1:
             return updates > 0 or len(standing) > 1  # Concurrent compactions become one.
-        return updates >= max(request.at_least, sum(len(each.merged) for each in standing) // BYTES_PER_UPDATE)
+        size = sum(len(each.merged) for each in standing)
+        return updates >= max(request.at_least, size // self._config.document_bytes_per_update)
 
 
 class Compactor:

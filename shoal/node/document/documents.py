@@ -29,7 +29,6 @@ from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.document.compacting import BYTES_PER_UPDATE
 from shoal.node.document.generations import DocumentGenerations
 from shoal.node.document.opening import DocumentContext, OpenDocument, Opening
 from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
@@ -315,7 +314,7 @@ class Documents:
             place.transaction.when_written(lambda: self._ask_compaction(place.target))
 
     def _due(self, opened: OpenDocument) -> int:
-        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // BYTES_PER_UPDATE)
+        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // self._config.document_bytes_per_update)
 
     def _ask_compaction(self, target: Target) -> None:
         """Note a compaction of the old updates, which is made only if there are enough of them."""

@@ -165,6 +165,15 @@ async def test_what_is_old_is_compacted_by_itself(open_bench: Opener) -> None:
     check_sound(bench.storage)
 
 
+async def test_a_large_document_is_not_written_anew_for_a_few_edits(open_bench: Opener) -> None:
+    for bytes_per_update, updates in ((100, 0), (1000, 3)):
+        bench = open_bench(document_bytes_per_update=bytes_per_update)
+        await typed(bench.store, ["x" * 1000])
+        await compacted(bench)
+        await typed(bench.store, "abc")
+        assert (await compacted(bench, at_least=2)).updates == updates
+
+
 async def test_a_crash_before_the_sweep_leaves_it_to_the_next_opening(open_bench: Opener) -> None:
     bench = open_bench()
     await typed(bench.store, "abc")
