@@ -320,6 +320,8 @@ ActKind = Literal[
     "read-log",
     "trim-log",
     "erase-log",
+    "annotate",
+    "unlabel",
 ]
 
 

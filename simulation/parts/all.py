@@ -12,6 +12,7 @@ from simulation.parts.elections import Elections
 from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.parts.evidence import Evidence
+from simulation.parts.labels import Labels
 from simulation.parts.logs import Logs
 from simulation.parts.mapping import Maps
 from simulation.parts.memory import Items
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "shifts": Shifts,
     "elections": Elections,
     "logs": Logs,
+    "labels": Labels,
 }
 """By the name of the family of their objects."""
 

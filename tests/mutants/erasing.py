@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt.thread import claims
+from shoal.crdt.thread import claims, notes
+from shoal.node.collection.garbage import Collector
 from shoal.node.document.documents import Documents
 from shoal.node.document.generations import DocumentGenerations
 from shoal.node.watching.feed import Subscriber
@@ -30,7 +31,21 @@ def an_erased_value_comes_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claims, "is_erased", lambda rows, key, digest: False)
 
 
+def notes_that_were_dropped_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Collector, "_notes", lambda self, entries: iter(()))
+
+
+def what_was_cut_is_forgotten_before_its_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(notes, "swept", lambda rows, change, *, after=None: iter(()))
+
+
 MUTANTS = (
+    Mutant(notes_that_were_dropped_stay, "notes that were dropped leave their rows on the disk", ("15",)),
+    Mutant(
+        what_was_cut_is_forgotten_before_its_rows,
+        "a node forgets which notes were dropped, and has their rows still",
+        ("15",),
+    ),
     Mutant(a_deletion_leaves_its_rows, "a deletion leaves its rows on the disk", ("15",)),
     Mutant(a_deleted_document_stays_in_memory, "a node goes on showing a document that was deleted", ("4", "15")),
     Mutant(a_mirror_restores_what_was_deleted, "a mirror brings back a document that was deleted", ("15",)),

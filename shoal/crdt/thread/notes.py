@@ -6,9 +6,11 @@ Laws:
   is taken; any other note replaces the one with its name. So replicas that
   hold the same operations read the same, in whatever order these came.
 - Of the operations with one key, the one with the least dot counts.
-- A cut drops the notes of a label that its issuer knew, and no others.
+- A cut drops the notes of a label that its issuer knew, and no others. They are not read any more. Once the cut is stable,
+  no operation that it covers can still arrive, so the rows of these go, and what the vector says of them.
 
 Rows (within the thread's, beside the checkpoints'):
+    P                             empty: notes were cut in this thread, so their rows may be missing
     P len₂ label                  a vector: the operations that it covers are cut
     P len₂ label position₃₄       keylength₂ key content: the notes of one operation
 """
@@ -21,7 +23,8 @@ from typing import NamedTuple
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.floor import HLC_BYTES
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 
 NOTES = b"P"
@@ -48,6 +51,18 @@ class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
 
     label: str
     known: bytes  # The packed vector.
+
+
+def pack_cut(change: Cut) -> bytes:
+    """What a cut drops, for the queue of garbage."""
+    label = change.label.encode()
+    return len(label).to_bytes(2, "big") + label + change.known
+
+
+def unpack_cut(packed: bytes) -> Cut:
+    """The cut in bytes from `pack_cut`."""
+    end = 2 + int.from_bytes(packed[:2], "big")
+    return Cut(packed[2:end].decode(), packed[end:])
 
 
 class _Written(NamedTuple):
@@ -84,10 +99,33 @@ def apply(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
 
 
 def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
-    """Drop the notes that the cut's vector covers. They are no longer read; their rows stay."""
+    """Drop the notes that the cut's vector covers. They are no longer read; their rows stay until they are swept."""
     row = _prefix(change.label)
     before = VersionVector.unpack(rows.get(row) or b"")
     rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
+    rows.put(NOTES, b"")
+
+
+def ever_cut(rows: Rows) -> bool:
+    """Whether notes of any label of the thread were cut."""
+    return rows.get(NOTES) is not None
+
+
+def swept(rows: Rows, change: Cut, *, after: bytes | None = None) -> Iterator[bytes]:
+    """The rows to remove once a cut is stable, from strictly above one: those of the notes that it covers."""
+    known, prefix = VersionVector.unpack(change.known), _prefix(change.label)
+    return (row for row, _ in rows.scan(prefix, after=after or prefix) if known.covers(_dot_of(row)))
+
+
+def settle(rows: Rows, change: Cut) -> None:
+    """Forget what a stable cut covers, whose rows are gone."""
+    row, known = _prefix(change.label), VersionVector.unpack(change.known)
+    before = VersionVector.unpack(rows.get(row) or b"")
+    left = VersionVector((origin, sequence) for origin, sequence in before.items() if known[origin] < sequence)
+    if left:
+        rows.put(row, left.pack())
+    else:
+        rows.delete(row)
 
 
 def known(rows: Rows, label: str) -> VersionVector:
@@ -98,14 +136,24 @@ def known(rows: Rows, label: str) -> VersionVector:
     return VersionVector(greatest)
 
 
-def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes:
-    """The packed notes of a change that was applied to `rows`.
+def parsed(row: bytes) -> tuple[str, Dot | None] | None:
+    """The label of a row of notes, and the operation that wrote them; None for the label's vector. Another row is None."""
+    if not row.startswith(NOTES) or row == NOTES:
+        return None
+    end = len(NOTES) + 2 + int.from_bytes(row[len(NOTES) :][:2], "big")
+    return row[len(NOTES) + 2 : end].decode(), _dot_of(row) if len(row) > end else None
+
+
+def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes | None:
+    """The packed notes of a change that was applied to `rows`; None if they were cut and swept.
 
     Raises:
-        StoreCorrupt: the row that must hold them is not there.
+        StoreCorrupt: the row that must hold them is not there, and no notes of the thread were cut.
     """
     stored = rows.get(_prefix(annotate.label) + stamp.pack_position())
     if stored is None:
+        if ever_cut(rows):
+            return None
         raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are in the log and not in their thread. Run `shoal verify`.")
     return stored[2 + int.from_bytes(stored[:2], "big") :]
 
@@ -138,10 +186,14 @@ def _written(rows: Rows, label: str) -> Iterator[_Written]:
         if row == prefix:
             gone = VersionVector.unpack(stored)
             continue
-        dot = Dot.unpack(row[len(prefix) + 8 : len(prefix) + 8 + DOT_BYTES])
+        dot = _dot_of(row)
         if not gone.covers(dot):
             end = 2 + int.from_bytes(stored[:2], "big")
             yield _Written(dot, stored[2:end], stored[end:])
+
+
+def _dot_of(row: bytes) -> Dot:
+    return Dot.unpack(row[-POSITION_BYTES:][HLC_BYTES:][:DOT_BYTES])
 
 
 def _prefix(label: str) -> bytes:

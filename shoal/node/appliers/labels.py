@@ -9,15 +9,18 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import labels, notes, ownership
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
-from shoal.node.blobs import Blobs
+from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Blobs) -> None:
-    notes.apply(rows, stamp, change, attached.content)
+    if not is_gone(attached):  # If they are gone, a cut that will arrive later has taken them elsewhere.
+        notes.apply(rows, stamp, change, attached.content)
 
 
 def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Blobs) -> Blobs:
+    if is_gone(attached):
+        return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its notes do not match their hash", reason="content")
     try:
@@ -29,6 +32,8 @@ def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Blobs) 
 
 def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Blobs:
     content = notes.content_of(rows, stamp, change)
+    if content is None:
+        return ERASED
     if sha256(content).digest() != change.digest:
         raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
     return Blobs(content)

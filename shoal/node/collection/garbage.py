@@ -27,7 +27,7 @@ from shoal.config import Config
 from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
-from shoal.crdt.thread import pruning, trimming
+from shoal.crdt.thread import notes, pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import sweeping
@@ -47,6 +47,7 @@ from shoal.storage.keys import Kind
 
 LOOKED_AT_MAX = 64  # Entries in one look.
 _MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
+_NOTES_AT_ONCE = 256  # Rows of notes that are removed in one write.
 _EVENTS_AT_ONCE = 256  # Payloads of trimmed or erased events that are removed in one write.
 _BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
 
@@ -59,6 +60,7 @@ class What(IntEnum):
     EVENTS = 3  # Trimmed events of a journal.
     UPDATES = 4  # Updates that a compaction covers.
     VALUES = 5  # Values of events that were erased.
+    NOTES = 6  # Notes that were cut.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -69,7 +71,8 @@ class Garbage(msgspec.Struct, array_like=True, frozen=True):
     space: str
     name: str
     generation: int
-    # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂; of an erasure positions₃₄.
+    # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂; of an erasure positions₃₄; of a
+    # cut of notes what `notes.pack_cut` returns.
     ends: bytes = b""
 
     @property
@@ -132,6 +135,7 @@ class Collector:
             What.EVENTS: self._events,
             What.UPDATES: self._updates,
             What.VALUES: self._values,
+            What.NOTES: self._notes,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
         self._held: Counter[Target] = Counter()
@@ -325,6 +329,23 @@ class Collector:
         for start in range(0, len(positions), _EVENTS_AT_ONCE):
             some = positions[start : start + _EVENTS_AT_ONCE]
             yield Piece({rows.key(trimming.aside(position)): None for position in some}, [])
+
+    def _notes(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
+        garbage = entries[0].garbage
+        cut = notes.unpack_cut(garbage.ends)
+        after: bytes | None = None
+        while True:
+            transaction = Transaction(self._storage)
+            rows = rows_of(transaction, garbage.target, garbage.generation)
+            some = list(islice(notes.swept(rows, cut, after=after), _NOTES_AT_ONCE))
+            for row in some:
+                rows.delete(row)
+            if len(some) < _NOTES_AT_ONCE:
+                notes.settle(rows, cut)
+            yield Piece(transaction.rows, [])
+            if len(some) < _NOTES_AT_ONCE:
+                return
+            after = some[-1]
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The updates that a compaction covers, after a check that it contains them; the rows of the requests that were

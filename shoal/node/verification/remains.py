@@ -61,7 +61,7 @@ def standing(stored: Mapping[ObjectPlace, Mapping[bytes, bytes]], logged: list[L
                         alive.add(place)
                 elif change.generation >= current.get(place, 0):
                     report.problem(f"{text_of(place)}: its rows lack a deletion that is in the log")
-    return Folded({}, alive, current, {}, {}, {}, {})
+    return Folded({}, alive, current, {}, {}, {}, {}, {})
 
 
 def check_rows(found: Object, report: Report) -> None:

@@ -3,8 +3,8 @@
 Laws:
 - Operations are applied in a causal order by the same code that applied them first, each under the vector of those
   before it, as on a peer that had received all of these.
-- Ended generations are not compared, nor rows that prunes, trims, compactions and erasures of events erased, or that
-  expired. A row that is missing for any other reason is a flaw.
+- Ended generations are not compared, nor rows that prunes, trims, compactions, cuts of notes and erasures of events erased,
+  or that expired. A row that is missing for any other reason is a flaw.
 - A damaged operation does not affect others: it is reported, and the rest is folded.
 """
 
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from shoal.crdt import deletion
 from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.document.coverage import Coverage
-from shoal.crdt.dot import VersionVector
-from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import dag, journal, pruning, trimming
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Stamp
+from shoal.crdt.thread import dag, journal, notes, pruning, trimming
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.blobs import Blobs, is_gone
@@ -43,6 +43,7 @@ class Folded(NamedTuple):
     trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events were trimmed.
     compacted: dict[ObjectPlace, list[Coverage]]  # The updates that each compaction covers.
     values: dict[ObjectPlace, set[bytes]]  # Events whose values were erased: their positions, and marks.
+    cut: dict[ObjectPlace, dict[str, VersionVector]]  # Operations whose notes were cut, by label.
 
     def current(self, place: ObjectPlace) -> int:
         """The number of an object's current generation."""
@@ -87,7 +88,7 @@ def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded)
     here = {row: value for row, value in stored.items() if folded.shows(place, row)}
     there = folded.rows.get(place, {})
     if place.kind is Kind.THREAD:
-        there = _without_marks(there, here)
+        there = _without_marks(_without_cuts(there, here), here)
     elif place.kind is Kind.DOCUMENT:
         there = _without_settled(there, here, deletion.prefix(folded.current(place)), folded.compacted.get(place, []))
     there = {row: value for row, value in there.items() if row in here or not expires(place.kind, row)}
@@ -155,13 +156,15 @@ def erased(
     dict[ObjectPlace, VersionVector],
     dict[ObjectPlace, list[Coverage]],
     dict[ObjectPlace, set[bytes]],
+    dict[ObjectPlace, dict[str, VersionVector]],
 ]:
-    """The current generations, and what prunes, trims, compactions and erasures erase: the last five fields of `Folded`."""
+    """The current generations, and what prunes, trims, compactions, erasures and cuts erase: the last fields of `Folded`."""
     current: dict[ObjectPlace, int] = {}
     pruned: dict[ObjectPlace, set[bytes]] = {}
     trimmed: dict[ObjectPlace, VersionVector] = {}
     compacted: dict[ObjectPlace, list[Coverage]] = {}
     values: dict[ObjectPlace, set[bytes]] = {}
+    cut: dict[ObjectPlace, dict[str, VersionVector]] = {}
     for place, change in [found for entry in logged for found in _changes(entry)]:
         if isinstance(change, deletion.Delete):
             current[place] = max(change.generation + 1, current.get(place, 0))
@@ -171,10 +174,14 @@ def erased(
             trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
         elif isinstance(change, journal.Erase):
             values.setdefault(place, set()).update((change.position, change.mark))
+        elif isinstance(change, notes.Cut):
+            with suppress(ValueError):
+                known, before = VersionVector.unpack(change.known), cut.setdefault(place, {})
+                before[change.label] = before.get(change.label, NOTHING_SEEN).join(known)
         elif isinstance(change, compaction.Compact):
             with suppress(ValueError):
                 compacted.setdefault(place, []).append(Coverage.unpack(change.coverage))
-    return current, pruned, trimmed, compacted, values
+    return current, pruned, trimmed, compacted, values, cut
 
 
 def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
@@ -196,6 +203,8 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
         found.trimmed.get(place, VersionVector()).covers(stamp.dot)
         or not journal.names_of(stamp, change).isdisjoint(found.values.get(place, ()))
     )
+    cut = found.cut.get(place, {})
+    dropped = isinstance(change, notes.Annotate) and cut.get(change.label, NOTHING_SEEN).covers(stamp.dot)
     compacted = False
     if isinstance(change, document.Update):
         # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
@@ -205,7 +214,7 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
     elif isinstance(change, compaction.Compact):
         coverage = Coverage.unpack(change.coverage)
         compacted = sum(other.dominates(coverage) for other in found.compacted.get(place, ())) > 1
-    if not (pruned or taken or compacted):
+    if not (pruned or taken or dropped or compacted):
         raise StoreCorrupt("the rows that it produced are missing, and nothing erased them.")
 
 
@@ -219,6 +228,29 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
         return row[: len(row) - len(key)] + dag.CHECKPOINT + key[1:] not in folded
 
     return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
+
+
+def _without_cuts(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Leave out what is not stored of the vectors of cut notes, if none of these notes is: they are swept together."""
+    kept: dict[bytes, list[Dot]] = {}  # The notes that are stored, by the row of their label.
+    for row in stored:
+        found = notes.parsed(split(row)[1])
+        if found is not None and found[1] is not None:
+            kept.setdefault(row[:-POSITION_BYTES], []).append(found[1])
+
+    def settled(row: bytes, value: bytes) -> bytes:
+        found = notes.parsed(split(row)[1])
+        if found is None or found[1] is not None:
+            return value
+        try:
+            cut, left = VersionVector.unpack(value), VersionVector.unpack(stored.get(row, b""))
+        except ValueError:
+            return value
+        is_swept = all(left.covers(dot) for dot in kept.get(row, []) if cut.covers(dot))
+        return stored.get(row, b"") if cut.dominates(left) and is_swept else value
+
+    settling = {row: settled(row, value) for row, value in folded.items()}
+    return {row: value for row, value in settling.items() if value or not folded[row]}
 
 
 def _without_settled(

@@ -16,7 +16,7 @@ from shoal.crdt import deletion
 from shoal.crdt.document import compaction
 from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, journal, ownership, pruning, status, trimming
+from shoal.crdt.thread import dag, journal, notes, ownership, pruning, status, trimming
 from shoal.crdt.values import ormap, orset
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_label, check_name
@@ -51,7 +51,7 @@ _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap,
 _REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
 _ASKING = (
     frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move, ownership.LeaseMark))
-    | frozenset((journal.Append, journal.Erase))
+    | frozenset((journal.Append, journal.Erase, notes.Cut))
     | _REMOVING
 )
 """Changes that need more than an entry of their object in the catalog."""
@@ -157,6 +157,8 @@ class Eraser:
             transaction.when_written(lambda: self._shapes.drop(spots))
         elif isinstance(made, trimming.Trim):
             self._garbage.enter(transaction, stamp, What.EVENTS, target, change.generation, b"".join(made.ends))
+        elif isinstance(made, notes.Cut):
+            self._garbage.enter(transaction, stamp, What.NOTES, target, change.generation, notes.pack_cut(made))
         elif isinstance(made, compaction.Compact):
             self._garbage.enter(
                 transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest

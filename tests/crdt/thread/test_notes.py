@@ -65,6 +65,39 @@ def test_replicas_agree_whatever_the_order(
     assert notes.read(others, "l") == notes.read(rows, "l")
 
 
+@given(histories, st.data())
+@examples(200)
+def test_what_was_cut_can_be_swept_in_any_order(
+    history: list[tuple[list[Note], str | None, dict[Origin, int]]], data: st.DataObject
+) -> None:
+    """Once all operations are there, as they are when a cut is stable; another cut may come later."""
+    operations = [operation(number, *what, key=key, cuts=cut) for number, (what, key, cut) in enumerate(history)]
+    made = [Cut("l", op.cuts.pack()) for op in operations if not op.notes]
+    ends = []
+    for late in (None, *made):
+        rows = DictRows()
+        for op in operations:
+            if op.notes or op.cuts.pack() != getattr(late, "known", None):
+                op.apply(rows)
+        before = notes.read(rows, "l")
+        for cut in data.draw(st.permutations([cut for cut in made if cut != late])):
+            sweep(rows, cut)
+            assert notes.read(rows, "l") == before
+        if late is not None:
+            notes.cut(rows, operations[0].stamp, late)
+            sweep(rows, late)
+        ends.append(rows.canonical())
+        assert not any(notes.parsed(row) == ("l", None) for row, _ in rows.scan(b""))
+    assert all(end == ends[0] for end in ends)
+
+
+def sweep(rows: DictRows, cut: Cut) -> None:
+    """As a node does it."""
+    for row in list(notes.swept(rows, cut)):
+        rows.delete(row)
+    notes.settle(rows, notes.unpack_cut(notes.pack_cut(cut)))
+
+
 def test_a_note_written_first_stays_and_any_other_is_replaced() -> None:
     earlier = operation(0, Note(b"kept", b"1", True), Note(b"replaced", b"1"))
     later = operation(1, Note(b"kept", b"2", True), Note(b"replaced", b"2"))

@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.thread.notes import Note
+from shoal.crdt.thread import notes
+from shoal.crdt.thread.notes import NOTES, Note
 from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, TooLarge
+from shoal.node.collection.generations import rows_of
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Claim, ReadLabels, Save, Unlabel
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
+from tests.node.writes.test_erasing import check_sound, garbage, swept
 
 
 async def asked(bench: Bench, request: Any, key: str | None = None) -> Any:
@@ -168,3 +178,95 @@ async def test_a_store_with_labels_notes_and_owners_verifies(bench: Bench) -> No
     report = verify(bench.storage, config=Config())
     assert report.problems == []
     assert report.operations == 8
+
+
+# ── notes that were dropped ───────────────────────────────────────────────────
+
+
+def noted_rows(storage: MemoryStorage) -> list[bytes]:
+    """The rows of notes, without the thread's mark."""
+    rows = rows_of(Transaction(storage), Target(Kind.THREAD, "crew", "a"), 0)
+    return [row for row, _ in rows.scan(NOTES) if row != NOTES]
+
+
+async def write_and_drop(session: Any, label: str, count: int = 3) -> None:
+    for number in range(count):
+        await session.call(Annotate("crew", "a", label, [Note(b"n%d" % number, b"secret")]))
+    await session.call(Unlabel("crew", "a", [label]))
+
+
+async def test_notes_that_were_dropped_leave_no_rows(bench: Bench) -> None:
+    await write_and_drop(bench.node.session(), "l", 600)
+    await noted(bench, "kept", Note(b"n", b"v"))
+    await swept(bench.storage)
+    assert len(noted_rows(bench.storage)) == 1
+    assert not any(b"secret" in value for _, value in bench.storage.scan(b"", None))
+    check_sound(bench.storage)
+    await noted(bench, "l", Note(b"new", b"v"))
+    await bench.space.thread("a").save({"step": 1}, label="l")
+    assert (await read(bench, label="l", notes=True)).items[0].notes == [Note(b"new", b"v")]
+    check_sound(bench.storage)
+
+
+async def test_a_crash_before_the_sweep_leaves_it_to_the_next_opening(open_bench: Opener) -> None:
+    bench = open_bench()
+    await write_and_drop(bench.node.session(), "l")
+    left = bench.storage.left_by_crash(0)
+    assert garbage(left) == 1
+    again = open_bench(left, seed=2)
+    await swept(again.storage)
+    assert noted_rows(left) == []
+    check_sound(left)
+
+
+async def test_nodes_that_drop_at_once_end_with_the_same_rows() -> None:
+    async with Fleet() as fleet:
+        sessions = {name: member.node.session() for name, member in fleet.members.items()}
+        await sessions["a"].call(Annotate("crew", "a", "l", [Note(b"first", b"1")]))
+        await fleet.converged()
+        await fleet.isolate("a")
+        for name in "ab":
+            await sessions[name].call(Annotate("crew", "a", "l", [Note(name.encode(), b"2")]))
+            await sessions[name].call(Unlabel("crew", "a", ["l"]))
+        await sessions["c"].call(Annotate("crew", "a", "l", [Note(b"c", b"3")]))
+        fleet.link_all("a")
+        await fleet.converged()
+        await swept(*(member.storage for member in fleet.members.values()))
+        assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+        assert len(noted_rows(fleet["a"].storage)) <= 1  # That of c, if b had not heard of it.
+        for name in "abc":
+            check_sound(fleet[name].storage)
+
+
+async def test_notes_stay_while_an_owner_may_lack_them_and_a_wiped_one_gets_what_is_left() -> None:
+    async with Fleet() as fleet:
+        session = fleet["a"].node.session()
+        await fleet.isolate("c")
+        await write_and_drop(session, "l")
+        await session.call(Annotate("crew", "a", "kept", [Note(b"n", b"v")]))
+        await asyncio.sleep(0.1)
+        assert len(noted_rows(fleet["a"].storage)) == 5  # Three notes and the vector, and one that is kept.
+        fleet.link_all("c")
+        await fleet.converged()
+        await swept(*(member.storage for member in fleet.members.values()))
+        await fleet.crash("c")
+        fleet.start("c", MemoryStorage())
+        fleet.link_all("c")
+        await fleet.converged()
+        await swept(*(member.storage for member in fleet.members.values()))
+        assert fleet.rows("a") == fleet.rows("c")
+        assert len(noted_rows(fleet["c"].storage)) == 1
+        check_sound(fleet["c"].storage)
+
+
+async def test_notes_that_are_missing_although_nothing_was_dropped_are_reported(bench: Bench) -> None:
+    await noted(bench, "l", Note(b"n", b"v"))
+    await noted(bench, "gone", Note(b"n", b"v"))
+    await asked(bench, Unlabel("crew", "a", ["gone"]))
+    await swept(bench.storage)
+    storage = bench.storage.left_by_crash(None)
+    key = next(key for key, value in storage.scan(keys.OBJECT, b"P") if value.endswith(notes.pack([Note(b"n", b"v")])))
+    storage.write({key: None})
+    report = verify(storage, config=Config())
+    assert not report.sound
+    assert "missing" in report.problems[0]
