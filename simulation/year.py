@@ -27,7 +27,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.crdt.rows import successor
-from shoal.errors import ShoalError
+from shoal.errors import NotFound, ShoalError
 from shoal.node.incarnation import set_back_by
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -244,7 +244,11 @@ async def _agent(cluster: SimulatedCluster, plan: Plan, nth: int, done: _Done) -
 
 async def _checkpoints(space: Space, random: Random) -> None:
     thread = space.thread(_name(random))
-    await thread.save({"messages": [random.random() for _ in range(3)], "step": random.randrange(100)})
+    with suppress(NotFound):
+        await thread.load()
+    saved = await thread.save({"messages": [random.random() for _ in range(3)], "step": random.randrange(100)})
+    if saved.parents and random.random() < 0.2:
+        await thread.rollback(saved.parents[0])
     await thread.prune(keep_last=_KEPT)
 
 

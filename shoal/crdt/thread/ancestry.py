@@ -68,9 +68,9 @@ def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
     for _ in range(BRANCHES_WALKED_MAX):
         prefix = dag.WHEN + branch.encode() + b"\x00"
         # Checkpoints that were pruned since are passed over.
-        for row, id in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=VISITS_MAX):
-            found = id or row[-dag.ID_BYTES :]
-            if dag.checkpoint(rows, found) is not None:
+        for row, value in rows.scan(prefix, after=prefix + (wall_ms + 1).to_bytes(8, "big"), reverse=True, limit=VISITS_MAX):
+            found = dag.place(row, value).id
+            if dag.shown(rows, found) is not None:
                 return found
         origin = _origin(rows, prefix, branch)
         if origin is None or origin.wall_ms <= wall_ms:
@@ -83,9 +83,12 @@ def as_of(rows: Rows, branch: str, wall_ms: int) -> bytes | None:
 
 def _origin(rows: Rows, prefix: bytes, branch: str) -> dag.Checkpoint | None:
     """The checkpoint, saved on another branch, on which this branch began."""
-    for row, id in rows.scan(prefix, limit=1):
-        first = dag.checkpoint(rows, id or row[-dag.ID_BYTES :])
-        if first is not None and not id:
+    for row, value in rows.scan(prefix, limit=1):
+        place = dag.place(row, value)
+        if place.was_elsewhere:
+            return None  # What was before is pruned.
+        first = dag.checkpoint(rows, place.id)
+        if first is not None and place.is_saved:
             parents = first.record.parents
             first = dag.checkpoint(rows, parents[0]) if parents else None
         return None if first is None or first.record.branch == branch else first

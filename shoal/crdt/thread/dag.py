@@ -20,7 +20,8 @@ Rows:
     R id₃₂ dot₂₄          the record of another operation that saved the same checkpoint
     B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
-    A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when; no bytes for a save, whose token it is
+    A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when, and 0x01 if it was elsewhere before; no bytes for a save,
+                         whose token it is. It goes with the checkpoint's record, and a move to it goes too
     D digest₃₂            a chunk, or a node of the tree over a value's chunks
     T id₃₂                a pruned checkpoint: see `shoal.crdt.thread.pruning`
 """
@@ -44,6 +45,7 @@ ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
 _HEAD_BYTES = 8 + ID_BYTES
 _MOVED = 1 << 63  # No HLC has this bit.
+_ELSEWHERE = b"\x01"
 
 
 class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
@@ -149,7 +151,7 @@ def apply(
         if stored is not None:
             rows.put(TWIN + save.id + stored[:DOT_BYTES], stored[_STAMP_BYTES:])
         rows.put(key, _pack_stamp(stamp) + record)
-        _put_when(rows, decoded.branch, stamp, head, before=stored)
+        _put_when(rows, decoded.branch, stamp, save.id, b"", before=stored)
         if decoded.label:
             labels.name(rows, decoded.label, labels.LabelEntry(stamp.hlc, save.id), first=stored is None)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
@@ -163,13 +165,8 @@ def twin(rows: Rows, id: bytes, dot: Dot) -> bytes | None:
     return rows.get(TWIN + id + dot.pack())
 
 
-def apply_erased(rows: Rows, stamp: Stamp, save: Save, branch: str | None) -> None:
-    """Apply a save whose record is gone: it is no head any more, and neither is any token that it superseded.
-
-    `branch` is its own, if its stamp is the one that counts.
-    """
-    if branch is not None:
-        rows.put(when_row(branch, stamp.wall_ms, save.id), b"")
+def apply_erased(rows: Rows, save: Save) -> None:
+    """Apply a save whose record is gone: it is no head any more, and neither is any token that it superseded."""
     for branch in [key[1:].decode() for key, _ in rows.scan(BRANCH)] if save.over else ():
         _supersede(rows, branch, save.over)
 
@@ -181,7 +178,7 @@ def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
     head = Head(stamp.hlc, move.to, move.token)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         rows.put(key, _pack_stamp(stamp) + move.to + move.branch.encode())
-        _put_when(rows, move.branch, stamp, head, before=stored)
+        _put_when(rows, move.branch, stamp, move.token, move.to + (_ELSEWHERE if move.over else b""), before=stored)
         if stored is None and is_pruned(rows, move.to):
             # The prune did not know of this move: a node moves no branch to a checkpoint that it knows to be pruned.
             rows.delete(PRUNED + move.to)
@@ -198,10 +195,35 @@ def _pack_stamp(stamp: Stamp) -> bytes:
     return stamp.dot.pack() + stamp.hlc.to_bytes(8, "big") + stamp.wall_ms.to_bytes(8, "big")
 
 
-def _put_when(rows: Rows, branch: str, stamp: Stamp, head: Head, *, before: bytes | None) -> None:
+def _put_when(rows: Rows, branch: str, stamp: Stamp, token: bytes, value: bytes, *, before: bytes | None) -> None:
     if before is not None:
-        rows.delete(when_row(branch, int.from_bytes(before[DOT_BYTES + 8 : _STAMP_BYTES], "big"), head.token))
-    rows.put(when_row(branch, stamp.wall_ms, head.token), b"" if head.token == head.id else head.id)
+        rows.delete(when_row(branch, _wall_ms(before), token))
+    rows.put(when_row(branch, stamp.wall_ms, token), value)
+
+
+def _wall_ms(stored: bytes) -> int:
+    return int.from_bytes(stored[DOT_BYTES + 8 : _STAMP_BYTES], "big")
+
+
+class Place(NamedTuple):
+    """A row `A`: the checkpoint on which a branch was put."""
+
+    id: bytes
+    is_saved: bool  # By a save; else by a move.
+    was_elsewhere: bool  # A move found the branch somewhere else: it did not make it.
+
+
+def place(row: bytes, value: bytes) -> Place:
+    """A branch's place, from its row."""
+    return Place(value[:ID_BYTES] or row[-ID_BYTES:], not value, value[ID_BYTES:] == _ELSEWHERE)
+
+
+def rows_of_move(rows: Rows, token: bytes) -> list[bytes]:
+    """The rows of a move."""
+    stored = rows.get(MOVE + token)
+    if stored is None:
+        return []
+    return [MOVE + token, when_row(stored[_STAMP_BYTES + ID_BYTES :].decode(), _wall_ms(stored), token)]
 
 
 def when_row(branch: str, wall_ms: int, token: bytes) -> bytes:
@@ -354,12 +376,6 @@ def is_pruned(rows: Rows, id: bytes) -> bool:
 def shown(rows: Rows, id: bytes) -> Checkpoint | None:
     """As `checkpoint`, but None also if it was pruned."""
     return None if is_pruned(rows, id) else checkpoint(rows, id)
-
-
-def erased_branch(rows: Rows, stamp: Stamp, save: Save) -> str | None:
-    """The branch of a save whose record is gone; None if another operation's stamp counts for it."""
-    names = [key[1:].decode() for key, _ in rows.scan(BRANCH)]
-    return next((name for name in names if rows.get(when_row(name, stamp.wall_ms, save.id)) is not None), None)
 
 
 def moved_to(packed: bytes) -> bytes:

@@ -15,9 +15,7 @@ from shoal.storage.keys import Kind
 
 def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Blobs) -> list[dag.Head]:
     if is_gone(attached):
-        # In place of its chunks comes the name of its branch.
-        names = [check_name("branch", piece.decode()) for piece in attached.chunks.values()]
-        dag.apply_erased(rows, stamp, change, names[0] if names else None)
+        dag.apply_erased(rows, change)
         return []
     return dag.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=attached.decoded)
 
@@ -44,8 +42,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:
     found, packed = dag.checkpoint(rows, change.id), dag.packed_record(rows, change.id)
     if found is None or packed is None:
         if pruning.ever_pruned(rows):
-            branch = dag.erased_branch(rows, stamp, change)
-            return ERASED if branch is None else Blobs(chunks={b"": branch.encode()}, erased=True)
+            return ERASED
         raise StoreCorrupt(f"checkpoint {change.id.hex()} is in the log but not in its thread. Run `shoal verify`.")
     record = found.record
     if found.dot != stamp.dot and (twin := dag.twin(rows, change.id, stamp.dot)) is not None:

@@ -303,8 +303,11 @@ class Collector:
         try:
             for _ in marking.run(rows):
                 yield _NOTHING
+            moves: dict[bytes, list[bytes]] = {}
+            for token, to in pruning.moves_to(rows(), marking.gone):
+                moves.setdefault(to, []).append(token)
             for start in range(0, len(ids), SLICE):
-                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
+                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE], moves)
                 yield Piece({rows().key(row): None for row in freed}, [])
         finally:
             del self.markings[target]

@@ -219,15 +219,22 @@ def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: O
 
 
 def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Leave out marks of pruned checkpoints that are not stored: they are swept with their records."""
+    """Leave out marks of pruned checkpoints that are not stored, and moves to these: they are swept with their records."""
 
-    def is_over(row: bytes) -> bool:
+    def pruned(key: bytes, value: bytes) -> bytes | None:
+        """The checkpoint that a row is about, if it can go with it."""
+        if key.startswith(dag.MOVE):
+            return dag.moved_to(value)
+        if key.startswith(dag.WHEN) and value:
+            return dag.place(key, value).id
+        return key[1:] if key.startswith(dag.PRUNED) and key != dag.PRUNED else None
+
+    def is_over(row: bytes, value: bytes) -> bool:
         key = split(row)[1]
-        if not key.startswith(dag.PRUNED) or key == dag.PRUNED:
-            return False
-        return row[: len(row) - len(key)] + dag.CHECKPOINT + key[1:] not in folded
+        id = pruned(key, value)
+        return id is not None and row[: len(row) - len(key)] + dag.CHECKPOINT + id not in folded
 
-    return {row: value for row, value in folded.items() if row in stored or not is_over(row)}
+    return {row: value for row, value in folded.items() if row in stored or not is_over(row, value)}
 
 
 def _without_cuts(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:

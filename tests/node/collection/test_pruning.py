@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from random import Random
@@ -9,7 +10,7 @@ from random import Random
 import pytest
 
 from shoal.client.thread.thread import Thread
-from shoal.errors import InvalidInput, OutcomeUnknown, Overloaded, Pruned
+from shoal.errors import InvalidInput, NotFound, OutcomeUnknown, Overloaded, Pruned
 from shoal.node.collection import garbage as garbage_module
 from shoal.node.collection import pruning as pruning_module
 from shoal.node.collection import sweeping
@@ -357,3 +358,91 @@ async def test_one_look_for_what_is_unused_follows_a_prune_of_many_pieces(
     await thread.prune(keep_last=1)
     await swept(bench.storage)
     assert looks.all == 2  # When it is planned, and when it is swept.
+
+
+# ── where branches were ───────────────────────────────────────────────────────
+
+
+def rows_of_thread(storage: MemoryStorage) -> Counter[bytes]:
+    return Counter(keys.split_object(key)[4][:1] for key, _ in storage.scan(keys.OBJECT, b"P"))
+
+
+async def saved_and_rolled_back(bench: Bench, count: int) -> Thread:
+    thread = bench.space.thread("agent")
+    for _ in range(count):
+        bench.simulated.now_ms += 1000
+        await saved(thread, 4)
+        head = [found.id async for found in thread.history()][1]
+        await thread.rollback(head)
+        await thread.prune(keep_last=2)
+    await swept(bench.storage)
+    return thread
+
+
+async def test_what_is_kept_of_a_pruned_thread_does_not_grow_with_its_saves_and_rollbacks(open_bench: Opener) -> None:
+    """But for the events of its journal, that a trim removes."""
+    few, many = open_bench(seed=1), open_bench(seed=2)
+    await saved_and_rolled_back(few, 3)
+    await saved_and_rolled_back(many, 30)
+    for bench in (few, many):
+        await bench.space.thread("agent").journal.trim(keep=1)
+        await swept(bench.storage)
+        check_sound(bench.storage)
+    assert rows_of_thread(many.storage) == rows_of_thread(few.storage)
+
+
+async def test_a_time_before_what_is_left_is_answered_with_nothing(bench: Bench) -> None:
+    thread = await saved_and_rolled_back(bench, 3)
+    oldest = [found async for found in thread.history()][-1]
+    assert (await thread.load(as_of=oldest.time)).id == oldest.id
+    with pytest.raises(NotFound):
+        await thread.load(as_of=oldest.time - timedelta(seconds=1))
+
+
+async def test_a_pruned_checkpoint_is_passed_over_before_it_is_swept_and_after(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    first = await thread.save({"n": 1}, label="kept")
+    bench.simulated.now_ms += 1000
+    second = await thread.save({"n": 2})
+    bench.simulated.now_ms += 1000
+    await thread.save({"n": 3})
+    assert (await thread.load(as_of=second.time)).id == second.id
+    await thread.prune(keep_last=1)
+    assert (await thread.load(as_of=second.time)).id == first.id
+    await swept(bench.storage)
+    assert (await thread.load(as_of=second.time)).id == first.id
+
+
+async def test_a_branch_that_was_rolled_back_onto_another_did_not_begin_there(bench: Bench) -> None:
+    """Its first saves are pruned, so that the move is the first that is known of it."""
+    thread = bench.space.thread("agent")
+    main = await thread.save({"n": 1})
+    start = main.time
+    bench.simulated.now_ms += 1000
+    other = bench.space.thread("agent")
+    await other.save({"side": 1}, branch="side", parent="")
+    bench.simulated.now_ms += 1000
+    await other.rollback(main.id, branch="side")
+    await thread.prune(keep_last=1)
+    await swept(bench.storage)
+    assert (await thread.load(branch="side")).id == main.id
+    with pytest.raises(NotFound):
+        await thread.load(branch="side", as_of=start + timedelta(milliseconds=500))
+    check_sound(bench.storage)
+
+
+async def test_a_wiped_node_gets_the_same_rows_of_a_pruned_thread(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    ids = await saved(thread, 6)
+    await thread.rollback(ids[4])
+    await saved(thread, 3)
+    await thread.prune(keep_last=1)
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    await fleet.crash("c")
+    fleet.start("c", MemoryStorage())
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    check_sound(fleet["c"].storage)
