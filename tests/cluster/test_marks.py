@@ -17,6 +17,7 @@ from shoal.cluster.messages import Digest, Have, Vectors
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import InvalidValue
 from tests.cluster.replicas import ToyCluster, ToyReplica
+from tests.support.retired import Past
 
 A, B = Origin(b"a" * 16), Origin(b"b" * 16)
 
@@ -211,25 +212,13 @@ def test_a_peer_that_has_caught_up_counts_once_it_has_said_what_it_holds() -> No
         assert one.machine.is_member(other.name) is counts
 
 
-class _Forgetting:
-    """Retirements that a replica does not remember any more."""
-
-    horizon = forgotten = 9
-
-    def last(self, origin: Origin, /) -> int:
-        return 0
-
-    def time(self, origin: Origin, /) -> int:
-        return 0
-
-
 @pytest.mark.parametrize(("learner", "is_owed"), [(True, False), (False, True)])
 def test_a_learner_may_not_know_that_an_origin_was_retired(
     monkeypatch: pytest.MonkeyPatch, learner: bool, is_owed: bool
 ) -> None:
     """As a restored copy of a directory. It says what it means once it has learnt."""
     one, other = ToyCluster(2, Random(1)).replicas
-    held = vector(3).retire([], _Forgetting())
+    held = vector(3).retire([], Past({}, 9))
     monkeypatch.setattr(one, "durable", lambda partition: held)
     once = VersionVector({Origin(b"r" * 16): 2})
     one.machine.receive(other.name, Digest(b"", once=[(3, once.pack())], number=1, learner=learner), 0.0)
@@ -281,23 +270,11 @@ def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
     assert marked(one, other) == vector(5)
 
 
-class _Remembering:
-    """A replica that remembers that it has retired `GONE`."""
-
-    horizon, forgotten = 77, 0
-
-    def last(self, origin: Origin, /) -> int:
-        return 2 if origin == GONE else 0
-
-    def time(self, origin: Origin, /) -> int:
-        return 77 if origin == GONE else 0
-
-
 def test_a_snapshot_may_bring_an_origin_as_retired_that_is_in_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = ToyCluster(2, Random(1)).replicas
     one.machine.receive(other.name, Have([(3, A, 4), (3, GONE, 2)], []), 0.0)
     assert marked(one, other) == VersionVector({A: 4, GONE: 2})
-    held = vector(4).retire([], _Remembering())
+    held = vector(4).retire([], Past({GONE: 77}, 0, lasts={GONE: 2}))
     monkeypatch.setattr(one, "applied", lambda partition: held)
     one.machine.replaced(3, 0.0)
     assert marked(one, other) == vector(4)
