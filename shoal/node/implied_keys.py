@@ -10,6 +10,7 @@ node to node.
 
 from __future__ import annotations
 
+from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
 from shoal.crdt.values import expiring
 from shoal.errors import BadOperation
 from shoal.protocol.keys import is_made
@@ -36,6 +37,16 @@ def users_key(key: str | None) -> str | None:
 def expires(key: str) -> bool:
     """Whether a key was derived from one that a client made."""
     return key.startswith(_EXPIRES)
+
+
+def expired_hlc(hlc: int, now_ms: int, window_s: int) -> int:
+    """The time (HLC) up to which no request can be repeated any more, for an operation at `hlc` of a node whose clock shows
+    `now_ms`: the clocks of operations may be ahead. An eighth of the window is for clocks that differ.
+
+    Until then a directory that was set back, and does not know what it has forgotten, may take a request once more. After that
+    it refuses the key by its own clock.
+    """
+    return max(0, min(now_ms, wall_ms_of(hlc)) - window_s * 1000 * 9 // 8) << COUNTER_BITS
 
 
 def is_of(key: str | None, request_key: str | None) -> bool:

@@ -241,6 +241,11 @@ class Fleet:
             await wire.cut()
             self.members[source].replicator.unlinked(self.members[target].identity(), wire)
 
+    async def set_back(self, name: str, to: MemoryStorage) -> Member:
+        """Set a node's device back as a whole, which the node cannot notice. It is not linked."""
+        to.identity = (await self.crash(name)).identity
+        return self.start(name, to, linked=False)
+
     async def isolate(self, name: str) -> None:
         for other in list(self.members):
             await self.cut(name, other)

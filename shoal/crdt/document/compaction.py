@@ -93,12 +93,14 @@ def check(compact: Compact, stamp: Stamp, merged: bytes) -> None:
         InvalidValue, NotReady: the merged update is malformed, or has a gap.
     """
     coverage = Coverage.unpack(compact.coverage)
-    if coverage == NOTHING_COVERED:
+    if not coverage.ends and not coverage.floor.hlc:
         raise ValueError("it names no operations")
     if not stamp.context.accepts(coverage.vector):
         raise ValueError("it covers operations that its origin had not applied")
     if any(end.hlc > stamp.hlc for end in coverage.ends.values()):
         raise ValueError("it covers operations that are not in its past")
+    if coverage.settled >= stamp.hlc:
+        raise ValueError("it settles requests that are not in its past")
     coverage.floor.check(stamp.hlc)
     if compact.digest not in _VETTED:
         readiness.advance(yjs.parse(merged), {})
@@ -283,8 +285,8 @@ def swept(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pac
 
 
 def settled(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pace) -> Iterator[list[bytes]]:
-    """Requests whose edits a stable compaction covers, all of each, some at a time: see `shoal.crdt.document.repeats`."""
-    return repeats.settled(rows, covered=found.coverage.covers, requests_max=pace.updates)
+    """Requests whose edits a stable compaction settles, all of each, some at a time: see `shoal.crdt.document.repeats`."""
+    return repeats.settled(rows, is_settled=found.coverage.settles, requests_max=pace.updates)
 
 
 def superseded_by(rows: Rows, found: CurrentCompaction) -> list[bytes]:

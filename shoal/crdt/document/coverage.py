@@ -7,6 +7,8 @@ Laws:
   although they may name different origins.
 - It raises its floor to the last operation of the origins that its replica has forgotten, if no update that it does not cover
   is as old. So it names as many origins as a replica remembers, however many have edited the document.
+- It says up to which time no request can be repeated any more (`settled`). An edit for a request that is covered and as old
+  has no second one that is still to come: see `shoal.crdt.document.repeats`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ class Coverage(NamedTuple):
 
     floor: Floor = NO_FLOOR
     ends: Mapping[Origin, End] = {}
+    settled: int = 0  # HLC.
+
+    def settles(self, position: bytes) -> bool:
+        """Whether it covers the update at a position, and no other edit of its request can come."""
+        return int.from_bytes(position[:HLC_BYTES], "big") <= self.settled and self.covers(position)
 
     def covers(self, position: bytes) -> bool:
         """Whether it covers the update at a position."""
@@ -56,7 +63,7 @@ class Coverage(NamedTuple):
         ends = dict(self.ends)
         for origin, end in other.ends.items():
             ends[origin] = max(end, ends.get(origin, end))
-        return Coverage(floor, _above(floor, ends))
+        return Coverage(floor, _above(floor, ends), max(self.settled, other.settled))
 
     def raised(self, context: VersionVector, below: int) -> Coverage:
         """The same, with as high a floor as a replica at `context` can tell. It covers every update older than `below`."""
@@ -64,7 +71,7 @@ class Coverage(NamedTuple):
         if retired is None or not self.floor.hlc < retired.forgotten_hlc < below:
             return self
         floor = self.floor.join(Floor(retired.forgotten_hlc, retired.forgotten))
-        return Coverage(floor, _above(floor, self.ends))
+        return self._replace(floor=floor, ends=_above(floor, self.ends))
 
     @property
     def vector(self) -> VersionVector:
@@ -72,9 +79,9 @@ class Coverage(NamedTuple):
         return VersionVector([(origin, end.sequence) for origin, end in self.ends.items()])
 
     def pack(self) -> bytes:
-        """The floor, then 32 bytes for each origin, by origin. Equal ones give equal bytes."""
+        """The floor, 8 bytes for `settled`, then 32 for each origin, by origin. Equal ones give equal bytes."""
         ends = [origin + sequence.to_bytes(8, "big") + hlc.to_bytes(8, "big") for origin, (sequence, hlc) in self.ends.items()]
-        return _VERSION + self.floor.pack() + b"".join(sorted(ends))
+        return _VERSION + self.floor.pack() + self.settled.to_bytes(HLC_BYTES, "big") + b"".join(sorted(ends))
 
     @classmethod
     def unpack(cls, packed: bytes) -> Coverage:
@@ -83,9 +90,10 @@ class Coverage(NamedTuple):
         Raises:
             ValueError: `packed` is not what `pack` returns.
         """
-        head = len(_VERSION) + FLOOR_BYTES
-        ends = [_unpack_end(packed[at : at + _END_BYTES]) for at in range(head, len(packed), _END_BYTES)]
-        found = cls(Floor.unpack(packed[len(_VERSION) : head]), dict(ends))
+        floor, settled = packed[len(_VERSION) :][:FLOOR_BYTES], packed[len(_VERSION) + FLOOR_BYTES :][:HLC_BYTES]
+        first = len(_VERSION) + FLOOR_BYTES + HLC_BYTES
+        ends = [_unpack_end(packed[at : at + _END_BYTES]) for at in range(first, len(packed), _END_BYTES)]
+        found = cls(Floor.unpack(floor), dict(ends), int.from_bytes(settled, "big"))
         # Neither torn, nor out of order, nor twice, nor below the floor: one coverage has one form.
         if found.pack() != packed or any(end.sequence <= 0 or end.hlc <= found.floor.hlc for end in found.ends.values()):
             raise ValueError("the bytes are no coverage")

@@ -6,8 +6,10 @@ Laws:
 - Elements and characters that the others inserted are deleted wherever both are known, and so are the shared types
   within them. Values that the others set at a key stay: all edits set the same, and the engine keeps one.
 - Their deletions stay. If both edited the same content, they deleted the same.
-- Once a compaction is stable, no other edit of a request can arrive whose edits it covers all: a node that had not heard of
-  these had not heard of the compaction either. What is to be deleted is in the merged update. So the request's rows go.
+- Once a compaction is stable that covers all edits of a request, no other one can arrive from a node that held the log
+  throughout: if it had not heard of these, it had not heard of the compaction either. A directory that was set back may have
+  forgotten them, and take the request again until its key has expired. After both, the request's rows go; what is to be
+  deleted is in the merged update.
 
 Rows, beside the document's others:
     P request₁₆       [[position₃₄, client, [[clock, length], …]], …]: the edits of a request, least dot first
@@ -137,15 +139,15 @@ def deletes(rows: Rows, *, known: Callable[[bytes], bool]) -> Iterator[tuple[int
                 yield repeat.client, clock, length
 
 
-def settled(rows: Callable[[], Rows], *, covered: Callable[[bytes], bool], requests_max: int) -> Iterator[list[bytes]]:
-    """The requests whose edits are all at covered positions, at most so many at a time. `rows` returns the current rows.
+def settled(rows: Callable[[], Rows], *, is_settled: Callable[[bytes], bool], requests_max: int) -> Iterator[list[bytes]]:
+    """The requests whose edits are all at settled positions, at most so many at a time. `rows` returns the current rows.
 
     Raises:
         StoreCorrupt: a row cannot be read.
     """
     after: bytes | None = None
     while some := list(rows().scan(_REQUEST, after=after, limit=requests_max)):
-        yield [row[1:] for row, packed in some if all(covered(repeat.position) for repeat in _unpack(packed))]
+        yield [row[1:] for row, packed in some if all(is_settled(repeat.position) for repeat in _unpack(packed))]
         after = some[-1][0]
 
 

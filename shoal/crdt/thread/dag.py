@@ -21,7 +21,7 @@ Rows:
     B branch              the heads, greatest (HLC, id) first: hlc₈ id₃₂ each, a move's 0x80 ∣ hlc₈ id₃₂ token₃₂
     M token₃₂             dot₂₄ hlc₈ wall_ms₈ id₃₂ branch: a move
     A branch 0 wall_ms₈ token₃₂   id₃₂: where the branch was put when, and 0x01 if it was elsewhere before; no bytes for a save,
-                         whose token it is. It goes with the checkpoint's record, and a move to it goes too
+                         whose token it is. It goes with the checkpoint's record; that of a move, and row M, once it is old, too
     D digest₃₂            a chunk, or a node of the tree over a value's chunks
     T id₃₂                a pruned checkpoint: see `shoal.crdt.thread.pruning`
 """
@@ -218,12 +218,26 @@ def place(row: bytes, value: bytes) -> Place:
     return Place(value[:ID_BYTES] or row[-ID_BYTES:], not value, value[ID_BYTES:] == _ELSEWHERE)
 
 
-def rows_of_move(rows: Rows, token: bytes) -> list[bytes]:
-    """The rows of a move."""
-    stored = rows.get(MOVE + token)
-    if stored is None:
-        return []
-    return [MOVE + token, when_row(stored[_STAMP_BYTES + ID_BYTES :].decode(), _wall_ms(stored), token)]
+class Moved(NamedTuple):
+    """A move, as its row `M` has it."""
+
+    token: bytes
+    hlc: int
+    wall_ms: int
+    branch: str
+    to: bytes
+
+    @property
+    def rows(self) -> tuple[bytes, bytes]:
+        """The keys of its rows."""
+        return MOVE + self.token, when_row(self.branch, self.wall_ms, self.token)
+
+
+def moves(rows: Rows, *, after: bytes | None = None) -> Iterator[Moved]:
+    """All moves of the thread by token, from strictly above one."""
+    for key, packed in rows.scan(MOVE, after=None if after is None else MOVE + after):
+        hlc, branch = int.from_bytes(packed[DOT_BYTES : DOT_BYTES + 8], "big"), packed[_STAMP_BYTES + ID_BYTES :].decode()
+        yield Moved(key[1:], hlc, _wall_ms(packed), branch, moved_to(packed))
 
 
 def when_row(branch: str, wall_ms: int, token: bytes) -> bytes:

@@ -9,7 +9,7 @@ Laws:
 
 Rows (within the thread's, beside the checkpoints'):
     T id₃₂                dot₂₄: the least of the prunes; removed with the checkpoint's record
-    T                     hlc₈: of the last prune
+    T                     hlc₈: of the last prune; hlc₈: up to this time moves to what is swept are forgotten
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ class Prune(msgspec.Struct, array_like=True, frozen=True, tag="prune"):
 
     ids: list[bytes]
     moves: list[bytes] = []  # Tokens of the moves to them that the issuer knew.
+    moves_hlc: int = 0  # Up to this time no request for a move can be repeated any more.
 
 
 def moves_to(rows: Rows, ids: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """The token and the checkpoint of each move to one of these checkpoints. It reads all moves of the thread."""
-    for key, packed in rows.scan(dag.MOVE):
-        to = dag.moved_to(packed)
-        if to in ids:
-            yield key[1:], to
+    return ((move.token, move.to) for move in dag.moves(rows) if move.to in ids)
+
+
+def is_over(rows: Rows, move: dag.Moved) -> bool:
+    """Whether a move can be forgotten: its checkpoint is swept, and its request cannot be repeated any more.
+
+    Until then a directory that was set back may carry it out again; what is known of the move keeps that without effect.
+    """
+    last = rows.get(PRUNED) or b""
+    return move.hlc <= int.from_bytes(last[8:], "big") and rows.get(dag.CHECKPOINT + move.to) is None
 
 
 def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
@@ -48,8 +55,10 @@ def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
             mark = rows.get(PRUNED + id)
             if mark is None or stamp.dot < Dot.unpack(mark):
                 rows.put(PRUNED + id, stamp.dot.pack())
-    last = rows.get(PRUNED)
-    rows.put(PRUNED, max(last or b"", stamp.hlc.to_bytes(8, "big")))
+    last = rows.get(PRUNED) or b""
+    times = (stamp.hlc, prune.moves_hlc)
+    known_times = (int.from_bytes(last[:8], "big"), int.from_bytes(last[8:], "big"))
+    rows.put(PRUNED, b"".join(max(pair).to_bytes(8, "big") for pair in zip(times, known_times, strict=True)))
 
 
 def marks(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[tuple[bytes, Dot]]:

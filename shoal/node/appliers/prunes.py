@@ -9,9 +9,11 @@ from shoal.node.appliers.applier import Appliers, bare
 from shoal.storage.keys import Kind
 
 
-def _check(_stamp: Stamp, change: pruning.Prune) -> None:
+def _check(stamp: Stamp, change: pruning.Prune) -> None:
     if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
         raise BadOperation("its prune does not name checkpoints", reason="content")
+    if not 0 <= change.moves_hlc < stamp.hlc:
+        raise BadOperation("its prune forgets moves that are not in its past", reason="content")
 
 
 APPLIERS: Appliers = {pruning.Prune: bare(Kind.THREAD, pruning.apply, _check)}

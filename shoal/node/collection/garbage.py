@@ -27,7 +27,7 @@ from shoal.config import Config
 from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
-from shoal.crdt.thread import notes, pruning, trimming
+from shoal.crdt.thread import dag, notes, pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import sweeping
@@ -303,14 +303,16 @@ class Collector:
         try:
             for _ in marking.run(rows):
                 yield _NOTHING
-            moves: dict[bytes, list[bytes]] = {}
-            for token, to in pruning.moves_to(rows(), marking.gone):
-                moves.setdefault(to, []).append(token)
             for start in range(0, len(ids), SLICE):
-                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE], moves)
+                freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
                 yield Piece({rows().key(row): None for row in freed}, [])
         finally:
             del self.markings[target]
+        after = None
+        while moves := list(islice(dag.moves(rows(), after=after), _MARKS_AT_ONCE)):
+            here = rows()
+            yield Piece({here.key(row): None for move in moves if pruning.is_over(here, move) for row in move.rows}, [])
+            after = moves[-1].token
 
     def _events(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The payloads that these equal trims removed. Other trims may remove some of them as well."""
@@ -337,18 +339,17 @@ class Collector:
         garbage = entries[0].garbage
         cut = notes.unpack_cut(garbage.ends)
         after: bytes | None = None
-        while True:
+        is_last = False
+        while not is_last:
             transaction = Transaction(self._storage)
             rows = rows_of(transaction, garbage.target, garbage.generation)
             some = list(islice(notes.swept(rows, cut, after=after), _NOTES_AT_ONCE))
             for row in some:
+                after = row
                 rows.delete(row)
-            if len(some) < _NOTES_AT_ONCE:
+            if is_last := len(some) < _NOTES_AT_ONCE:
                 notes.settle(rows, cut)
             yield Piece(transaction.rows, [])
-            if len(some) < _NOTES_AT_ONCE:
-                return
-            after = some[-1]
 
     def _updates(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The updates that a compaction covers, after a check that it contains them; the rows of the requests that were

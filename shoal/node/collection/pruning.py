@@ -22,6 +22,7 @@ from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.collection.sweeping import Marking
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, WriteContext, Writers
+from shoal.node.implied_keys import expired_hlc
 from shoal.node.naming import unhex
 from shoal.node.thread.presence import head_ids
 from shoal.node.turns import Steps
@@ -90,7 +91,9 @@ class Prunes:
         gone = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if id not in heads and _goes(rows, id)]
         if not gone:
             return Discarded([])
-        change = pruning.Prune(gone, [token for token, _ in pruning.moves_to(rows, set(gone))])
+        moves = [token for token, _ in pruning.moves_to(rows, set(gone))]
+        expired = expired_hlc(context.stamp.hlc, self._now_ms(), self._config.key_window_s)
+        change = pruning.Prune(gone, moves, expired)
         context.apply(change)
         return Discarded([id.hex() for id in gone])
 

@@ -9,7 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, tree
@@ -94,8 +94,8 @@ class Marking:
             self._enter(rows, child, height - 1)
 
 
-def freed(rows: Rows, marking: Marking, ids: list[bytes], moves: Mapping[bytes, list[bytes]]) -> Iterator[bytes]:
-    """The rows of these pruned checkpoints that nothing needs. `moves` are the tokens of moves to them, by id."""
+def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[bytes]:
+    """The rows of these pruned checkpoints that nothing needs."""
     for id in ids:
         found = dag.checkpoint(rows, id)
         if found is not None:
@@ -104,7 +104,5 @@ def freed(rows: Rows, marking: Marking, ids: list[bytes], moves: Mapping[bytes, 
                 continue
             yield dag.CHECKPOINT + id
             yield dag.when_row(found.record.branch, found.wall_ms, id)
-        for token in moves.get(id, ()):
-            yield from dag.rows_of_move(rows, token)
         yield from [row for row, _ in rows.scan(dag.TWIN + id)]
         yield dag.PRUNED + id

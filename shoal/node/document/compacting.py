@@ -31,6 +31,7 @@ from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import expired_hlc
 from shoal.node.replicas import named
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows
@@ -118,7 +119,9 @@ class Compactions:
         if not folded.merged:
             return Compacted(0, 0)
         check_size(self._config, len(folded.merged), "a compacted document")
-        change = compaction.Compact(sha256(folded.merged).digest(), folded.cut.coverage.pack())
+        settled = expired_hlc(context.stamp.hlc, self._now_ms(), self._config.key_window_s)
+        coverage = folded.cut.coverage.join(Coverage(settled=settled))
+        change = compaction.Compact(sha256(folded.merged).digest(), coverage.pack())
         context.apply(change, Blobs(folded.merged))
         return Compacted(folded.cut.updates, len(folded.merged), folded.cut.more)
 

@@ -87,10 +87,13 @@ def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded)
     """The rows of an object that differ from what its operations make, with their right values; None: it must not exist."""
     here = {row: value for row, value in stored.items() if folded.shows(place, row)}
     there = folded.rows.get(place, {})
+    prefix = deletion.prefix(folded.current(place))
     if place.kind is Kind.THREAD:
-        there = _without_marks(_without_cuts(there, here), here)
+        there = _without_marks(there, here)
+        if prefix + notes.NOTES in there:
+            there = _without_cuts(there, here)
     elif place.kind is Kind.DOCUMENT:
-        there = _without_settled(there, here, deletion.prefix(folded.current(place)), folded.compacted.get(place, []))
+        there = _without_settled(there, here, prefix, folded.compacted.get(place, []))
     there = {row: value for row, value in there.items() if row in here or not expires(place.kind, row)}
     return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
 
@@ -263,12 +266,12 @@ def _without_cuts(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dic
 def _without_settled(
     folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes, compacted: list[Coverage]
 ) -> dict[bytes, bytes]:
-    """Leave out requests that are not stored and of which a compaction covers all edits: they are swept with these."""
+    """Leave out requests that are not stored and of which a compaction settles all edits: they are swept with these."""
     folding = blank()
     folding.rows.update(folded)
     rows = ObjectRows(folding, prefix)
     for coverage in compacted:
-        for requests in repeats.settled(lambda: rows, covered=coverage.covers, requests_max=_AT_ONCE):
+        for requests in repeats.settled(lambda: rows, is_settled=coverage.settles, requests_max=_AT_ONCE):
             repeats.forget(rows, [request for request in requests if prefix + repeats.row_of(request) not in stored])
     return {row: value for row, value in folding.rows.items() if value is not None}
 

@@ -382,6 +382,8 @@ def test_a_gap_is_there_until_all_that_was_erased_is_covered() -> None:
         (Coverage(ends={origin(1): End(2, (3 << 16) + 1)}), 2, ValueError),
         (Coverage(Floor(3, 3 << 16)), 2, ValueError),
         (Coverage(Floor(3, 2)), 2, ValueError),
+        (Coverage(settled=1), 2, ValueError),
+        (Coverage(ends={origin(1): End(2, 2 << 16)}, settled=3 << 16), 2, ValueError),
     ],
 )
 def test_what_nobody_can_have_made_is_refused(coverage: Coverage, updates: Any, refusal: type[Exception]) -> None:

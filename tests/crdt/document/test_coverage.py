@@ -104,6 +104,17 @@ def test_the_floor_is_never_lowered_and_a_replica_that_forgot_nothing_raises_non
     assert raised(high, forgotten_hlc=hlc_of(2, 1)) is high
 
 
+def test_a_request_is_settled_by_what_covers_its_edit_once_it_is_old() -> None:
+    some = coverage_of([POSITIONS[1, 3], POSITIONS[2, 1]]).join(Coverage(settled=hlc_of(1, 2)))
+    assert {position for position in POSITIONS.values() if some.settles(position)} == {
+        POSITIONS[1, 1],
+        POSITIONS[1, 2],
+        POSITIONS[2, 1],
+    }
+    assert some.join(Coverage(settled=hlc_of(1, 1))).settled == hlc_of(1, 2)
+    assert Coverage.unpack(some.pack()) == some
+
+
 TWO = coverage_of([POSITIONS[1, 1], POSITIONS[2, 1]]).pack()
 HEAD = len(NOTHING_COVERED.pack())
 

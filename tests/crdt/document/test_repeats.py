@@ -93,15 +93,15 @@ def noted(*edits: tuple[bytes, int, int]) -> ObjectRows:
 
 
 def settled(rows: ObjectRows, until: int) -> list[bytes]:
-    def covered(position: bytes) -> bool:
+    def is_settled(position: bytes) -> bool:
         return int.from_bytes(position[:8], "big") <= until
 
-    pages = list(repeats.settled(lambda: rows, covered=covered, requests_max=2))
+    pages = list(repeats.settled(lambda: rows, is_settled=is_settled, requests_max=2))
     assert all(len(page) <= 2 for page in pages)
     return [request[:1] for page in pages for request in page]
 
 
-def test_a_request_is_settled_once_all_its_edits_are_covered() -> None:
+def test_a_request_is_settled_once_all_its_edits_are() -> None:
     rows = noted((b"a", 1, 1), (b"b", 1, 2), (b"b", 2, 4), (b"c", 2, 3))
     assert settled(rows, 0) == []
     assert settled(rows, 3) == [b"a", b"c"]

@@ -21,7 +21,7 @@ from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
-from tests.node.writes.test_erasing import check_sound, garbage, swept
+from tests.node.writes.test_erasing import check_sound, garbage, swept, wiped
 from tests.support.turns import Turns
 
 LARGE = [f"message {n} " * 60 for n in range(120)]
@@ -368,9 +368,10 @@ def rows_of_thread(storage: MemoryStorage) -> Counter[bytes]:
 
 
 async def saved_and_rolled_back(bench: Bench, count: int) -> Thread:
+    """In each round, once no request of the one before can be repeated any more."""
     thread = bench.space.thread("agent")
     for _ in range(count):
-        bench.simulated.now_ms += 1000
+        bench.simulated.now_ms += 2 * bench.config.key_window_s * 1000
         await saved(thread, 4)
         head = [found.id async for found in thread.history()][1]
         await thread.rollback(head)
@@ -392,7 +393,12 @@ async def test_what_is_kept_of_a_pruned_thread_does_not_grow_with_its_saves_and_
 
 
 async def test_a_time_before_what_is_left_is_answered_with_nothing(bench: Bench) -> None:
-    thread = await saved_and_rolled_back(bench, 3)
+    thread = bench.space.thread("agent")
+    for number in range(6):
+        bench.simulated.now_ms += 1000
+        await saved(thread, 1, start=number)
+    await thread.prune(keep_last=2)
+    await swept(bench.storage)
     oldest = [found async for found in thread.history()][-1]
     assert (await thread.load(as_of=oldest.time)).id == oldest.id
     with pytest.raises(NotFound):
@@ -439,10 +445,29 @@ async def test_a_wiped_node_gets_the_same_rows_of_a_pruned_thread(fleet: Fleet) 
     await thread.prune(keep_last=1)
     await fleet.converged()
     await swept(*(member.storage for member in fleet.members.values()))
-    await fleet.crash("c")
-    fleet.start("c", MemoryStorage())
-    fleet.link_all("c")
-    await fleet.converged()
-    await swept(*(member.storage for member in fleet.members.values()))
+    await wiped(fleet, "c")
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
     check_sound(fleet["c"].storage)
+
+
+async def test_a_node_that_was_set_back_rolls_back_again_to_what_was_pruned_and_it_changes_nothing(fleet: Fleet) -> None:
+    """It does not know what it has forgotten, and takes a repeated request as long as its key may be repeated."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    ids = await saved(thread, 3)
+    await fleet.converged()
+    before = fleet["c"].storage.left_by_crash(None)
+    await thread.rollback(ids[1], key="k")
+    last = await saved(thread, 3)
+    for _ in range(2):  # The second prune takes the checkpoint at the fork.
+        await thread.prune(keep_last=1)
+        await fleet.converged()
+        await swept(*(member.storage for member in fleet.members.values()))
+    with pytest.raises(Pruned):
+        await thread.load(ids[1])
+    await fleet.set_back("c", before)
+    await fleet["c"].store().space("crew").thread("agent").rollback(ids[1], key="k")
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert (await fleet[name].store().space("crew").thread("agent").load()).id == last[-1]
+        assert len((await fleet[name].store().space("crew").thread("agent").heads())["main"]) == 1

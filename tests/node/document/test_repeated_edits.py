@@ -89,8 +89,7 @@ async def test_a_mirror_that_has_seen_one_of_them_shows_the_one_that_counts() ->
         await begun(fleet, BEGINNING)
         mirrors = [await fleet[name].store().space("crew").document("doc") for name in "abc"]
         async with apart(fleet, "ab"):
-            for name in "ab":
-                await call(fleet, name, EDITS["patch"], key="k")
+            await patched(fleet, "ab")
         async with asyncio.timeout(30):
             while any(mirror.to_py() != PATCHED for mirror in mirrors):
                 await asyncio.sleep(0.002)
@@ -145,6 +144,18 @@ def requests_of(fleet: Fleet, name: str) -> int:
     return sum(1 for prefix in (b"P", b"L") for _ in rows.scan(prefix))
 
 
+async def after_the_window(fleet: Fleet) -> None:
+    """No request can be repeated any more."""
+    for member in fleet.members.values():
+        member.simulated.now_ms += 2 * member.config.key_window_s * 1000
+
+
+async def patched(fleet: Fleet, names: str) -> None:
+    """One request reaches these nodes."""
+    for name in names:
+        await call(fleet, name, EDITS["patch"], key="k")
+
+
 async def compacted(fleet: Fleet, name: str) -> None:
     await call(fleet, name, requests.Compact("crew", "doc"))
     await fleet.converged()
@@ -155,19 +166,25 @@ async def test_the_rows_of_requests_go_with_their_updates() -> None:
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
         async with apart(fleet, "ab"):
-            for name in "ab":
-                await call(fleet, name, EDITS["patch"], key="k")
+            await patched(fleet, "ab")
         for number in range(20):
             edit = json.dumps([{"op": "add", "path": "/plan/n", "value": number}]).encode()
             await call(fleet, "a", requests.Patch("crew", "doc", edit), key=f"k{number}")
         await fleet.converged()
         assert requests_of(fleet, "c") == 23  # The clients of both edits of the first are listed.
         await compacted(fleet, "c")
+        assert requests_of(fleet, "c") == 23  # Any of these may be repeated on a node that was set back.
+        await after_the_window(fleet)
+        await call(fleet, "a", requests.Patch("crew", "doc", b'[{"op": "add", "path": "/plan/n", "value": 20}]'), key="late")
+        await fleet.converged()
+        await compacted(fleet, "c")
+        assert [requests_of(fleet, name) for name in "abc"] == [1, 1, 1]
+        await after_the_window(fleet)
+        await call(fleet, "a", requests.Patch("crew", "doc", b'[{"op": "add", "path": "/plan/n", "value": 19}]'))
+        await fleet.converged()
+        await compacted(fleet, "c")
         assert [requests_of(fleet, name) for name in "abc"] == [0, 0, 0]
         content = {**PATCHED, "plan": {"who": {"names": ["ada"]}, "n": 19}}
-        await check_sound(fleet, content)
-        await call(fleet, "b", EDITS["patch"], key="k")  # Its key is still known.
-        await fleet.converged()
         await check_sound(fleet, content)
 
 
@@ -175,8 +192,8 @@ async def test_a_request_of_which_one_edit_is_not_compacted_keeps_its_row() -> N
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
         async with apart(fleet, "ab"):
-            for name in "ab":
-                await call(fleet, name, EDITS["patch"], key="k")
+            await patched(fleet, "ab")
+            await after_the_window(fleet)
             await call(fleet, "a", requests.Compact("crew", "doc"))
         await swept(*(member.storage for member in fleet.members.values()))
         assert [requests_of(fleet, name) for name in "abc"] == [3, 3, 3]
@@ -192,6 +209,7 @@ async def test_nothing_goes_while_a_node_may_have_another_edit_of_the_request() 
         async with apart(fleet, "b"):
             await call(fleet, "b", EDITS["patch"], key="k")
             await call(fleet, "a", EDITS["patch"], key="k")
+            await after_the_window(fleet)
             await call(fleet, "a", requests.Compact("crew", "doc"))
             await asyncio.sleep(0.1)
             assert requests_of(fleet, "a") == requests_of(fleet, "c") == 1
@@ -203,11 +221,27 @@ async def test_a_merged_update_that_lacks_such_a_deletion_proves_nothing(monkeyp
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
         async with apart(fleet, "ab"):
-            for name in "ab":
-                await call(fleet, name, EDITS["patch"], key="k")
+            await patched(fleet, "ab")
+        await after_the_window(fleet)
         with monkeypatch.context() as patch:
             patch.setattr(document, "withdrawn", lambda rows, *, known: EMPTY)
             await call(fleet, "c", requests.Compact("crew", "doc"))
         await fleet.converged()
         await asyncio.sleep(0.1)
         assert [requests_of(fleet, name) for name in "abc"] == [3, 3, 3]
+
+
+async def test_a_node_that_was_set_back_carries_out_again_what_was_compacted_and_it_counts_once() -> None:
+    """It does not know what it has forgotten, and takes a repeated request as long as its key may be repeated."""
+    async with Fleet() as fleet:
+        await begun(fleet, BEGINNING)
+        before = fleet["c"].storage.left_by_crash(None)
+        await call(fleet, "a", EDITS["patch"], key="k")
+        await fleet.converged()
+        await compacted(fleet, "a")
+        await fleet.set_back("c", before)
+        await call(fleet, "c", EDITS["patch"], key="k")
+        fleet.link_all("c")
+        await fleet.converged()
+        for name in "abc":
+            assert await shown(fleet, name) == PATCHED

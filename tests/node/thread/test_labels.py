@@ -20,7 +20,7 @@ from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
-from tests.node.writes.test_erasing import check_sound, garbage, swept
+from tests.node.writes.test_erasing import check_sound, garbage, swept, wiped
 
 
 async def asked(bench: Bench, request: Any, key: str | None = None) -> Any:
@@ -249,11 +249,7 @@ async def test_notes_stay_while_an_owner_may_lack_them_and_a_wiped_one_gets_what
         fleet.link_all("c")
         await fleet.converged()
         await swept(*(member.storage for member in fleet.members.values()))
-        await fleet.crash("c")
-        fleet.start("c", MemoryStorage())
-        fleet.link_all("c")
-        await fleet.converged()
-        await swept(*(member.storage for member in fleet.members.values()))
+        await wiped(fleet, "c")
         assert fleet.rows("a") == fleet.rows("c")
         assert len(noted_rows(fleet["c"].storage)) == 1
         check_sound(fleet["c"].storage)

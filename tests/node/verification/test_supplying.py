@@ -53,9 +53,7 @@ async def _saved_where_it_was_set_back(fleet: Fleet) -> str:
     await _thread(fleet, "a").prune(keep_last=1)
     await fleet.converged()
     await _swept(fleet)
-    left = await fleet.crash("c")
-    copy.identity = left.identity
-    fleet.start("c", copy, linked=False)
+    await fleet.set_back("c", copy)
     checkpoint = await _thread(fleet, "c").append("messages", "written on the node that was set back")
     return str(checkpoint.id)
 

@@ -42,6 +42,14 @@ async def swept(*storages: MemoryStorage, seconds: float = 30.0) -> None:
             await asyncio.sleep(0.002)
 
 
+async def wiped(fleet: Fleet, name: str) -> None:
+    """A node gets an empty disk; the others fill it again, and all sweep what they can."""
+    await fleet.crash(name)
+    fleet.start(name, MemoryStorage())
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+
+
 def check_sound(storage: MemoryStorage) -> None:
     report = verify(storage.left_by_crash(None), config=Config())
     assert report.sound, report.problems
