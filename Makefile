@@ -10,7 +10,9 @@ RELEASE := .venv/.ready-release
 # Without addresses: the file is the same wherever the packages came from.
 LOCK = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url
 # Tests start hundreds of processes: without cached bytecode each of them would compile all that it imports.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# RUNNER=tests.again runs each failed test again, alone, and names those that pass then.
+RUNNER ?= pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m $(RUNNER)
 DATA ?= ./state
 # One more than processors, because some tests wait for a process or a clock. Each reads all tests first.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -19,7 +21,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test thorough slow-disks chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
+.PHONY: help demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,11 +32,14 @@ demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, an
 test: $(DEV)  ## Run all tests but the longer ones of `make thorough`, `make chaos` and `make integrations`.
 	$(PYTEST) -n $(WORKERS) --dist worksteal
 
+everything: $(DEV)  ## Run all that proves Shoal, one after another, and end with a table of the results.
+	@$(BIN)/python -m tests.everything
+
 thorough: $(DEV)  ## Try properties with all their examples, and run longer forms of other tests.
 	$(PYTEST) -n $(WORKERS) --dist worksteal --hypothesis-profile=thorough -m "hypothesis or thorough"
 
 slow-disks: $(DEV)  ## Run the tests of simulated nodes on disks that take 30 ms for an fsync.
-	$(PYTEST) -n $(WORKERS) --dist worksteal --sync-s 0.03 tests/client tests/crew tests/node tests/workflows
+	$(PYTEST) -n $(WORKERS) --dist worksteal --sync-s 0.03 -- tests/client tests/crew tests/node tests/workflows
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m chaos
