@@ -7,6 +7,7 @@ flags, the environment and a TOML file.
 from __future__ import annotations
 
 import re
+from math import isfinite
 
 from msgspec import Struct
 
@@ -321,10 +322,12 @@ def checked(config: Config) -> Config:
     """Return `config` if every field is in range.
 
     Raises:
-        InvalidConfig: a field is out of range; the error names it.
+        InvalidConfig: a field is of the wrong type or out of range; the error names it.
     """
+    if not isinstance(config, Config):
+        raise InvalidConfig(f"a configuration must be a shoal.Config; it is {config!r}.")
     for name in config.__struct_fields__:
-        value = getattr(config, name)
+        value = _typed(name, getattr(config, name))
         if name not in _MAY_BE_0 and not isinstance(value, str) and value <= 0:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
@@ -352,6 +355,28 @@ def checked(config: Config) -> Config:
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config
+
+
+def _typed(name: str, value: object) -> str | int | float:
+    """The value of a field, if its type is that of the field's default; a msgspec.Struct takes anything by keyword."""
+    default = getattr(_DEFAULTS, name)
+    if isinstance(default, str):
+        if isinstance(value, str):
+            return value
+        raise InvalidConfig(f"{name} must be text; it is {value!r}.", field=name)
+    kinds = int | float if isinstance(default, float) else int
+    if isinstance(value, kinds) and not isinstance(value, bool) and isfinite(value):
+        if value > _NUMBER_MAX:
+            raise InvalidConfig(f"{name} must be at most {_NUMBER_MAX}; it is {value!r}.", field=name)
+        return value
+    wanted = "a number" if isinstance(default, float) else "a whole number"
+    if "_bytes" in name:
+        wanted = 'a whole number of bytes, such as 64 * shoal.config.MiB ("64MiB" is for files, flags and the environment)'
+    raise InvalidConfig(f"{name} must be {wanted}; it is {value!r}.", field=name)
+
+
+_DEFAULTS = Config()
+_NUMBER_MAX = 2**63 - 1  # RocksDB and the kernel count in 64 bits.
 
 
 def _check_tls(config: Config) -> None:

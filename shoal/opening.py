@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Never
+from typing import Never, get_args
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from shoal.client.store import Store
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
 from shoal.errors import InvalidConfig, InvalidInput
+from shoal.protocol.conformance import nearest
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
 
@@ -187,5 +188,8 @@ def _now_ms() -> int:
 
 def _settings(config: Config | None, durability: Durability) -> Config:
     if durability not in ("memory", "local", "quorum", "all"):
-        raise InvalidConfig(f"durability must be memory, local, quorum or all; got {durability!r}.", field="durability")
-    return checked(config or Config())
+        raise InvalidConfig(
+            f"durability must be memory, local, quorum or all; got {durability!r}.{nearest(durability, get_args(Durability))}",
+            field="durability",
+        )
+    return checked(Config() if config is None else config)

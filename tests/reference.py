@@ -24,6 +24,7 @@ from shoal.api.http import problems
 from shoal.cli import main
 from shoal.client.parts import of_part
 from shoal.errors import ShoalError
+from shoal.workflows.streams.decisions import StreamGone
 from tests import blocking, operations
 from tests.clients.js import description as javascript
 
@@ -88,7 +89,8 @@ def errors_page() -> str:
         retry = "yes" if error.retryable else "no"
         lines.append(f"| {indent}`{error.__name__}` | `{error.code}` | {error.status} | {text} | {error.written} | {retry} |")
     lines.append(HTTP.rstrip())
-    for _, error in sorted(inspect.getmembers(problems, _is_of_http), key=lambda member: (member[1].status, member[1].code)):
+    over_http = [error for _, error in inspect.getmembers(problems, _is_of_http)] + [StreamGone]
+    for error in sorted(over_http, key=lambda error: (error.status, error.code)):
         text = " ".join((error.__doc__ or "").split())
         lines.append(f"| `{error.code}` | {error.status} | {text} |")
     return "\n".join(lines) + "\n"

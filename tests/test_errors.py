@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+import shoal
 from shoal import errors
 from shoal.errors import BY_CODE, ShoalError, from_wire
 
@@ -59,6 +64,24 @@ def test_an_error_is_retryable_if_and_only_if_it_is_caught_as_such(error: type[S
 def test_what_the_caller_has_to_change_first_is_not_retryable() -> None:
     for base in (errors.InvalidInput, errors.NotFound, errors.Conflict, errors.StorageError):
         assert not any(error.retryable for error in CLASSES if issubclass(error, base))
+
+
+def _everywhere(error: type[ShoalError]) -> set[type[ShoalError]]:
+    return {error}.union(*map(_everywhere, error.__subclasses__()))
+
+
+def test_no_error_is_of_a_private_class() -> None:
+    for module in pkgutil.walk_packages(shoal.__path__, "shoal."):
+        with suppress(ImportError):  # Of a framework that is not installed.
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    document = (Path(__file__).parents[1] / "docs" / "ERRORS.md").read_text()
+    shoals = {error for error in _everywhere(ShoalError) if error.__module__.partition(".")[0] == "shoal"}
+    assert len(shoals) > len(CLASSES)  # Those that leave over HTTP alone are documented by their codes.
+    for error in shoals - set(CLASSES):
+        assert not error.__name__.startswith("_")
+        assert error.__module__ in ("shoal.api.http.problems", "shoal.workflows.streams.decisions")
+        assert f"| `{error.code}` | {error.status} |" in document, error
 
 
 def test_an_unknown_word_for_written_leaves_the_default_of_the_class() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shoal
-from shoal.config import Config
+from shoal.config import Config, checked
 from shoal.errors import HeadMoved, InvalidConfig, InvalidInput, ShuttingDown, StorageError, StoreLocked, StoreTooNew
 
 
@@ -53,6 +54,48 @@ async def test_a_setting_out_of_range_is_refused_before_anything_is_made(tmp_pat
             pass
     assert refused.value.detail["field"] == "memtable_bytes"
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("memtable_bytes", "8MiB", "memtable_bytes must be a whole number of bytes"),
+        ("sessions_max", 2.5, "sessions_max must be a whole number; it is 2.5"),
+        ("sessions_max", True, "sessions_max must be a whole number; it is True"),
+        ("sessions_max", None, "sessions_max must be a whole number; it is None"),
+        ("sessions_max", 2**70, "sessions_max must be at most"),
+        ("heartbeat_s", "20", "heartbeat_s must be a number; it is '20'"),
+        ("heartbeat_s", float("nan"), "heartbeat_s must be a number; it is nan"),
+        ("tls_cert", Path("cert.pem"), "tls_cert must be text"),
+        ("log_level", 7, "log_level must be text"),
+    ],
+)
+async def test_a_setting_of_a_wrong_type_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+    wrong: dict[str, Any] = {field: value}
+    with pytest.raises(InvalidConfig, match=said) as refused:
+        async with shoal.open(tmp_path / "state", config=Config(**wrong)):
+            pass
+    assert refused.value.detail["field"] == field
+    assert not (tmp_path / "state").exists()
+
+
+def test_every_setting_is_checked_for_its_type() -> None:
+    for field in Config.__struct_fields__:
+        wrong: dict[str, Any] = {field: object()}
+        with pytest.raises(InvalidConfig, match=f"^{field} must be"):
+            checked(Config(**wrong))
+
+
+async def test_a_configuration_of_another_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"must be a shoal\.Config"):
+        async with shoal.open(tmp_path / "state", config={"memtable_bytes": 1}):  # type: ignore[arg-type]
+            pass
+
+
+async def test_a_near_miss_of_a_durability_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"got 'quorom'\. Did you mean 'quorum'\?"):
+        async with shoal.open(tmp_path / "state", durability="quorom"):  # type: ignore[arg-type]
+            pass
 
 
 async def test_an_unknown_durability_is_refused_before_anything_is_made(tmp_path: Path) -> None:

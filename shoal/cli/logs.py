@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 
 import structlog
 
@@ -31,6 +32,13 @@ def configure(level: str) -> None:
         )
     )
     logging.basicConfig(level=least, handlers=[handler], force=True)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Log what is odd about how this process was started, but does not keep it from starting."""
+    log = structlog.get_logger("shoal")
+    for each in warnings:
+        log.warning("environment", reason=each)
 
 
 def _rendering(*, human: bool) -> list[structlog.typing.Processor]:

@@ -1,8 +1,9 @@
 """The sources of a `Config`: flags, then the environment, then a TOML file, then the defaults.
 
-Nothing is guessed or ignored: an unknown key, or a value of the wrong type or out of
-range, is rejected before anything starts. The error names the field, the source of the
-value and the allowed values. Sizes are whole bytes or text such as "64MiB"; a duration
+Nothing is guessed: a flag or a key of the file that is unknown, or a value of the wrong type
+or out of range, is rejected before anything starts. The error names the field, the source of the
+value and the allowed values. Only an unknown variable of the environment is no error, because others write there too:
+`unknown_variables` has a warning for each. Sizes are whole bytes or text such as "64MiB"; a duration
 is a number in the unit at the end of its field's name.
 """
 
@@ -37,9 +38,11 @@ OPTIONS = frozenset(
     }
 )
 
-# Kubernetes and container links put these into the environment of every
-# container that runs beside a service named "shoal". They are not settings.
-_SERVICE_LINK = re.compile(r"SHOAL_(SERVICE_(HOST|PORT.*)|PORT(_.*)?)")
+# Kubernetes and container links put these into the environment of every container that runs beside
+# a service whose name begins with "shoal", such as "shoal" or "shoal-http". They are not settings.
+_SERVICE_LINK = re.compile(r"SHOAL_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+# A service named "shoal-listen" injects SHOAL_LISTEN_PORT, which is the name of a setting: only the value tells them apart.
+_LINKED_PORT = re.compile(r"(tcp|udp|sctp)://\S+")
 
 _SIZE = re.compile(r"(\d+)\s*([KMGT]iB|B)?")
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -107,13 +110,30 @@ def given_setting(assignment: str) -> Given:
     return Given(_known(name.strip(), "--set"), value.strip(), f"--set {name.strip()}")
 
 
-def _from_environment(environment: Mapping[str, str]) -> list[Given]:
-    ours = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in OPTIONS]
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """A warning for each variable that looks like a setting and is none; it names the setting that may have been meant."""
+    # Without the prefix, which would make any two of them similar.
+    names = [name.removeprefix(PREFIX) for name in OPTIONS] + [field.upper() for field in _TYPES]
     return [
-        Given(_known(name.removeprefix(PREFIX).lower(), f"environment variable {name}"), environment[name], name)
-        for name in ours
-        if not _SERVICE_LINK.fullmatch(name)
+        f"the environment variable {PREFIX}{name} is not a setting, and is ignored;{_hint(name, names, prefix=PREFIX)}"
+        for name in (each.removeprefix(PREFIX) for each in _settings_in(environment))
+        if name.lower() not in _TYPES
     ]
+
+
+def _settings_in(environment: Mapping[str, str]) -> list[str]:
+    """The variables that are meant as settings."""
+    ours = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in OPTIONS]
+    return [name for name in ours if not _is_service_link(name, environment[name])]
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(_SERVICE_LINK.fullmatch(name) or (name.endswith("_PORT") and _LINKED_PORT.fullmatch(value)))
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[Given]:
+    named = [(name.removeprefix(PREFIX).lower(), name) for name in _settings_in(environment)]
+    return [Given(field, environment[name], name) for field, name in named if field in _TYPES]
 
 
 def _from_file(file: Path) -> list[Given]:
@@ -129,9 +149,13 @@ def _from_file(file: Path) -> list[Given]:
 def _known(name: str, source: str) -> str:
     if name in _TYPES:
         return name
-    near = difflib.get_close_matches(name, _TYPES, n=1)
-    hint = f"did you mean {near[0]}?" if near else "docs/CONFIGURATION.md lists all settings."
-    raise InvalidConfig(f"{source}: there is no setting {name!r}; {hint} Nothing was started.", field=name, source=source)
+    hint = _hint(name, _TYPES)
+    raise InvalidConfig(f"{source}: there is no setting {name!r};{hint} Nothing was started.", field=name, source=source)
+
+
+def _hint(name: str, names: Iterable[str], *, prefix: str = "") -> str:
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
+    return f" did you mean {prefix}{near[0]}?" if near else " docs/CONFIGURATION.md lists all settings."
 
 
 def _parsed(given: Given) -> object:

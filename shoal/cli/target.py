@@ -110,7 +110,13 @@ def ensured(target: Target) -> AbstractAsyncContextManager[Store]:
         NotFound: the directory holds something else; nothing was written.
         StorageError: as `opened`.
     """
-    if target.data is not None and not (target.data.is_dir() and any(target.data.iterdir())) and not target.data.is_file():
+    from shoal.storage.layout import strangers
+
+    if (
+        target.data is not None
+        and not target.data.is_file()
+        and not (target.data.is_dir() and strangers(os.listdir(target.data)))
+    ):
         return shoal.open(target.data, encryption=encryption_key.get())
     return opened(target)
 
@@ -122,7 +128,7 @@ def check_store(directory: Path) -> None:
         NotFound: there is no store in the directory; nothing was written.
         StorageError: there is one, but not of this version, or it cannot be read.
     """
-    from shoal.storage.layout import FORMAT, holds_store
+    from shoal.storage.layout import FORMAT, holds_store, strangers
 
     try:
         names = {entry.name for entry in os.scandir(directory)}
@@ -136,7 +142,7 @@ def check_store(directory: Path) -> None:
         raise NotFound(f"{directory} cannot be read: {error.strerror}. Nothing was written.") from None
     if FORMAT in names:
         holds_store(directory)
-    elif names:
+    elif strangers(names):
         raise NotFound(f"{directory} is not a store: there is no {FORMAT} file in it. Nothing was written.{_nearby(directory)}")
     else:
         where = _nearby(directory) or f" `shoal serve --data {directory}` makes one."

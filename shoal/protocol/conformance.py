@@ -13,7 +13,8 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from operator import index
 from types import NoneType, UnionType
@@ -42,17 +43,17 @@ def conforming(request: _Request) -> _Request:
 
 
 def check_manner(key: str | None, durability: Durability | None, stale: bool) -> None:
-    """Check the types of the arguments beside a request.
+    """Check the arguments beside a request.
 
     Raises:
-        InvalidInput: one has another type. Their values are checked later.
+        InvalidInput: one has another type, or `durability` is none. The key's length is checked later.
     """
     if key is not None:
-        _TEXT.made(key, "key")
+        _checked(_TEXT, key, "key")
     if durability is not None and (type(durability) is not str or durability not in _DURABILITIES):
-        _TEXT.made(durability, "durability")
+        _checked(_DURABILITY, durability, "durability")
     if stale is not True and stale is not False:
-        _FLAG.made(stale, "stale")
+        _checked(_FLAG, stale, "stale")
 
 
 class _Kind:
@@ -68,7 +69,8 @@ class _Kind:
         """`value`, converted to the annotated class.
 
         Raises:
-            InvalidInput: it is of another kind; `where` is its name.
+            _Mismatch: it is of another kind; `where` is its name.
+            InvalidInput: it is of this kind, and cannot be sent.
         """
         raise NotImplementedError
 
@@ -81,7 +83,7 @@ class _Text(_Kind):
 
     def made(self, value: Any, where: str) -> str:
         if not isinstance(value, str):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         at = surrogate(value)
         if at is not None:
             raise InvalidInput(
@@ -104,7 +106,7 @@ class _Integer(_Kind):
         except Exception:  # `__index__` may raise anything.
             number = None
         if number is None or isinstance(value, bool):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         if not INT_MIN <= number <= INT_MAX:
             raise InvalidInput(f"{where} must be an integer of 64 bits; this one is larger. Nothing was written.", field=where)
         return int(number)
@@ -118,7 +120,7 @@ class _Bytes(_Kind):
 
     def made(self, value: Any, where: str) -> bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         return bytes(value)
 
 
@@ -130,7 +132,7 @@ class _Flag(_Kind):
 
     def made(self, value: Any, where: str) -> bool:
         if type(value) is not bool:
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         return value
 
 
@@ -146,7 +148,7 @@ class _OneOf(_Kind):
 
     def made(self, value: Any, where: str) -> str:
         if not isinstance(value, str) or value not in self._allowed:
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value, meant=nearest(value, self._allowed))
         return str.__str__(value)
 
 
@@ -159,15 +161,15 @@ class _Either(_Kind):
         return "(" + " or ".join(kind.test(value) for kind in self._kinds) + ")"
 
     def made(self, value: Any, where: str) -> Any:
-        refused: InvalidInput | None = None
+        refused: Exception | None = None
         for kind in self._kinds:
             try:
                 return kind.made(value, where)
-            except InvalidInput as refusal:
+            except (_Mismatch, InvalidInput) as refusal:
                 # An error from inside the value says more than that it is of none of the types.
                 if not isinstance(refusal, _Mismatch) or refusal.where != where:
                     refused = refusal
-        raise refused or _mismatch(where, self.words, value)
+        raise refused or _Mismatch(where, self.words, value)
 
 
 class _Optional(_Kind):
@@ -184,7 +186,7 @@ class _Optional(_Kind):
         try:
             return None if value is None else self._kind.made(value, where)
         except _Mismatch as refusal:
-            raise (_mismatch(where, self.words, value) if refusal.where == where else refusal) from None
+            raise (_Mismatch(where, self.words, value, meant=refusal.meant) if refusal.where == where else refusal) from None
 
 
 class _ListOf(_Kind):
@@ -198,7 +200,7 @@ class _ListOf(_Kind):
 
     def made(self, value: Any, where: str) -> list[Any]:
         if not isinstance(value, list | tuple):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         return [self._item.made(item, f"{where}[{place}]") for place, item in enumerate(value)]
 
 
@@ -213,7 +215,7 @@ class _TupleOf(_Kind):
 
     def made(self, value: Any, where: str) -> tuple[Any, ...]:
         if not isinstance(value, list | tuple) or len(value) != len(self._items):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         parts = zip(self._items, value, strict=True)
         return tuple(item.made(part, f"{where}[{place}]") for place, (item, part) in enumerate(parts))
 
@@ -229,7 +231,7 @@ class _DictOf(_Kind):
 
     def made(self, value: Any, where: str) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         return {
             self._key.made(key, f"a key of {where}"): self._item.made(item, f"{where}[{key!r:.{_SHOWN_CHARACTERS_MAX}}]")
             for key, item in value.items()
@@ -255,12 +257,12 @@ class _StructOf(_Kind):
 
     def made(self, value: Any, where: str) -> Any:
         if self._classes.get(type(value).__name__) is not type(value):
-            raise _mismatch(where, self.words, value)
+            raise _Mismatch(where, self.words, value)
         return _made(value, f"{where}.")
 
 
 _DURABILITIES = frozenset(get_args(Durability))
-_TEXT, _FLAG = _Text(), _Flag()
+_TEXT, _FLAG, _DURABILITY = _Text(), _Flag(), _OneOf(get_args(Durability))
 _PLAIN: dict[Any, _Kind] = {str: _TEXT, int: _Integer(), bytes: _Bytes(), bool: _FLAG}
 
 
@@ -309,24 +311,38 @@ def _holds(cls: type[Struct]) -> Callable[[Any], bool]:
 
 
 def _made(request: _Request, within: str) -> _Request:
-    fields = {name: kind.made(getattr(request, name), within + name) for name, kind in _kinds(type(request)).items()}
+    fields = {name: _checked(kind, getattr(request, name), within + name) for name, kind in _kinds(type(request)).items()}
     return type(request)(**fields)
+
+
+def _checked(kind: _Kind, value: Any, where: str) -> Any:
+    """`value` as `kind` makes it.
+
+    Raises:
+        InvalidInput: it is of another kind, or cannot be sent.
+    """
+    try:
+        return kind.made(value, where)
+    except _Mismatch as refusal:
+        message = f"{refusal.where} must be {refusal.words}; got {shown(refusal.value)}.{refusal.meant} Nothing was written."
+        raise InvalidInput(message, field=refusal.where) from None
 
 
 # ── telling ───────────────────────────────────────────────────────────────────
 
 
-class _Mismatch(InvalidInput):
-    """The value at `where` has another type."""
+class _Mismatch(Exception):
+    """The value at `where` has another type; `meant` is a sentence, after a space. It never leaves this module."""
 
-    code = InvalidInput.code
-    where = ""
+    def __init__(self, where: str, words: str, value: object, *, meant: str = "") -> None:
+        super().__init__(where)
+        self.where, self.words, self.value, self.meant = where, words, value, meant
 
 
-def _mismatch(where: str, words: str, value: object) -> _Mismatch:
-    error = _Mismatch(f"{where} must be {words}; got {shown(value)}. Nothing was written.", field=where)
-    error.where = where
-    return error
+def nearest(word: object, words: Iterable[str]) -> str:
+    """A sentence, after a space, with the one of `words` that is meant by this one; empty if none is similar."""
+    near = get_close_matches(word.lower(), list(words), n=1) if isinstance(word, str) else []
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def shown(value: object) -> str:

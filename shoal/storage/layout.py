@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from shoal.errors import StorageError, StoreCorrupt, StoreTooNew
@@ -28,8 +29,14 @@ KEYS = "KEYS"
 DATABASE = "db"
 
 _TEMPORARY = ".new"
-# An interrupted creation may leave these; lost+found is in the root of every fresh ext4 volume.
-_HARMLESS = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY, "lost+found"}
+# An interrupted creation may leave these.
+_BEGUN = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY}
+# File systems and desktops put these beside anybody's files, and names that begin with a dot: `lost+found` is in the root of
+# every fresh ext4 volume, `.snapshot` in every folder of a NetApp share, `.Trash-1000` and `.DS_Store` where they please.
+_OF_SYSTEMS = {
+    *("lost+found", "@eaDir", "#snapshot", "#recycle", "$RECYCLE.BIN", "System Volume Information", "Thumbs.db", "desktop.ini"),
+    *("aquota.user", "aquota.group", "quota.user", "quota.group"),
+}
 _FORMAT_TEXT = re.compile(r"shoal store, format (\d+)\n")
 _WAL_NAME = re.compile(r"(\d+)\.log")
 
@@ -53,12 +60,17 @@ def holds_store(directory: Path) -> bool:
         raise StorageError(f"{directory} cannot be read: {error}. Nothing was written. Choose another directory.") from error
     if text is not None:
         _check_format(directory, text)
-    elif foreign := sorted(names - _HARMLESS):
+    elif foreign := strangers(names - _BEGUN):
         raise StorageError(
             f"{directory} is not empty and is not a store: it holds {foreign[0]!r} and no {FORMAT} file. Nothing was written. "
             "Choose an empty or a new directory."
         )
     return text is not None
+
+
+def strangers(names: Iterable[str]) -> list[str]:
+    """Those of the names in a directory, sorted, that neither a file system nor a desktop puts there by itself."""
+    return sorted(name for name in names if not name.startswith(".") and name not in _OF_SYSTEMS)
 
 
 def is_encrypted(directory: Path) -> bool:

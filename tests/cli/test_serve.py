@@ -40,6 +40,17 @@ def test_an_author_in_the_environment_does_not_stop_it(tmp_path: Path) -> None:
         assert url.startswith("http://127.0.0.1:")
 
 
+def test_unknown_variables_are_warnings_in_the_log(tmp_path: Path) -> None:
+    injected = {"SHOAL_LISTEN_HOSTS": "::", "SHOAL_HTTP_PORT": "tcp://10.96.0.7:7400", "SHOAL_HTTP_SERVICE_HOST": "10.96.0.7"}
+    with served(tmp_path / "state", config=injected) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    events = [json.loads(line) for line in errors.splitlines()]
+    [warning] = [event for event in events if event["level"] == "warning"]
+    assert warning["event"] == "environment"
+    assert "SHOAL_LISTEN_HOSTS is not a setting, and is ignored; did you mean SHOAL_LISTEN_HOST?" in warning["reason"]
+
+
 def test_the_log_level_leaves_out_what_is_less_grave(tmp_path: Path) -> None:
     with served(tmp_path / "state", "--log-level", "warning") as (process, _):
         process.send_signal(signal.SIGTERM)

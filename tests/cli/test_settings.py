@@ -11,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from shoal.cli.main import app
-from shoal.cli.settings import OPTIONS, Given, given_listen, given_setting, load
+from shoal.cli.settings import OPTIONS, Given, given_listen, given_setting, load, unknown_variables
 from shoal.config import Config, MiB
 from shoal.errors import InvalidConfig
 
@@ -113,24 +113,38 @@ def test_an_unknown_key_of_the_file_is_refused_and_the_near_one_named(tmp_path: 
         load(environment={}, file=file)
 
 
-def test_an_unknown_environment_variable_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="environment variable SHOAL_COLOUR: there is no setting 'colour'"):
-        load(environment={"SHOAL_COLOUR": "red"})
-
-
-def test_the_variables_of_the_commands_and_of_service_links_are_no_settings() -> None:
-    names = [
-        "DATA",
-        "URL",
-        "SPACE",
-        "AUTHOR",
-        "SERVICE_HOST",
-        "SERVICE_PORT",
-        "SERVICE_PORT_HTTP",
-        "PORT",
-        "PORT_7400_TCP_ADDR",
+def test_an_unknown_environment_variable_is_a_warning() -> None:
+    environment = {"SHOAL_COLOUR": "red", "SHOAL_MEMTABLE_BYTE": "1MiB", "SHOAL_TOKEN_FIL": "t", "SHOAL_HEARTBEAT_S": "3"}
+    assert load(environment=environment) == Config(heartbeat_s=3.0)
+    assert unknown_variables(environment) == [
+        "the environment variable SHOAL_COLOUR is not a setting, and is ignored; docs/CONFIGURATION.md lists all settings.",
+        "the environment variable SHOAL_MEMTABLE_BYTE is not a setting, and is ignored; did you mean SHOAL_MEMTABLE_BYTES?",
+        "the environment variable SHOAL_TOKEN_FIL is not a setting, and is ignored; did you mean SHOAL_TOKEN_FILE?",
     ]
-    assert load(environment={f"SHOAL_{name}": "tcp://10.0.0.1:7400" for name in names}) == Config()
+
+
+# What Kubernetes injects beside a Service of each name; "shoal-listen" has a variable with the name of a setting.
+@pytest.mark.parametrize("service", ["shoal", "shoal-http", "shoal-listen", "shoal-wait"])
+def test_links_to_services_are_no_settings(service: str) -> None:
+    prefix = service.upper().replace("-", "_")
+    environment = {
+        f"{prefix}_SERVICE_HOST": "10.96.0.7",
+        f"{prefix}_SERVICE_PORT": "7400",
+        f"{prefix}_SERVICE_PORT_HTTP": "7400",
+        f"{prefix}_PORT": "tcp://10.96.0.7:7400",
+        f"{prefix}_PORT_7400_TCP": "tcp://10.96.0.7:7400",
+        f"{prefix}_PORT_7400_TCP_PROTO": "tcp",
+        f"{prefix}_PORT_7400_TCP_PORT": "7400",
+        f"{prefix}_PORT_7400_TCP_ADDR": "10.96.0.7",
+    }
+    assert load(environment=environment) == Config()
+    assert unknown_variables(environment) == []
+
+
+def test_the_variables_of_the_commands_are_no_settings() -> None:
+    environment = {f"SHOAL_{name}": "x" for name in ("DATA", "URL", "SPACE", "AUTHOR")}
+    assert load(environment=environment) == Config()
+    assert unknown_variables(environment) == []
 
 
 def test_every_variable_that_an_option_reads_is_no_setting() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from shoal.cli.target import Target, chosen, opened
+from shoal.cli.target import Target, chosen, ensured, opened
 from shoal.errors import NotFound
 
 
@@ -45,3 +45,10 @@ def test_a_directory_that_holds_something_else_is_refused(tmp_path: Path) -> Non
     (tmp_path / "novel.txt").write_text("Call me Ishmael.")
     with pytest.raises(NotFound, match="is not a store"):
         opened(Target(tmp_path, None))
+
+
+def test_a_volume_with_nothing_but_snapshots_is_empty(tmp_path: Path) -> None:
+    (tmp_path / ".snapshot").mkdir()
+    with pytest.raises(NotFound, match="there is no store in"):
+        opened(Target(tmp_path, None))
+    ensured(Target(tmp_path, None))

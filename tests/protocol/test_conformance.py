@@ -142,7 +142,11 @@ def test_what_passes_is_the_same_on_the_wire(request_: Any) -> None:
     [
         ((3, "local", False), "key must be text"),
         (("\ud800", "local", False), "key holds a lone surrogate"),
-        ((None, 1, False), "durability must be text"),
+        ((None, 1, False), "durability must be one of"),
+        (
+            (None, "quorom", False),
+            r"durability must be one of .*'quorum', 'all'; got 'quorom' \(str\)\. Did you mean 'quorum'\?",
+        ),
         ((None, None, "yes"), "stale must be True or False"),
     ],
 )

@@ -163,6 +163,16 @@ def test_a_creation_that_was_cut_short_is_taken_up(tmp_path: Path, open_store: O
     open_store(tmp_path).write({b"a": b"1"})
 
 
+@pytest.mark.parametrize("name", [".snapshot", ".zfs", ".Trash-1000", ".DS_Store", "lost+found", "System Volume Information"])
+def test_names_of_file_systems_are_no_strangers(name: str, tmp_path: Path, open_store: OpenStore) -> None:
+    (tmp_path / name).mkdir()
+    for number in range(2):
+        storage = open_store(tmp_path)
+        storage.write({b"%d" % number: b""})
+        storage.close()
+    assert (tmp_path / name).is_dir()
+
+
 def test_reading_a_closed_store_says_that_it_is_closed(storage: RocksStorage) -> None:
     storage.close()
     with pytest.raises(StorageError, match="was closed"):

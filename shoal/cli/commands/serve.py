@@ -143,6 +143,7 @@ def serve(
     from shoal.cli.serving import serving
 
     logs.configure(chosen.log_level)
+    logs.warn(settings.unknown_variables(os.environ))
     caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
@@ -194,6 +195,7 @@ def mcp(
 
         config = _listening(listen, tls, assignments or [])
         logs.configure(config.log_level)
+        logs.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
         execute(interruptible(work))
         return
