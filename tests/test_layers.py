@@ -149,7 +149,7 @@ LIBRARIES: dict[str, set[str]] = {
             "json",
             "math",
         ),
-        *("pathlib", "re", "struct", "sys", "types", "typing", "uuid", "zoneinfo", "msgpack", "msgspec", "numpy"),
+        *("operator", "pathlib", "re", "struct", "sys", "types", "typing", "uuid", "zoneinfo", "msgpack", "msgspec", "numpy"),
     },
     "schemas": {"__future__", "collections", "json", "re", "sys", "typing", "urllib", "jsonschema_rs", "msgspec", "pydantic"},
 }

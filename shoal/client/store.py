@@ -22,6 +22,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
+from shoal.values.filtering import packed_fields
 from shoal.workflows.spaces import names
 
 if TYPE_CHECKING:
@@ -417,16 +418,20 @@ class Space:
         """The names of the threads, in byte order.
 
         `status`: only threads with this status; a thread whose status was never set is running.
-        `filter`: only threads whose head of `main` has these values in its metadata.
-        """
-        if status is None and not filter:
-            return names(self._connection, self.name, "thread", prefix)
-        return self._found(prefix, status, filter or {})
+        `filter`: only threads whose head of `main` has metadata that meets these conditions, as in a search of items:
+        `{"team": "red", "score": {"$gte": 3}}`.
 
-    async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any]) -> AsyncIterator[str]:
+        Raises:
+            InvalidInput: the filter is not legal.
+        """
+        if status is None and filter in (None, {}):
+            return names(self._connection, self.name, "thread", prefix)
+        return self._found(prefix, status, filter)
+
+    async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any] | None) -> AsyncIterator[str]:
         if status is not None and status not in get_args(ThreadStatus):
             raise InvalidInput(f"a status must be one of {', '.join(get_args(ThreadStatus))}; got {status!r}.")
-        wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in filter.items()}
+        wanted = packed_fields(filter)
         after: str | None = None
         while after != "":
             page = await self._connection.read(requests.ListThreads(self.name, status or "", prefix, wanted, after))

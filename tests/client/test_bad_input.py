@@ -49,7 +49,9 @@ async def filtered(thread: Thread, filter: Any) -> list[Any]:
         (lambda thread: thread.prune(branch="nowhere"), NotFound, "no branch 'nowhere'"),
         (lambda thread: thread.worklist("w").add("abc"), InvalidInput, "got the text 'abc'"),
         (lambda thread: events(thread, "a cursor"), InvalidInput, "after must be bytes; got 'a cursor'"),
-        (lambda thread: filtered(thread, [1]), InvalidInput, "filter must be a mapping"),
+        (lambda thread: filtered(thread, {"n": {"$near": 3}}), InvalidInput, r"'\$near' is not a filter operator.*\$gte"),
+        (lambda thread: filtered(thread, {"$or": [{"n": 3}]}), InvalidInput, r"must begin with fields, not with .*'\$or'"),
+        (lambda thread: filtered(thread, [1]), InvalidInput, "filter must be a mapping of fields"),
     ],
 )
 async def test_a_wrong_type_is_named_and_nothing_is_written(

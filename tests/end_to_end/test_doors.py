@@ -53,6 +53,7 @@ async def test_histories(space: Space, rest: Rest, cli: Cli) -> None:
     second = await thread.save({"n": 1, "list": [1]}, metadata={"source": "loop"})
     for query, expected in (
         ("filter=%7B%22source%22%3A%22loop%22%7D", [second.id]),
+        ("filter=%7B%22source%22%3A%7B%22%24ne%22%3A%22loop%22%7D%7D", [first.id]),
         ("author=nobody", []),
         ("limit=1", [second.id]),
     ):

@@ -129,6 +129,7 @@ async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest
             await space.thread(name).pause()
     assert (await rest("GET", "/threads?status=paused"))["names"] == ["a", "c"]
     assert (await rest("GET", "/threads?filter=%7B%22team%22:%22red%22%7D"))["names"] == ["c"]
+    assert (await rest("GET", "/threads?filter=%7B%22team%22:%7B%22$gt%22:%22f%22%7D%7D"))["names"] == ["c"]
     first = await rest("GET", "/threads?status=paused&limit=1")
     assert (first["names"], first["more"]) == (["a"], True)
     assert (await rest("GET", f"/threads?status=paused&after={first['after']}"))["names"] == ["c"]
@@ -148,6 +149,7 @@ async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest
         ("GET", "/threads/t/steps?after=zz", None, 400),
         ("GET", "/threads?status=asleep", None, 400),
         ("GET", "/threads?filter=5", None, 400),
+        ("GET", "/threads?filter=%7B%22n%22:%7B%22$near%22:5%7D%7D", None, 400),
     ],
 )
 async def test_what_makes_no_sense_is_refused(rest: Rest, method: str, path: str, body: object, status: int) -> None:

@@ -1669,7 +1669,7 @@ export interface components {
              */
             branch?: string;
             /**
-             * @description A JSON object: metadata keys and the values that they must have.
+             * @description A JSON object: conditions that the metadata must meet.
              * @default
              */
             filter?: string;
@@ -4307,7 +4307,7 @@ export interface components {
              */
             after?: string | null;
             /**
-             * @description A JSON object: keys and values that the metadata of the head of `main` must have.
+             * @description A JSON object: conditions that the metadata of the head of `main` must meet.
              * @default
              */
             filter?: string;

@@ -67,7 +67,7 @@ class ThreadsQuery(ObjectsQuery, forbid_unknown_fields=True):
     """A page of a space's threads, by status and metadata."""
 
     status: ThreadStatus | None = None
-    filter: str = ""  # A JSON object: keys and values that the metadata of the head of `main` must have.
+    filter: str = ""  # A JSON object: conditions that the metadata of the head of `main` must meet.
 
 
 class ThreadsView(Struct, omit_defaults=True):

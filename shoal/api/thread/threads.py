@@ -99,7 +99,7 @@ class HistoryQuery(ReadQuery, forbid_unknown_fields=True):
     branch: str = "main"
     before: str | None = None
     limit: Limit = 100
-    filter: str = ""  # A JSON object: metadata keys and the values that they must have.
+    filter: str = ""  # A JSON object: conditions that the metadata must meet.
     author: str | None = None
     states: bool = False  # Include the states; a page then holds fewer checkpoints.
 

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from shoal import values
 from shoal.client.arguments import named
 from shoal.client.thread.checkout import Checkout
-from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.values.filtering import packed_fields
 from shoal.workflows import undo
 from shoal.workflows.audit import AuditEntry, audit
 from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
@@ -44,12 +43,13 @@ class ThreadHistory:
     ) -> AsyncIterator[Checkpoint]:
         """Yield checkpoints backwards, newest first, from the branch's winner or from the parent of `before`.
 
-        `filter`: only those whose metadata has these keys with these values; `author`: only those of this author.
-        `stale`: see `Store`.
+        `filter`: only those whose metadata meets these conditions, as in a search of items: `{"score": {"$gte": 3}}`;
+        `author`: only those of this author. `stale`: see `Store`.
+
+        Raises:
+            InvalidInput: the filter is not legal.
         """
-        if filter is not None and not isinstance(filter, Mapping):
-            raise InvalidInput(f"filter must be a mapping of metadata keys to values, not {type(filter).__name__}.")
-        wanted = {name: values.encode(value, where=f"filter[{name!r}]") for name, value in (filter or {}).items()}
+        wanted = packed_fields(filter)
         checkout = self._checkout
         pages = checkout.pages(
             branch=branch, before=before, limit=limit, states=states, filter=wanted, author=author, stale=stale

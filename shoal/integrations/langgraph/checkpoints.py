@@ -39,6 +39,7 @@ from shoal.integrations.langgraph.writes import Writes
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.protocol.session import Prompt
+from shoal.values.filtering import check, meets
 from shoal.values.foreign import LANGGRAPH
 
 PAGE_ITEMS = 100
@@ -225,7 +226,12 @@ class Checkpoints:
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver.alist`. With a filter, only the matching checkpoints are read with their values."""
+        """See `BaseCheckpointSaver.alist`. With a filter, only the matching checkpoints are read with their values.
+
+        Raises:
+            InvalidInput, TooLarge: the filter is not legal; it has the language of a search of items.
+        """
+        check(filter or {}, terms_max=self.connection.config.filter_terms_max)
         wanted = {} if config is None else config["configurable"]
         namespace, id = wanted.get("checkpoint_ns"), wanted.get("checkpoint_id")
         until = before["configurable"].get("checkpoint_id") if before else None
@@ -349,7 +355,7 @@ def _base_of(item: Labelled, checkpoint: dict[str, Any]) -> Base:
 
 def _matches(serde: SerializerProtocol, item: Labelled, filter: Mapping[str, Any]) -> bool:
     opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
-    return opened is not None and all(opened.metadata.get(key) == value for key, value in filter.items())
+    return opened is not None and meets(opened.metadata, filter)
 
 
 async def _only(thread_id: str) -> AsyncIterator[str]:

@@ -27,10 +27,10 @@ from shoal.crdt.items import indexes, items
 from shoal.crdt.items.items import ITEM
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
-from shoal.node.items.filtering import field_of
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.storage import keys
+from shoal.values.filtering import field_of
 from shoal.values.order import ordered
 
 STANDING, VALUE = b"S", b"V"

@@ -25,12 +25,12 @@ from shoal.config import Config
 from shoal.crdt.items import items
 from shoal.errors import InvalidInput, Unsupported
 from shoal.node.handler import Scans, View
-from shoal.node.items.filtering import Filter
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.items import check_matches, check_namespace, check_vector, fits, told
 from shoal.node.items.planning import SearchScope, plan
 from shoal.node.target import Target
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
+from shoal.values.filtering import Filter
 from shoal.values.vectors import FLOAT_BYTES
 
 if TYPE_CHECKING:

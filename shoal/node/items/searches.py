@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from shoal.config import Config
 from shoal.crdt.items import items
 from shoal.node.handler import Checks, Readers, View, Writers
-from shoal.node.items.filtering import Filter
 from shoal.node.items.indexes import Indexes, Standings
 from shoal.node.items.items import check_matches, check_namespace, fits, told
 from shoal.node.items.planning import Plan, SearchScope, plan
 from shoal.protocol import requests
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
+from shoal.values.filtering import Filter
 
 
 class Searches:

@@ -9,9 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import msgspec
+from collections.abc import Iterable
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
@@ -25,9 +23,9 @@ from shoal.node.target import Target
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ListObjects, ListSpaces, ListThreads, Names, ThreadNames
 from shoal.storage.keys import KINDS, Kind
+from shoal.values.filtering import Filter
 
 _BRANCH = "main"
-_metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 class Listings:
@@ -58,6 +56,7 @@ class Listings:
 
     async def _threads(self, request: ListThreads, bookmark: Bookmark) -> ThreadNames:
         check_name("space", request.space)
+        filter = Filter.of_fields(request.filter, terms_max=self._config.filter_terms_max)
         await self._reach_all(bookmark)
         bound = self._config.listing_scan_max
         looked = self._database.catalog.threads(
@@ -71,7 +70,7 @@ class Listings:
                 more = True
                 break
             seen.append(name)
-            if may_match and _matches(self._database.document(Target(Kind.THREAD, request.space, name)).rows, request):
+            if may_match and _matches(self._database.document(Target(Kind.THREAD, request.space, name)).rows, request, filter):
                 names.append(name)
         await self._show_all(self._partitions(request, seen), bookmark)
         return ThreadNames(names, seen[-1] if more and seen else "")
@@ -109,21 +108,15 @@ class Listings:
         return min(max(1, asked), self._config.page_items_max)
 
 
-def _matches(rows: Rows, request: ListThreads) -> bool:
+def _matches(rows: Rows, request: ListThreads, filter: Filter) -> bool:
     if request.status:
         current = status.current(rows)
         if (current.status if current is not None else "running") != request.status:
             return False
-    return not request.filter or _holds(rows, request.filter)
+    return not filter.wanted or _holds(rows, filter)
 
 
-def _holds(rows: Rows, wanted: Mapping[str, bytes]) -> bool:
+def _holds(rows: Rows, filter: Filter) -> bool:
     heads = dag.heads(rows, _BRANCH)
     head = dag.checkpoint(rows, heads[0].id) if heads else None
-    if head is None:
-        return False
-    try:
-        metadata = _metadata.decode(head.record.metadata)
-    except ValueError:  # A key that is not text.
-        return False
-    return all(name in metadata and bytes(metadata[name]) == packed for name, packed in wanted.items())
+    return head is not None and filter.matches(head.record.metadata)

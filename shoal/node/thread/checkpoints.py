@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
-import msgspec
-
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import ancestry, dag, labels, pruning
@@ -19,9 +17,9 @@ from shoal.node.thread.presence import absent, check_shown
 from shoal.node.thread.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
 from shoal.protocol.requests import History, Load, ReadLabels
+from shoal.values.filtering import Filter
 
 _END_MS = 1 << 62
-_metadata = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 class Checkpoints:
@@ -80,16 +78,18 @@ class Checkpoints:
 
         Raises:
             NotFound: `before` is not a checkpoint of this thread.
+            InvalidInput, TooLarge: the filter is not legal.
             StoreCorrupt: a checkpoint is damaged, or missing though it was not pruned.
         """
         limit = min(max(1, request.limit), self._config.page_items_max)
+        filter = Filter.of_fields(request.filter, terms_max=self._config.filter_terms_max)
         items: list[requests.Checkpoint] = []
         size, last = 0, ""
         for looked, found in enumerate(_walk(view.rows, request)):
             if len(items) == limit or size > self._config.page_bytes_max or looked == self._config.history_scan_max:
                 return requests.Checkpoints(items, more=True, next=last)
             last = found.id.hex()
-            if _matches(found.record, request):
+            if request.author in (None, found.record.author) and filter.matches(found.record.metadata):
                 items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
                 size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
         return requests.Checkpoints(items, more=False, next=last)
@@ -141,18 +141,6 @@ def shown_hash(recipe: Recipe) -> str:
     """The hash that clients see; equal for equal values only."""
     # A tiny value has no hash; its bytes serve as one.
     return (recipe.hash or recipe.header + recipe.tail).hex()
-
-
-def _matches(record: dag.Record, request: History) -> bool:
-    if request.author is not None and record.author != request.author:
-        return False
-    if not request.filter:
-        return True
-    try:
-        metadata = _metadata.decode(record.metadata)
-    except ValueError:  # A key that is not text.
-        return False
-    return all(name in metadata and bytes(metadata[name]) == wanted for name, wanted in request.filter.items())
 
 
 def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:

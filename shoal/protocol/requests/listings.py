@@ -45,7 +45,7 @@ class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-t
     space: str
     status: str = ""  # Empty for any status.
     prefix: str = ""
-    filter: dict[str, bytes] = field(default_factory=dict)  # Key → packed value, in the metadata of the head of `main`.
+    filter: dict[str, bytes] = field(default_factory=dict)  # Field → packed condition on the metadata of the head of `main`.
     after: str | None = None
     limit: int = 1000
 

@@ -233,5 +233,11 @@ async def test_threads_are_listed_by_status_and_metadata(space: Space) -> None:
     assert await found(status="running", prefix="t") == ["t0", "t2", "t3", "t4", "t5", "t7"]
     assert await found(status="running", prefix="e") == ["event-only"]
     assert await found(filter={"n": 3.5}) == []
+    assert await found(filter={"n": {"$gte": 6}}) == ["t6", "t7"]
+    assert await found(filter={"n": {"$gt": 1, "$lt": 6}, "team": {"$ne": "red"}}) == ["t2", "t4"]
+    with pytest.raises(InvalidInput, match=r"'\$near' is not a filter operator; the operators are \$eq, \$ne"):
+        await found(filter={"n": {"$near": 6}})
+    with pytest.raises(InvalidInput, match="filter must be a mapping"):
+        await found(filter=[("n", 3)])
     with pytest.raises(InvalidInput, match="a status must be one of"):
         await found(status="asleep")

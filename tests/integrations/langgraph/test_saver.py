@@ -159,6 +159,16 @@ async def test_what_is_read_equals_the_reference(saver: ShoalSaver) -> None:
         assert ours == [comparable(found) for found in memory.list(config(), **option)], option
 
 
+async def test_lists_are_filtered_by_operators_too(saver: ShoalSaver) -> None:
+    for number in range(4):
+        await put(saver, number, {"a": number}, {"a": str(number)})
+    every = [found async for found in saver.alist(config())]
+    later = [found async for found in saver.alist(config(), filter={"step": {"$gte": every[1].metadata["step"]}})]
+    assert [found.checkpoint["id"] for found in later] == [found.checkpoint["id"] for found in every[:2]]
+    with pytest.raises(InvalidInput, match=r"'\$near' is not a filter operator"):
+        await anext(aiter(saver.alist(config(), filter={"step": {"$near": 1}})))
+
+
 async def test_a_checkpoint_that_is_put_again_is_replaced(saver: ShoalSaver) -> None:
     await put(saver, 1, {"a": 1}, {"a": "1"})
     await put(saver, 1, {"a": 2}, {"a": "2"})

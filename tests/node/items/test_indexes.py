@@ -16,12 +16,12 @@ from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, StoreCorrupt, TooLarge
 from shoal.node.items import indexing
-from shoal.node.items.filtering import Filter
 from shoal.node.items.planning import Span, span_of
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
+from shoal.values.filtering import Filter
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

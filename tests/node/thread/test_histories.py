@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from shoal.errors import InvalidInput, NotFound, TooLarge
@@ -24,7 +25,24 @@ async def test_only_what_matches_is_listed(bench: Bench) -> None:
     assert [cp.id async for cp in thread.history(author="planner")] == ids[11::-2]
     assert [cp.id async for cp in thread.history(filter={"step": 0, "tags": ["x"]}, author="writer", limit=1)] == [ids[6]]
     assert [cp.id async for cp in thread.history(filter={"step": "0"})] == []
+    assert [cp.id async for cp in thread.history(filter={"step": {"$gte": 1}}, limit=3)] == [ids[11], ids[10], ids[8]]
     assert [cp.author async for cp in thread.history(limit=2)] == ["planner", "writer"]
+
+
+async def test_a_filter_reaches_into_nested_metadata(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    found = await thread.save({}, metadata={"run": {"score": 7, "by": "ana"}, "a.b": 1})
+    for filter in ({"run.score": {"$gt": 6}}, {"run": {"by": "ana"}}, {"a.b": 1}, {"absent": None}):
+        assert [cp.id async for cp in thread.history(filter=filter)] == [found.id], filter
+    assert [cp.id async for cp in thread.history(filter={"run.score": {"$gt": 7}})] == []
+
+
+async def test_a_condition_of_an_unknown_class_is_met_by_equal_bytes(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    await thread.save({}, metadata={"who": "ana"})
+    unknown = msgspec.msgpack.encode(msgspec.msgpack.Ext(16, b"\x92\xa8Stranger\x80"))
+    page = await bench.node.session().call(requests.History("crew", "a", filter={"who": unknown}))
+    assert page.items == []
 
 
 async def test_a_page_looks_at_so_many_and_says_where_to_go_on(open_bench: Opener) -> None:

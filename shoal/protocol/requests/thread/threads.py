@@ -195,8 +195,8 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
 class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="history"):
     """Read checkpoints backwards from the branch's winner, or from the parent of `before`.
 
-    They come without channels unless `channels` is set. With a `filter` (metadata key →
-    packed value) or an `author` only matching ones are returned. A page looks at a bounded
+    They come without channels unless `channels` is set. With a `filter` (metadata field →
+    packed condition, as in a search of items) or an `author` only matching ones are returned. A page looks at a bounded
     number of checkpoints, so it may be empty; continue at `next`.
     """
 

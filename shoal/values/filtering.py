@@ -1,11 +1,13 @@
-"""Filters, which select the packed values that a search shows.
+"""Filters, which select what a search or a listing shows: items by their values, threads and checkpoints by their metadata.
 
 Laws:
+- There is one language, wherever a filter is given.
 - A filter is a map of fields; all of them must match. A field is the one with this
   name, or else the one at a path of names joined by dots. A missing field counts as None.
 - The condition of a field is a value, which must be equal; a map of fields, which must
   match; a list, whose elements must match one by one; or a map of operators, which must
   all be true: `$eq $ne $gt $gte $lt $lte`. Values without an order are neither more nor less.
+- A name that begins with `$` is an operator, never data: one that is unknown, or stands where a field belongs, is refused.
 - Only the fields that a filter names are decoded. A field that holds a class that this
   process does not know equals nothing.
 """
@@ -32,6 +34,10 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 _fields = msgspec.msgpack.Decoder(dict[Any, msgspec.Raw]).decode
 
 
+class _Packed(bytes):
+    """A condition that cannot be decoded here."""
+
+
 class _Unreadable:
     """A value that cannot be decoded here: equal to nothing, and without an order."""
 
@@ -51,16 +57,50 @@ class Filter:
         """
         wanted = values.decode(packed) if packed else {}
         if not isinstance(wanted, dict):
-            raise InvalidInput(f"a filter must be a map of fields; this one is a {type(wanted).__name__}.")
-        _check_terms(wanted, terms_max)
-        if _is_operators(wanted):
-            raise InvalidInput(f"a filter must begin with fields, not with the operator {min(wanted, key=str)!r}.")
-        _check_operators(wanted)
-        self.wanted: Mapping[str, Any] = wanted
+            raise InvalidInput(f"a filter must be a map of fields; this one is a {type(wanted).__name__}. Nothing was read.")
+        self.wanted: Mapping[str, Any] = _checked(wanted, terms_max)
+
+    @classmethod
+    def of_fields(cls, packed: Mapping[str, bytes], *, terms_max: int) -> Filter:
+        """A filter of which each condition is packed by itself. Raises as the constructor does.
+
+        A condition that holds a class that this process does not know is met by equal bytes.
+        """
+        made = cls(b"", terms_max=terms_max)
+        made.wanted = _checked({name: _condition(condition) for name, condition in packed.items()}, terms_max)
+        return made
 
     def matches(self, packed: bytes) -> bool:
         """Whether a packed value fulfils all conditions."""
-        return all(_holds(_decoded(field_of(packed, name)), wanted) for name, wanted in self.wanted.items())
+        return all(_met(field_of(packed, name), wanted) for name, wanted in self.wanted.items())
+
+
+def packed_fields(filter: Mapping[str, Any] | None) -> dict[str, bytes]:
+    """The conditions of a filter, each packed by itself, for `Filter.of_fields`; None has none.
+
+    Raises:
+        InvalidInput: it is not a mapping of texts.
+        InvalidValue: a condition cannot be packed.
+    """
+    if filter is None:
+        return {}
+    if not isinstance(filter, Mapping):
+        raise InvalidInput(f"filter must be a mapping of fields to conditions, not {type(filter).__name__}. Nothing was read.")
+    return {name: values.encode(condition, where=f"filter[{name!r}]") for name, condition in filter.items()}
+
+
+def meets(fields: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether decoded fields, by name, meet all conditions, which `check` has checked."""
+    return all(_holds(_found(fields, name), condition) for name, condition in wanted.items())
+
+
+def check(wanted: Mapping[str, Any], *, terms_max: int) -> None:
+    """Check conditions by field.
+
+    Raises:
+        InvalidInput, TooLarge: as for `Filter`.
+    """
+    _checked(dict(wanted), terms_max)
 
 
 def field_of(packed: bytes, name: str) -> bytes | None:
@@ -73,6 +113,28 @@ def field_of(packed: bytes, name: str) -> bytes | None:
             return None
         packed = bytes(found)
     return packed
+
+
+def _found(fields: Mapping[str, Any], name: str) -> Any:
+    """As `field_of`, of decoded fields."""
+    if name in fields or "." not in name:
+        return fields.get(name)
+    found: Any = fields
+    for step in name.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _checked(wanted: dict[Any, Any], terms_max: int) -> dict[str, Any]:
+    _check_terms(wanted, terms_max)
+    if _is_operators(wanted):
+        name = min((name for name in wanted if str(name).startswith("$")), key=str)
+        raise InvalidInput(
+            f'a filter must begin with fields, not with the operator {name!r}, as in {{"score": {{"$gte": 3}}}}. '
+            f"The operators are {', '.join(_OPERATORS)}. Nothing was read."
+        )
+    _check_operators(wanted)
+    return wanted
 
 
 def _parts(packed: bytes) -> dict[str, Any]:
@@ -89,6 +151,17 @@ def _decoded(packed: bytes | None) -> Any:
         return values.decode(packed)
     except ShoalError:
         return _UNREADABLE
+
+
+def _condition(packed: bytes) -> Any:
+    try:
+        return values.decode(packed)
+    except ShoalError:
+        return _Packed(packed)
+
+
+def _met(packed: bytes | None, wanted: Any) -> bool:
+    return packed == wanted if type(wanted) is _Packed else _holds(_decoded(packed), wanted)
 
 
 def _holds(found: Any, wanted: Any) -> bool:
@@ -120,7 +193,9 @@ def _check_terms(wanted: Any, terms_max: int) -> None:
         waiting.extend(inside)
         terms += len(inside)
         if terms > terms_max:
-            raise TooLarge(f"a filter may have at most {terms_max} fields, operators and list elements; this one has more.")
+            raise TooLarge(
+                f"a filter may have at most {terms_max} fields, operators and list elements; it has more. Nothing was read."
+            )
 
 
 def _check_operators(wanted: Any) -> None:
@@ -132,9 +207,11 @@ def _check_operators(wanted: Any) -> None:
     if _is_operators(wanted):
         for name in wanted:
             if name not in _OPERATORS:
-                raise InvalidInput(f"{name!r} is not a filter operator; the operators are {', '.join(_OPERATORS)}.")
+                raise InvalidInput(
+                    f"{name!r} is not a filter operator; the operators are {', '.join(_OPERATORS)}. Nothing was read."
+                )
         return
     for name, part in wanted.items():
         if not isinstance(name, str):
-            raise InvalidInput(f"a field of a filter must be a string; got {name!r}.")
+            raise InvalidInput(f"a field of a filter must be a string; got {name!r}. Nothing was read.")
         _check_operators(part)
