@@ -156,7 +156,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "show": (requests.Load,),
     "log": (requests.History,),
     "labels": (requests.ReadLabels, requests.Unlabel),
-    "branch": (requests.Heads, requests.Move),
+    "branch": (requests.Heads, requests.Move, requests.DeleteBranch),
     "rollback": (requests.Move,),
     "merge": (requests.CommonAncestor,),
     "why": (requests.Explain,),

@@ -12,6 +12,7 @@ from shoal.client.arguments import named, named_method
 from shoal.client.connection import StoreConnection
 from shoal.client.items.item import delete_request, put_request
 from shoal.client.jobs import Job, complete_request
+from shoal.client.thread.branches import delete_branch_request
 from shoal.client.thread.consumers import ack_request
 from shoal.client.thread.inbox import send_request, take_request
 from shoal.client.thread.journal import append_request, erase_request
@@ -216,6 +217,8 @@ class BatchThread(_Writes):
     def append(self, channel: str, element: Any) -> Pending[requests.Saved]:
         """Append an element to the list of a channel: see `update`."""
         return self.update(append={channel: [element]})
+
+    delete_branch = batched(delete_branch_request, "Delete a branch: see `Thread.delete_branch`.")
 
     @property
     def journal(self) -> BatchJournal:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp
@@ -42,7 +43,7 @@ class Made(NamedTuple):
 class WriteContext:
     """The input of a write's decision, and the changes that it makes to one object."""
 
-    __slots__ = ("_first", "_place", "is_remembered", "key", "made", "rows", "target", "transaction", "unclaimed")
+    __slots__ = ("_first", "_place", "_spoken", "is_remembered", "key", "made", "rows", "target", "transaction", "unclaimed")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class WriteContext:
         key: str | None,
         place: int = 0,
         unclaimed: frozenset[bytes] = frozenset(),
+        spoken: Callable[[], int] = lambda: PEER_PROTOCOL,
     ) -> None:
         self.transaction = transaction
         self.target = target
@@ -65,6 +67,7 @@ class WriteContext:
         self.unclaimed = unclaimed  # The ids of entries of which it is known that nobody has claimed them.
         self._first = first
         self._place = place  # Of this write in the request.
+        self._spoken = spoken
 
     @property
     def stamp(self) -> Stamp:
@@ -77,6 +80,10 @@ class WriteContext:
         if self.key is None:
             return None
         return implied_key(self.key, f"{self._place}.{len(self.made)}" if self.made else str(self._place))
+
+    def is_known_to_peers(self, change: Change) -> bool:
+        """Whether all peers run a version that can apply such a change. One that they cannot is not issued."""
+        return mutation.since(change) <= self._spoken()
 
     def end(self, change: Delete) -> None:
         """Note the deletion that ends the object's generation. Its row belongs to no generation and is not written here."""

@@ -42,7 +42,7 @@ class AuditEntry(Struct, frozen=True):
 async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
     """Checkpoints, the journal's events (moves and decisions among them) and steps, oldest first.
 
-    Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback left behind.
+    Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback or a deleted branch left behind.
     """
     connection, space, thread = checkpoints.connection, checkpoints.space, checkpoints.thread
     starts = [head for heads in (await checkpoints.heads()).values() for head in heads]
@@ -70,9 +70,9 @@ async def _first(source: AsyncIterator[T]) -> AsyncIterator[T]:
 
 
 def _left_behind(event: Event) -> Iterator[str]:
-    """The heads that a rollback took from a branch, if the event describes one. A user's event may look like one."""
+    """The heads that a branch lost by a rollback or its deletion, if the event describes one. A user's may look like one."""
     told = event.event
-    if isinstance(told, dict) and told.get("kind") == "rollback" and isinstance(told.get("from"), list):
+    if isinstance(told, dict) and told.get("kind") in ("rollback", "delete-branch") and isinstance(told.get("from"), list):
         yield from (id for id in told["from"] if isinstance(id, str) and is_id(id))
 
 

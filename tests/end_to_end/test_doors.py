@@ -44,7 +44,11 @@ async def test_branches(space: Space, rest: Rest) -> None:
     assert (await rest("GET", "/threads/t/heads"))["heads"] == {"main": [first.id], "what-if": [first.id]}
     side = await rest("POST", "/threads/t/checkpoints", {"state": {}, "parent": second.id, "on_conflict": "fork"})
     assert set(side["heads"]) == {first.id, side["id"]}
-    assert [event.event["kind"] async for event in thread.journal.read()] == ["rollback"]
+    gone = await rest("DELETE", "/threads/t/branches/what-if")
+    assert gone == {"branch": "what-if", "before": [first.id]}
+    assert await rest("DELETE", "/threads/t/branches/what-if") == {"branch": "what-if", "before": []}
+    assert list((await rest("GET", "/threads/t/heads"))["heads"]) == ["main"]
+    assert [event.event["kind"] async for event in thread.journal.read()] == ["rollback", "delete-branch"]
 
 
 async def test_histories(space: Space, rest: Rest, cli: Cli) -> None:
@@ -76,6 +80,8 @@ async def test_branches_in_the_shell(space: Space, cli: Cli) -> None:
     assert await cli("branch", "t", "side", "--at", first.id) == [{"branch": "side", "heads": [first.id]}]
     assert await cli("rollback", "t", first.id, "--by", "me") == [{"branch": "main", "heads": [first.id]}]
     assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}, {"branch": "side", "heads": [first.id]}]
+    assert await cli("branch", "t", "side", "--delete") == [{"branch": "side", "heads": [first.id]}]
+    assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}]
     [why] = await cli("why", "t", second.id)
     assert (why["id"], [older["id"] for older in why["earlier"]], why["events"]) == (second.id, [first.id], [])
     [shown] = await cli("show", "t", "--as-of", second.time.isoformat())

@@ -429,7 +429,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"] | components["schemas"]["ChangeEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["SendOp"] | components["schemas"]["TakeOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["DoneOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"] | components["schemas"]["ChangeEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["SendOp"] | components["schemas"]["TakeOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["DoneOp"])[];
         };
         /**
          * BatchView
@@ -490,6 +490,16 @@ export interface components {
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * BranchDeletedView
+         * @description The branch that was deleted.
+         */
+        BranchDeletedView: {
+            /** @description The heads that it had, winner first; empty if there was no such branch. */
+            before: string[];
+            /** @description A branch's name. */
+            branch: string;
         };
         /**
          * BranchView
@@ -978,6 +988,24 @@ export interface components {
             checkpoint: string;
             /** @description A description of the change or the damage. */
             what: string;
+        };
+        /**
+         * DeleteBranchOp
+         * @description Delete a branch of a thread, as the serving node knows it. Its checkpoints stay until they are pruned.
+         *
+         *     A save that was made at a node without knowledge of the deletion stays, as the branch's head. The journal gets an
+         *     event of kind "delete-branch" with the heads. It is no error if there is no such branch; "main" is rejected.
+         */
+        DeleteBranchOp: {
+            /** @description A branch's name. */
+            branch: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "delete-branch";
+            /** @description A thread's name. */
+            thread: string;
         };
         /**
          * DeleteItemOp

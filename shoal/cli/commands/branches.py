@@ -16,6 +16,7 @@ from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.terminal import Listing
 from shoal.client.thread.branches import Branch
 from shoal.client.thread.inspect import Why
+from shoal.errors import NotFound
 from shoal.values.difference import Change
 from shoal.workflows.differences import Difference
 from shoal.workflows.export import event_record
@@ -99,16 +100,29 @@ def branch(
     at: Annotated[
         str | None, typer.Option("--at", metavar="ID", help="The checkpoint at which it begins; by default the head of main.")
     ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the branch. Its checkpoints stay until they are pruned.")
+    ] = False,
 ) -> Work:
-    """List a thread's branches, or create one.
+    """List a thread's branches, create one, or delete one.
 
     Example: shoal branch researcher-1 what-if --at ID --data ./state --space crew
     """
+    if delete and (name is None or at is not None):
+        raise typer.BadParameter("--delete needs the name of the branch, and no --at.")
 
     async def work(store: Store) -> None:
         if name is None:
             await check_thread(store, run.space, thread)
         handle = store.space(run.space).thread(thread)
+        if name is not None and delete:
+            gone = await handle.delete_branch(name)
+            if gone is None:
+                raise NotFound(
+                    f"thread {thread!r} has no branch {name!r}. Nothing was written. List them with `shoal branch {thread}`."
+                )
+            _show(gone, json=run.json)
+            return
         if name is not None:
             start = None if at is None else await checkpoint_id(store, handle, at)
             _show(await handle.branch(name, at=start), json=run.json)

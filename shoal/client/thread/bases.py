@@ -70,6 +70,7 @@ class Bases:
     def forget(self, branch: str) -> None:
         """Forget the position on a branch that does not exist any more."""
         self._seen.pop(branch, None)
+        self._chosen.discard(branch)
         if branch in self._unsettled:
             self._unsettled[branch].is_held = False
 

@@ -1,6 +1,6 @@
-"""A thread's branches: listing, creating, moving, comparing and merging them.
+"""A thread's branches: listing, creating, moving, deleting, comparing and merging them.
 
-Law: nothing here deletes. Moving or merging a branch also moves the handle; comparing and listing do not.
+Law: nothing here deletes a checkpoint. Moving or merging a branch also moves the handle; comparing and listing do not.
 """
 
 from __future__ import annotations
@@ -90,6 +90,20 @@ class ThreadBranches:
         request = requests.Move(checkout.space, checkout.thread, branch, to, False, reason, by or checkout.provenance.name)
         return await self._move(request, key, durability)
 
+    async def delete_branch(self, name: str, *, key: str | None = None, durability: Durability | None = None) -> Branch | None:
+        """Delete a branch, and return it as it was; None if there was none.
+
+        Its checkpoints stay: they can be loaded by id, and `branch(name, at=…)` brings it back, until they are pruned.
+        The journal records the deletion. A save that was made meanwhile on a node without knowledge of it stays, and with it
+        the branch. A handle that goes on saving on the branch begins it anew, from where that handle was.
+
+        Raises:
+            InvalidInput: the branch is "main"; nothing was written.
+        """
+        request = delete_branch_request(self._checkout.space, self._checkout.thread, name)
+        deleted = await self._checkout.delete(request, key, durability)
+        return Branch(deleted.branch, tuple(deleted.before)) if deleted.before else None
+
     async def diff(
         self, before: str, after: str | None = None, *, branch: str = "main", reveal: bool = False, stale: bool = False
     ) -> Difference:
@@ -151,3 +165,8 @@ class ThreadBranches:
     async def _move(self, request: requests.Move, key: str | None, durability: Durability | None) -> Branch:
         moved = await self._checkout.move(request, key, durability)
         return Branch(moved.branch, tuple(moved.heads))
+
+
+def delete_branch_request(space: str, thread: str, name: str) -> requests.DeleteBranch:
+    """The request that deletes a branch."""
+    return requests.DeleteBranch(space, thread, name)

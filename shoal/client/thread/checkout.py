@@ -152,6 +152,15 @@ class Checkout(ThreadCheckpoints):
             self.bases.move(request.branch, moved.to)
         return moved
 
+    async def delete(
+        self, request: requests.DeleteBranch, key: str | None, durability: Durability | None
+    ) -> requests.BranchDeleted:
+        """Delete a branch; the handle has no position on it any more."""
+        async with self.turns[request.branch]:
+            deleted = await self.connection.write(request, key=key, durability=durability)
+            self.bases.forget(request.branch)
+        return deleted
+
     async def _attempt(
         self, request: requests.Save, key: str | None, durability: Durability | None, take: Sequence[Message], carry: bool
     ) -> Checkpoint:

@@ -86,6 +86,7 @@ class Thread:
     branches = of_part("_branches", ThreadBranches.branches)
     branch = of_part("_branches", ThreadBranches.branch)
     rollback = of_part("_branches", ThreadBranches.rollback)
+    delete_branch = of_part("_branches", ThreadBranches.delete_branch)
     diff = of_part("_branches", ThreadBranches.diff)
     merge = of_part("_branches", ThreadBranches.merge)
     sides = of_part("_branches", ThreadBranches.sides)

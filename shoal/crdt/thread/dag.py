@@ -10,7 +10,8 @@ Laws:
   tokens that it names: a save its parents' on its branch, a move all that its
   replica knew. The heads of a branch are the tokens that nothing supersedes: a
   function of the set of operations, so their order does not matter. Heads that name
-  more than one checkpoint are a fork; none is ever dropped.
+  more than one checkpoint are a fork; none is dropped but by a deletion of the branch that
+  names it. A branch without heads does not exist, and has no row.
 - If two operations have one token, the record and time of the one with the least dot
   count everywhere, and the tokens that either names are superseded. The other's record
   is kept, for peers that lack the operation.
@@ -63,6 +64,13 @@ class Move(msgspec.Struct, array_like=True, frozen=True, tag="move"):
     branch: str
     to: bytes  # A checkpoint of the thread.
     over: list[bytes] = []  # Tokens that it supersedes.
+
+
+class Drop(msgspec.Struct, array_like=True, frozen=True, tag="drop"):
+    """The mutation that deletes a branch, as far as its issuer knew it. Its checkpoints stay."""
+
+    branch: str
+    over: list[bytes]  # Tokens that it supersedes.
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -186,6 +194,11 @@ def apply_move(rows: Rows, stamp: Stamp, move: Move) -> list[Head]:
     return _supersede(rows, move.branch, move.over)
 
 
+def apply_drop(rows: Rows, _stamp: Stamp, drop: Drop) -> list[Head]:
+    """Apply a deletion of a branch, and return the heads that it did not know: if there are any, the branch is still there."""
+    return _supersede(rows, drop.branch, drop.over)
+
+
 def token_of(branch: str, to: bytes, nonce: bytes) -> bytes:
     """The token of a move. `nonce` is the request's key, or else its operation's position."""
     return sha256(_encoder.encode(("move", branch, to, nonce))).digest()
@@ -268,6 +281,9 @@ def _supersede(rows: Rows, branch: str, over: Sequence[bytes]) -> list[Head]:
 
 
 def _put_heads(rows: Rows, branch: str, kept: list[Head]) -> list[Head]:
+    if not kept:
+        rows.delete(BRANCH + branch.encode())
+        return kept
     if len(kept) > 1:
         kept.sort(reverse=True)
     rows.put(BRANCH + branch.encode(), b"".join(map(_pack_head, kept)))

@@ -69,7 +69,14 @@ def _check_move(_stamp: Stamp, change: dag.Move) -> None:
         raise BadOperation("its move does not name a checkpoint", reason="content")
 
 
+def _check_drop(_stamp: Stamp, change: dag.Drop) -> None:
+    check_name("branch", change.branch)
+    if any(len(token) != dag.ID_BYTES for token in change.over):
+        raise BadOperation("its deletion of a branch does not name heads", reason="content")
+
+
 APPLIERS: Appliers = {
     dag.Save: Applier(Kind.THREAD, _apply, _check, _record_of, id_of=lambda _name, _stamp, save: save.id.hex()),
     dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),
+    dag.Drop: bare(Kind.THREAD, dag.apply_drop, _check_drop),
 }

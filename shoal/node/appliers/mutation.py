@@ -46,6 +46,7 @@ from shoal.storage.keys import Kind
 Change = (
     dag.Save
     | dag.Move
+    | dag.Drop
     | labels.Release
     | notes.Annotate
     | notes.Cut
@@ -106,7 +107,7 @@ def since(change: Change) -> int:
     A node that speaks an older version cannot apply it, so it is not issued while one is among the peers.
     """
     match change:
-        case queue.Attempt() | register.Swap() | journal.Erase():
+        case queue.Attempt() | register.Swap() | journal.Erase() | dag.Drop():
             return 7
         case queue.Enqueue(plan=plan) if plan is not None:
             return 7

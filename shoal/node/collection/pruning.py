@@ -2,7 +2,8 @@
 
 Laws:
 - Planning reads a thread slice by slice and writes nothing. Discarding names a bounded number
-  of ids at a time and checks each again: a checkpoint that has become a head or got a label meanwhile stays.
+  of ids at a time and checks each again: a checkpoint that has become a head or got a label meanwhile stays. Only a
+  framework's saver, which finds its checkpoints by labels, lets heads without a label go.
 - Each kept checkpoint is counted under the first reason that applies: a head; one of the last of its branch;
   young; labelled; the base of an open step; a fork; on another branch than the named one.
 """
@@ -85,10 +86,13 @@ class Prunes:
         return PruneReport(ids[:_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
 
     def _discard(self, context: WriteContext, request: Discard) -> Discarded:
-        """Discard the named checkpoints, except heads, labelled ones, and ids that do not exist."""
+        """Discard the named checkpoints, except heads that shall stay, labelled ones, and ids that do not exist."""
         rows = context.rows
+        named = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if _goes(rows, id)]
+        if request.heads and context.is_known_to_peers(dag.Drop("", [])):
+            _drop(context, named)
         heads = head_ids(rows)
-        gone = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if id not in heads and _goes(rows, id)]
+        gone = [id for id in named if id not in heads]
         if not gone:
             return Discarded([])
         moves = [token for token, _ in pruning.moves_to(rows, set(gone))]
@@ -96,6 +100,18 @@ class Prunes:
         change = pruning.Prune(gone, moves, expired)
         context.apply(change)
         return Discarded([id.hex() for id in gone])
+
+
+def _drop(context: WriteContext, ids: list[bytes]) -> None:
+    """Take these from the heads of the branches on which they were saved. A branch that was made at one keeps it."""
+    by_branch: dict[str, set[bytes]] = {}
+    for id in ids:
+        found = dag.checkpoint(context.rows, id)
+        if found is not None:
+            by_branch.setdefault(found.record.branch, set()).add(id)
+    for branch, gone in by_branch.items():
+        if over := [head.token for head in dag.heads(context.rows, branch) if head.id in gone]:
+            context.apply(dag.Drop(branch, over))
 
 
 def _goes(rows: Rows, id: bytes) -> bool:

@@ -5,13 +5,14 @@ Laws:
   knows; a concurrent save on another node stays beside it, as a head.
 - A rollback and its event in the journal are one operation.
 - Making a new branch at a checkpoint changes nothing if the branch is already there.
+- A deletion takes away the heads that its replica knows, and tells the journal which; no checkpoint goes with it.
 """
 
 from __future__ import annotations
 
 from shoal.config import Config
 from shoal.crdt.thread import ancestry, dag
-from shoal.errors import BranchTaken, NotFound, TooLarge
+from shoal.errors import BranchTaken, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
@@ -19,8 +20,9 @@ from shoal.node.naming import hexed, unhex
 from shoal.node.thread.presence import absent, check_room, check_shown
 from shoal.node.thread.system_events import tell
 from shoal.protocol import requests
-from shoal.protocol.requests import CommonAncestor, Heads, Move, Moved
+from shoal.protocol.requests import BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved
 
+MAIN = "main"
 HEADS_MAX = 256  # Checkpoints in one search for a common ancestor.
 
 
@@ -29,8 +31,8 @@ class Branches:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.checks: Checks = {Move: self._check}
-        self.writers: Writers = {Move: self._move}
+        self.checks: Checks = {Move: self._check, DeleteBranch: self._check_deletion}
+        self.writers: Writers = {Move: self._move, DeleteBranch: self._delete}
         self.readers: Readers = {Heads: self._heads, CommonAncestor: self._common_ancestor}
 
     def _check(self, request: Move) -> None:
@@ -39,6 +41,14 @@ class Branches:
         check_text(self._config, request.reason, "a reason")
         check_text(self._config, request.by, "an author")
         unhex(request.to)
+
+    def _check_deletion(self, request: DeleteBranch) -> None:
+        check_name("thread", request.thread)
+        if check_name("branch", request.branch) == MAIN:
+            raise InvalidInput(
+                f"branch {MAIN!r} of thread {request.thread!r} cannot be deleted: loads and saves use it by default. "
+                "Nothing was written. Delete the thread, or move the branch with rollback()."
+            )
 
     def _move(self, context: WriteContext, request: Move) -> Moved:
         """Put a branch at a checkpoint: a new branch, or a rollback.
@@ -81,6 +91,16 @@ class Branches:
         token = dag.token_of(request.branch, to, nonce)
         change = dag.Move(token, request.branch, to, [head.token for head in heads])
         context.apply(change)
+
+    def _delete(self, context: WriteContext, request: DeleteBranch) -> BranchDeleted:
+        """Delete a branch, as far as it is known here."""
+        heads = dag.heads(context.rows, request.branch)
+        if not heads:
+            context.is_remembered = True  # Sent again after somebody has made the branch, it must not delete that.
+            return BranchDeleted(request.branch, [])
+        context.apply(dag.Drop(request.branch, [head.token for head in heads]))
+        tell(context, "delete-branch", {"branch": request.branch, "from": hexed(heads)})
+        return BranchDeleted(request.branch, hexed(heads))
 
     def _heads(self, view: View, _request: Heads) -> requests.Branches:
         return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows).items()})

@@ -52,6 +52,8 @@ class Saves:
         check_name("branch", request.branch)
         if request.label:
             check_key("label", request.label, NAME_BYTES_MAX)  # Frameworks label each checkpoint with an id of its own.
+        elif request.headless:
+            raise InvalidInput("a checkpoint that becomes no head needs a label. Nothing was written. Give it one.")
         check_names("channel", request.channels)
         values.check(request.metadata)
         size = sum(map(len, request.channels.values())) + len(request.metadata)
@@ -78,7 +80,8 @@ class Saves:
             check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
         before_heads = dag.heads(rows, request.branch)
-        if not before_heads:
+        headless = request.headless and context.is_known_to_peers(dag.Drop(request.branch, []))
+        if not before_heads and not headless:
             check_room(rows, request.thread, branches_max=self._config.branches_max)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
@@ -107,6 +110,8 @@ class Saves:
         over = [head.token for head in before_heads if head.id in parents]
         change = dag.Save(id, sha256(packed_record).digest(), over)
         heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record))
+        if headless:
+            heads = context.apply(dag.Drop(request.branch, [id]))
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)

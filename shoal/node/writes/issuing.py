@@ -242,7 +242,9 @@ class Issuer:
         for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
-            context = WriteContext(transaction, target, generation.rows, here, writing.key, place, located.unclaimed)
+            context = WriteContext(
+                transaction, target, generation.rows, here, writing.key, place, located.unclaimed, self.spoken
+            )
             fence = located.fences.get(target, 0) if located.fences else 0
             if not fence and type(write) in DRIVING:
                 self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))

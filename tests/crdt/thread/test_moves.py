@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag
-from shoal.crdt.thread.dag import Head, Move, Record, Save
+from shoal.crdt.thread.dag import Drop, Head, Move, Record, Save
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -25,17 +25,21 @@ BRANCHES = ["main", "what-if"]
 class Made(NamedTuple):
     """A change, and the record that travels beside a save."""
 
-    change: Save | Move
+    change: Save | Move | Drop
     record: bytes = b""
 
     @property
     def token(self) -> bytes:
+        """Of a change that makes a head."""
+        assert not isinstance(self.change, Drop)
         return self.change.id if isinstance(self.change, Save) else self.change.token
 
 
 def apply(rows: Rows, stamp: Stamp, made: Made) -> None:
     if isinstance(made.change, Save):
         dag.apply(rows, stamp, made.change, record=made.record, chunks={})
+    elif isinstance(made.change, Drop):
+        dag.apply_drop(rows, stamp, made.change)
     else:
         dag.apply_move(rows, stamp, made.change)
 
@@ -51,6 +55,10 @@ def saved(rows: Rows, branch: str, parents: list[bytes], nonce: bytes) -> Made:
 def moved(rows: Rows, branch: str, to: bytes, nonce: bytes) -> Made:
     over = [head.token for head in dag.heads(rows, branch)]
     return Made(Move(dag.token_of(branch, to, nonce), branch, to, over))
+
+
+def deleted(rows: Rows, branch: str) -> Made:
+    return Made(Drop(branch, [head.token for head in dag.heads(rows, branch)]))
 
 
 def stored(rows: Rows) -> list[bytes]:
@@ -69,6 +77,8 @@ def deciding(choose: Choose) -> Decide:
         branch, nonce = BRANCHES[choose(2)], next(count).to_bytes(4, "big")
         if again and choose(3) == 0:
             return [repeated(again[choose(len(again))], rows)]
+        if there and choose(4) == 0:
+            return [deleted(rows, branch)]
         if there and choose(2):
             return [moved(rows, branch, there[choose(len(there))], nonce)]
         heads = [head.id for head in dag.heads(rows, branch)]
@@ -81,6 +91,8 @@ def deciding(choose: Choose) -> Decide:
 def can_repeat(made: Made, rows: Rows) -> bool:
     """Whether a replica that has not seen this request, or that has, can be asked the same."""
     change = made.change
+    if isinstance(change, Drop):
+        return True
     if isinstance(change, Move):
         return rows.get(dag.CHECKPOINT + change.to) is not None
     parents = dag.decode_record(made.record).parents
@@ -90,6 +102,8 @@ def can_repeat(made: Made, rows: Rows) -> bool:
 def repeated(made: Made, rows: Rows) -> Made:
     """The same request where other heads are known: an equal token over other tokens."""
     change = made.change
+    if isinstance(change, Drop):
+        return deleted(rows, change.branch)
     if isinstance(change, Move):
         others = [head.token for head in dag.heads(rows, change.branch) if head.token != change.token]
         return Made(Move(change.token, change.branch, change.to, others))
@@ -103,6 +117,9 @@ def twin_heads(replica: Replica, branch: str) -> set[bytes]:
     gone: set[bytes] = set()
     for operation in replica.applied:
         for made in operation.changes:
+            if isinstance(made.change, Drop):
+                gone.update(made.change.over if made.change.branch == branch else ())
+                continue
             if isinstance(made.change, Move):
                 on, parents = made.change.branch, []
             else:
@@ -117,7 +134,9 @@ def twin_heads(replica: Replica, branch: str) -> set[bytes]:
 def check(choose: Choose) -> None:
     for replica in check_converges(choose, apply, deciding(choose)):
         for branch in BRANCHES:
-            assert {head.token for head in dag.heads(replica.rows, branch)} == twin_heads(replica, branch)
+            tokens = twin_heads(replica, branch)
+            assert {head.token for head in dag.heads(replica.rows, branch)} == tokens
+            assert (branch in dag.branches(replica.rows)) == bool(tokens)
 
 
 @examples(150)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from shoal import values
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
-from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, TooLarge
+from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, Pruned, TooLarge, Unavailable
 from shoal.node.thread.presence import head_ids
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
@@ -190,6 +192,155 @@ async def test_a_move_that_reaches_two_nodes_is_one() -> None:
         assert heads != [root.id]
         events = [event async for event in fleet["b"].store().space("crew").thread("t").journal.read()]
         assert len(events) == 1
+
+
+async def test_a_deleted_branch_leaves_its_checkpoints(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("what-if", at=ids[0])
+    side = await thread.save({"n": "side"}, branch="what-if")
+    gone = await thread.delete_branch("what-if")
+    assert gone is not None
+    assert (gone.name, gone.heads) == ("what-if", (side.id,))
+    assert await thread.heads() == {"main": [ids[2]]}
+    assert (await thread.load(side.id)).state == {"n": "side"}
+    with pytest.raises(NotFound):
+        await thread.load(branch="what-if")
+    assert (await thread.branch("what-if", at=side.id)).head == side.id
+
+
+async def test_a_deletion_is_told_in_the_same_operation(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("what-if", at=ids[0])
+    before = (await bench.store.status()).operations
+    await thread.delete_branch("what-if")
+    assert (await bench.store.status()).operations == before + 1
+    assert await rollbacks(bench) == [{"kind": "delete-branch", "branch": "what-if", "from": [ids[0]]}]
+
+
+async def test_deleting_no_branch_writes_nothing(bench: Bench) -> None:
+    await three(bench)
+    before = (await bench.store.status()).operations
+    assert await bench.space.thread("a").delete_branch("what-if") is None
+    assert (await bench.store.status()).operations == before
+
+
+async def test_main_cannot_be_deleted(bench: Bench) -> None:
+    ids = await three(bench)
+    with pytest.raises(InvalidInput, match="by default"):
+        await bench.space.thread("a").delete_branch("main")
+    assert await bench.space.thread("a").heads() == {"main": [ids[2]]}
+
+
+async def test_one_key_deletes_once(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("x", at=ids[0])
+    for _ in range(2):
+        await thread.delete_branch("x", key="k")
+        await thread.branch("x", at=ids[1])
+    assert await bench.space.thread("a").delete_branch("nothing", key="early") is None
+    await thread.branch("nothing", at=ids[0])
+    await thread.delete_branch("nothing", key="early")
+    assert await thread.heads() == {"main": [ids[2]], "x": [ids[1]], "nothing": [ids[0]]}
+
+
+async def test_a_prune_frees_what_only_the_branch_reached(bench: Bench) -> None:
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    await thread.branch("what-if", at=ids[2])
+    side = await thread.save({"n": "side" * 1000}, branch="what-if")
+    assert side.id not in (await thread.prune(keep_last=10)).gone
+    await thread.delete_branch("what-if")
+    assert (await thread.prune(keep_last=10)).gone == [side.id]
+    with pytest.raises(Pruned):
+        await thread.load(side.id)
+    assert (await thread.load(ids[2])).state == {"n": 2}
+
+
+async def test_the_handle_that_deletes_begins_anew(bench: Bench) -> None:
+    ids = await three(bench)
+    thread, other = bench.space.thread("a"), bench.space.thread("a")
+    await thread.branch("x", at=ids[0])
+    await other.load(branch="x")
+    await thread.delete_branch("x")
+    late = await other.save({"n": "late"}, branch="x")
+    assert late.parents == (ids[0],), "a handle that knows nothing of it goes on, and the branch is there again"
+    assert (await thread.delete_branch("x")) is not None
+    assert (await thread.save({"n": "new"}, branch="x")).parents == ()
+
+
+async def test_a_save_that_knew_no_deletion_stays() -> None:
+    async with Fleet() as fleet:
+        here, there = (fleet[name].store().space("crew").thread("t") for name in "ac")
+        root = await here.save({"n": 0})
+        await here.branch("x", at=root.id)
+        await fleet.converged()
+        await there.load(branch="x")
+        await fleet.isolate("c")
+        await here.delete_branch("x")
+        assert await here.heads() == {"main": [root.id]}
+        late = await there.save({"n": 1}, branch="x")
+        fleet.link_all("c")
+        await fleet.converged()
+        assert await here.heads() == await there.heads() == {"main": [root.id], "x": [late.id]}
+
+
+async def test_deleting_frees_room_for_other_branches(open_bench: Opener) -> None:
+    bench = open_bench(branches_max=4)
+    ids = await three(bench)
+    thread = bench.space.thread("a")
+    for n in range(40):
+        await thread.branch(f"b{n}", at=ids[0])
+        await thread.delete_branch(f"b{n}")
+    assert list(await thread.heads()) == ["main"]
+
+
+async def test_a_batch_deletes_a_branch(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").branch("x", at=ids[0])
+    async with bench.space.batch() as batch:
+        batch.thread("a").save({"n": 3}, parent=ids[2])
+        batch.thread("a").delete_branch("x")
+    assert list(await bench.space.thread("a").heads()) == ["main"]
+
+
+async def test_a_headless_checkpoint_is_found_by_label(open_bench: Opener) -> None:
+    bench = open_bench(branches_max=1)
+    ids = await three(bench)
+    parent: str | None = None
+    for n in range(20):
+        saved = await bench.node.session().call(save_of(n, parent or requests.NO_HEAD))
+        assert saved.heads == []
+        parent = saved.id
+    thread = bench.space.thread("a")
+    assert await thread.heads() == {"main": [ids[2]]}
+    assert (await thread.load(label="run/7")).state == {"n": 7}
+    assert (await thread.prune(keep_last=1)).count == 2, "labels keep the others"
+    again = bench.crashed()
+    assert await again.space.thread("a").heads() == {"main": [ids[2]]}
+    await again.node.stop()
+
+
+async def test_a_headless_checkpoint_needs_a_label(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match="needs a label"):
+        await bench.node.session().call(replace(save_of(1, requests.NO_HEAD), label=""))
+
+
+async def test_an_older_peer_gets_no_deletion(bench: Bench) -> None:
+    ids = await three(bench)
+    await bench.space.thread("a").branch("x", at=ids[0])
+    bench.node._database.issuer.spoken = lambda: 6
+    with pytest.raises(Unavailable, match="older version"):
+        await bench.space.thread("a").delete_branch("x")
+    saved = await bench.node.session().call(save_of(1, requests.NO_HEAD))
+    assert saved.heads == [saved.id], "it becomes a head, as it did before"
+
+
+def save_of(n: int, parent: str) -> requests.Save:
+    channels = {"n": values.encode(n)}
+    return requests.Save("crew", "a", channels, branch="run", parent=parent, fork=True, label=f"run/{n}", headless=True)
 
 
 async def test_branches_are_bounded(open_bench: Opener) -> None:

@@ -7,14 +7,16 @@ from typing import final
 from msgspec import field
 
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = [
     "Ancestor",
+    "BranchDeleted",
     "Branches",
     "Checkpoint",
     "Checkpoints",
     "CommonAncestor",
+    "DeleteBranch",
     "DeleteThread",
     "Deleted",
     "Discard",
@@ -47,6 +49,9 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     Without `delta` the channels are the whole state. With it they are the channels that changed
     since the parent, `appended` has elements to add at the end of lists, and `removed` names
     channels to remove; all others keep the parent's values.
+
+    With `headless` the checkpoint becomes no head, so that it takes no place among the thread's branches: it is found by its
+    label, or by its id. While a node of an older version is among the peers, it becomes one.
     """
 
     thread: str
@@ -69,6 +74,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
     secret: list[str] = field(default_factory=list)  # JSON pointers to secret values, in addition to those of its parents.
     owner: str = ""  # The token of `Claimed`. The save is rejected once another owner has claimed the thread. Empty: unchecked.
+    headless: bool = False  # Needs a label.
 
 
 @operation(drives=True)
@@ -103,10 +109,13 @@ class PruneReport(Reply, array_like=True, frozen=True, tag="prune-report"):
 
 
 class Discard(ObjectWrite["Discarded"], array_like=True, frozen=True, tag="discard"):
-    """Prune these checkpoints. Heads and labelled ones stay."""
+    """Prune these checkpoints. Labelled ones stay, and so do heads, unless `heads` is set: then a branch loses those that were
+    saved on it, and only heads of other branches stay.
+    """
 
     thread: str
     checkpoints: list[str]
+    heads: bool = False  # While a node of an older version is among the peers, they stay.
 
 
 class Discarded(Reply, array_like=True, frozen=True, tag="discarded"):
@@ -156,6 +165,34 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
     to: str
     before: list[str]  # The heads that it had before.
     heads: list[str]
+
+
+@operation(
+    batch=True,
+    drives=True,
+    http=Http(
+        "DELETE",
+        "/threads/{thread}/branches/{branch}",
+        "Delete a branch; its checkpoints stay until they are pruned (no error if there is none)",
+        ops=("delete-branch",),
+    ),
+)
+class DeleteBranch(ObjectWrite["BranchDeleted"], array_like=True, frozen=True, tag="delete-branch"):
+    """Delete a branch of a thread, as the serving node knows it. Its checkpoints stay until they are pruned.
+
+    A save that was made at a node without knowledge of the deletion stays, as the branch's head. The journal gets an
+    event of kind "delete-branch" with the heads. It is no error if there is no such branch; "main" is rejected.
+    """
+
+    thread: str
+    branch: str
+
+
+class BranchDeleted(Reply, array_like=True, frozen=True, tag="branch-deleted"):
+    """The branch that was deleted."""
+
+    branch: str
+    before: list[str]  # The heads that it had, winner first; empty if there was no such branch.
 
 
 @operation(multi_read=True)
