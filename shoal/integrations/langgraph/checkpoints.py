@@ -1,9 +1,11 @@
 """LangGraph's checkpoints in Shoal's threads: the saver's work, on the store's own loop.
 
 Laws:
-- A thread is a Shoal thread, a namespace a branch of it, a checkpoint a checkpoint whose
-  label is its namespace and id. So the newest is the one with the greatest id, found in
-  one bounded read, and not the last that was written.
+- A thread is a Shoal thread, a checkpoint a checkpoint of it whose label is its namespace
+  and id. So the newest is the one with the greatest id, found in one bounded read, and not
+  the last that was written.
+- The root's namespace is the branch `main`. All others have no branch: each call of a subgraph
+  has a namespace of its own, and branches are bounded.
 - A put writes only the channels whose version differs from the parent's, each
   serialised once. Channels of the same version are taken from the parent. Of a list
   that has grown since, only the added elements go to a node of another process.
@@ -160,6 +162,7 @@ class Checkpoints:
             fork=True,  # A graph may continue from any checkpoint of its history.
             label=label_of(place.namespace, id),
             owner=owner,
+            headless=bool(place.namespace),
         )
         # A copy of the versions, because LangGraph later changes those that it passed.
         return Draft(place, parent, id, {**versions}, stored_now, packed, request)

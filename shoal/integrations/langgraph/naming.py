@@ -17,6 +17,8 @@ from shoal.integrations.escaping import escaped, unescaped, unsafe
 _UNSAFE = unsafe()
 _UNSAFE_OR_SLASH = unsafe("/")
 _ROOT_BRANCH = "main"
+CALL = ":"
+"""What stands before the id of a call in LangGraph's namespaces: `node:id|inner:id`. No name of a node holds it."""
 
 
 class Place(NamedTuple):
@@ -39,7 +41,10 @@ def id_of(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def branch_of(namespace: str) -> str:
-    """The branch of a namespace. The root's is Shoal's default branch, so that commands show it by default."""
+    """The branch that a namespace's checkpoints name. The root's is Shoal's default branch, so that commands show it.
+
+    Of other namespaces there is no branch, unless an earlier version made it.
+    """
     if not namespace:
         return _ROOT_BRANCH
     return f"%{namespace}" if namespace == _ROOT_BRANCH else name_of(namespace)

@@ -4,7 +4,8 @@ Laws:
 - A thread is deleted for good, on every node. Deleted checkpoints of a thread lose their
   labels and notes, several per operation, and are then discarded, so that their space is freed.
 - Pruning keeps the newest checkpoint of a namespace, and the ancestors whose writes its delta
-  channels need, back to where each has a value.
+  channels need, back to where each has a value. The namespace of one call of a subgraph goes with the
+  checkpoint from which it was called, because no graph finds it without that one.
 - A copy begins with the oldest checkpoint, so that each one builds on the copy of its parent.
 """
 
@@ -20,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, pending_writes, place_of
-from shoal.integrations.langgraph.naming import Place, branch_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.naming import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
@@ -42,12 +43,12 @@ async def delete(checkpoints: Checkpoints, thread_id: str, items: Sequence[Label
         for label in some:
             if (parts := split_label(label)) is not None:
                 checkpoints.bases.forget(Place(thread_id, parts[0]), parts[1])
-    # Once none of them has a label they can be freed; heads stay until something is saved on them.
+    # Once none of them has a label they can be freed, heads too: LangGraph finds no checkpoint by a branch.
     for start in range(0, len(items), _UNLABEL_MAX):
         ids = [item.checkpoint.id for item in items[start : start + _UNLABEL_MAX]]
         with partly(True, "the checkpoints are deleted, and their space is not freed", _AGAIN):
             await checkpoints.connection.write(
-                requests.Discard(checkpoints.space, name_of(thread_id), ids), key=None, durability=None
+                requests.Discard(checkpoints.space, name_of(thread_id), ids, heads=True), key=None, durability=None
             )
 
 
@@ -97,10 +98,35 @@ async def _prune_thread(checkpoints: Checkpoints, serde: SerializerProtocol, thr
         parts = split_label(item.label)
         if parts is not None:
             found.setdefault(parts[0], []).append(item)
+    kept = {namespace: _kept(serde, namespace, items) for namespace, items in found.items()}
+    roots = kept.get("", set())
     for done, (namespace, items) in enumerate(found.items()):
-        kept = _kept(serde, namespace, items)
+        stay = set() if _is_over(serde, namespace, items[0], roots) else kept[namespace]
         with partly(done, f"{done} namespaces of the thread are pruned", _AGAIN):
-            await delete(checkpoints, thread_id, [item for item in items if item.label not in kept])
+            await delete(checkpoints, thread_id, [item for item in items if item.label not in stay])
+    with partly(found, "the thread is pruned, and branches of its namespaces are left", _AGAIN):
+        await _free_branches(checkpoints, thread_id, found)
+
+
+def _is_over(serde: SerializerProtocol, namespace: str, newest: Labelled, roots: Collection[str]) -> bool:
+    """Whether a namespace is of one call of a subgraph, and the root's checkpoint from which it was called does not stay."""
+    if CALL not in namespace or not roots:
+        return False
+    opened = encoding.unpack_metadata(serde, newest.checkpoint.metadata)
+    caller = None if opened is None else (opened.metadata.get("parents") or {}).get("")
+    return isinstance(caller, str) and label_of("", caller) not in roots
+
+
+async def _free_branches(checkpoints: Checkpoints, thread_id: str, namespaces: Collection[str]) -> None:
+    """Delete the branches of namespaces, which earlier versions made. The checkpoints are found by their labels."""
+    name, mine = name_of(thread_id), {branch_of(namespace) for namespace in namespaces if namespace}
+    found = await checkpoints.connection.read(requests.Heads(checkpoints.space, name))
+    left = [branch for branch in found.branches if branch in mine]
+    for start in range(0, len(left), _UNLABEL_MAX):
+        deletes: list[requests.BatchWrite] = [
+            requests.DeleteBranch(checkpoints.space, name, branch) for branch in left[start : start + _UNLABEL_MAX]
+        ]
+        await checkpoints.connection.write(requests.Batch(deletes), key=None, durability=None)
 
 
 def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) -> set[str]:
@@ -141,6 +167,7 @@ async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, sourc
             fork=True,
             label=item.label,
             secret=item.checkpoint.secret,
+            headless=bool(parts[0]),
         )
         with partly(ids, f"{len(ids)} checkpoints are copied", _AGAIN):
             saved = await checkpoints.connection.write(request, key=None, durability=None)
