@@ -19,17 +19,17 @@ Rows (within the document's, beside its updates):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
-import pycrdt
 
 from shoal.crdt.document import document, readiness, repeats, yjs
 from shoal.crdt.document.coverage import NOTHING_COVERED, Coverage, coverage_of
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.document.live import engine
 from shoal.crdt.document.pieces import parts, pieces
+from shoal.crdt.document.replica import Replica
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp
@@ -268,7 +268,7 @@ def proved(rows: Callable[[], Rows], found: CurrentCompaction, digest: bytes, pa
                 proof.add([part])
                 yield
     for page in swept(rows, found, pace):
-        proof.add(update for _, update in page)
+        proof.add([update for _, update in page])
         yield
     proof.add([document.repeated(rows(), known=found.coverage.covers)])
     if not proof.holds:
@@ -309,35 +309,34 @@ class _Proof:
     """Whether a merged update contains others: applying them must not change it."""
 
     def __init__(self) -> None:
-        self._doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
-        self._before = b"", b""
+        self._replica = Replica()
+        self._before, self._begun = (b"", b""), self._replica.doc
 
     def begin(self) -> None:
         """From now on, what is added must change nothing."""
-        self._before = self._packed()
+        self._before, self._begun = self._packed(), self._replica.doc
 
-    def add(self, updates: Iterable[bytes]) -> None:
+    def add(self, updates: Sequence[bytes]) -> None:
         """Apply updates, in causal order.
 
         Raises:
             InvalidValue: the engine refuses one of them.
         """
-        for update in updates:
-            self._add(update)
+        with engine("an update was refused by the Yjs engine"):
+            self._replica.apply(updates)
 
     @property
     def holds(self) -> bool:
+        if self._replica.doc is not self._begun:
+            return False  # A pair that one of them cuts was whole.
         after = self._packed()
         return after == self._before or _form(*after) == _form(*self._before)
 
-    def _add(self, update: bytes) -> None:
-        with engine("an update was refused by the Yjs engine"):
-            self._doc.apply_update(update)
-
     def _packed(self) -> tuple[bytes, bytes]:
         """State vector and deletions, in any order: if both are equal, the documents are."""
-        state = self._doc.get_state()
-        return state, self._doc.get_update(state)
+        doc = self._replica.doc
+        state = doc.get_state()
+        return state, doc.get_update(state)
 
 
 def _form(state: bytes, deleted: bytes) -> tuple[yjs.StateVector, bytes]:

@@ -29,11 +29,13 @@ import pycrdt
 from shoal.crdt.document import repeats, yjs
 from shoal.crdt.document.yjs import RootKind as RootKind
 from shoal.crdt.dot import DOT_BYTES, Dot
-from shoal.crdt.rows import Rows, Stamp
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import StoreCorrupt
 
 _UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
 _GENESIS = b"G"
+# No update begins so: it would have 2³² − 1 clients. Snapshots without it may have surrogate pairs that the engine has split.
+_FORM = b"\xff\xff\xff\xff\x0f"
 
 
 class Update(msgspec.Struct, array_like=True, frozen=True, tag="update"):
@@ -216,6 +218,24 @@ def pages(rows: Callable[[], Rows], pace: Pace, *, after: bytes | None = None) -
             yield page
         else:
             return
+
+
+class Snapshot(NamedTuple):
+    """A stored snapshot: the document as one update, and the position of the last update in it."""
+
+    position: bytes
+    update: bytes
+
+    def pack(self) -> bytes:
+        """The bytes to store; they begin with the position."""
+        return self.position + _FORM + self.update
+
+    @classmethod
+    def unpack(cls, stored: bytes | None) -> Snapshot | None:
+        """The snapshot in stored bytes; None if there are none, or if an older version made them."""
+        if stored is None or not stored.startswith(_FORM, POSITION_BYTES):
+            return None
+        return cls(stored[:POSITION_BYTES], stored[POSITION_BYTES + len(_FORM) :])
 
 
 def declarations(rows: Rows, name: str) -> list[Declaration]:

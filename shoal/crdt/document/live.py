@@ -3,6 +3,7 @@
 Laws:
 - A live document holds whole causal histories only: `check` decides whether an
   update is ready, well formed and within bounds before the engine sees it.
+- The engine is fed what `shoal.crdt.document.surrogates` makes of an update.
 - Equal `canonical` bytes mean equal documents. A state vector alone is no
   digest, because deletions do not change it.
 
@@ -26,6 +27,8 @@ from shoal.crdt.document import readiness, yjs
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.inference import brings, infer
 from shoal.crdt.document.readiness import Early, Lacking
+from shoal.crdt.document.replica import Replica
+from shoal.crdt.document.surrogates import Fitted, fit
 from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name
@@ -33,7 +36,6 @@ from shoal.names import check_name
 EMPTY = b"\x00\x00"
 """The empty update."""
 
-EMPTY_STATE = b"\x00"
 # Shared types within shared types: the engine frees them recursively, and overflows its stack past some 10,000.
 # With `VALUE_DEPTH_MAX` it also keeps every document within the depth that `shoal.values` shows as JSON, 192: an
 # element of XML is shown two levels deep, and a format in it five more.
@@ -66,8 +68,7 @@ class Building:
         Raises:
             StoreCorrupt: it cannot be read.
         """
-        # It never edits, so that its client id never meets another's.
-        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+        self.replica = Replica()
         self.bytes = 0  # Of all that was added.
         self._apply([snapshot])
 
@@ -80,7 +81,9 @@ class Building:
             return
         self._apply(updates)
         try:
-            packed = self.doc.get_state()  # Once: it is a transaction of the engine's, which looks at all that is deleted.
+            packed = (
+                self.replica.doc.get_state()
+            )  # Once: it is a transaction of the engine's, which looks at all that is deleted.
             state = yjs.parse_state(packed)
             complete = all(_is_in(update, packed, state) for update in updates)
         except ShoalError as error:
@@ -91,16 +94,14 @@ class Building:
     def _apply(self, updates: Sequence[bytes]) -> None:
         try:
             with engine("a stored update was refused by the Yjs engine"):
-                # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
-                for update in updates:
-                    self.doc.apply_update(update)
+                self.replica.apply(updates)
         except ShoalError as error:
             raise _unbuilt(error) from None
         self.bytes += sum(map(len, updates))
 
     def snapshot(self) -> bytes:
         """What was added so far, as one update."""
-        return self.doc.get_update(EMPTY_STATE)
+        return self.replica.snapshot()
 
 
 class LiveDocument:
@@ -129,8 +130,8 @@ class LiveDocument:
         self._inferred = set() if declared is None else set(roots).difference(declared)
         built = Building() if built is None else built
         built.add(list(updates))
-        self._doc = built.doc
-        self._state = yjs.parse_state(self._doc.get_state())
+        self._replica = built.replica
+        self._state = self._replica.state()
         self._bytes = built.bytes  # An upper bound of the whole state's size.
         # How deep shared types nest: an upper bound too, measured only when it exceeds the limit.
         self._deepest = NESTING_MAX if self._state else 0
@@ -142,7 +143,8 @@ class LiveDocument:
         Raises:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
-        self._apply(update, roots, self._checked(update, roots))
+        parsed, advanced = self._checked(update, roots)
+        self._feed(self._fitted([update], [parsed]), roots, advanced)
 
     def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
         """Apply updates of clients that declare no roots: all that are ready.
@@ -159,17 +161,22 @@ class LiveDocument:
             left_out = {each.which for each in early}
             updates = [update for index, update in enumerate(updates) if index not in left_out]
             parts = [part for index, part in enumerate(parts) if index not in left_out]
-        return Integrated(self._integrate_ready(updates, yjs.joined(parts)) if parts else None, early)
+        return Integrated(self._integrate_ready(updates, parts) if parts else None, early)
 
-    def _integrate_ready(self, updates: Sequence[bytes], parsed: yjs.Parsed) -> Together | None:
+    def _integrate_ready(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Together | None:
+        parsed = yjs.joined(parts)
         inferred = infer(parsed, self.roots)
         self._check_roots(inferred)
         self._check_use(parsed, {**self.roots, **inferred})
-        update = merged(updates)
+        fitted = self._fitted(updates, parts)
+        update = updates[0]
+        if len(updates) > 1:  # The engine would split pairs to merge them as they came.
+            update = merged(fitted.updates)
+            fitted = fitted._replace(updates=[update])
         self._check_size(len(update))
         advanced = self._advanced(parsed)
         deleted = self._deleted() if advanced.state == self._state else None  # Only deletions can be new.
-        self._apply(update, inferred, advanced)
+        self._feed(fitted, inferred, advanced)
         self._inferred.update(inferred)
         if deleted is not None and deleted == self._deleted():
             return None
@@ -181,17 +188,21 @@ class LiveDocument:
         Raises:
             NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
         """
-        self._apply(update, {}, self._advanced(yjs.parse(update)))
+        parsed = yjs.parse(update)
+        self._feed(self._fitted([update], [parsed]), {}, self._advanced(parsed))
 
-    def _apply(self, update: bytes, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
+    def _fitted(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Fitted:
+        return fit(updates, parts, self._replica.pairs, lambda: self._state)
+
+    def _feed(self, fitted: Fitted, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
         self.sound = False
         with engine("an update was refused by the Yjs engine"):
-            self._doc.apply_update(update)
+            self._replica.feed(fitted)
         self.sound = True
         self.roots.update(roots)
         self._inferred.difference_update(roots)
         self._state = advanced.state
-        self._bytes += len(update)
+        self._bytes += sum(map(len, fitted.updates))
         self._deepest = advanced.deepest
         if len(self._shared) > _TYPES_KNOWN_MAX:
             self._shared.clear()
@@ -240,11 +251,11 @@ class LiveDocument:
         """
         yjs.parse_state(state)
         with engine("the state vector was refused by the Yjs engine"):
-            return self._doc.get_update(state)
+            return self._replica.update_since(state)
 
     def snapshot(self) -> bytes:
         """The whole document as one update."""
-        return self._doc.get_update(EMPTY_STATE)
+        return self._replica.snapshot()
 
     def canonical(self) -> bytes:
         """Bytes that are equal on all replicas that applied the same updates, in any causal order.
@@ -252,14 +263,16 @@ class LiveDocument:
         They hold kinds, state vector, deletions, and a SHA-256 of the content,
         which differs even if two clients used one id by mistake.
         """
-        deletes = yjs.parse(self._deleted()).deletes
         content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
-        parts = (sorted(self.roots.items()), self.state(), yjs.pack_deletes(deletes), hashlib.sha256(content).digest())
-        return msgspec.msgpack.encode(parts)
+        return msgspec.msgpack.encode((sorted(self.roots.items()), *self.extent(), hashlib.sha256(content).digest()))
+
+    def extent(self) -> tuple[bytes, bytes]:
+        """State vector and deletions: what is equal for all replicas that applied the same updates, whatever they show."""
+        return self.state(), yjs.pack_deletes(yjs.parse(self._deleted()).deletes)
 
     def to_py(self) -> dict[str, Any]:
         """The content by root, as dicts (keys in order), lists, str and plain values."""
-        return {name: to_py(open_root(self._doc, name, kind)) for name, kind in sorted(self.roots.items())}
+        return {name: to_py(open_root(self._replica.doc, name, kind)) for name, kind in sorted(self.roots.items())}
 
     def to_json(self) -> Any:
         """As `to_py`, but as JSON: bytes, long integers and non-finite floats are tagged as in `shoal.values`."""
@@ -267,7 +280,8 @@ class LiveDocument:
 
     def _deleted(self) -> bytes:
         """An update of deletions alone."""
-        return self._doc.get_update(self._doc.get_state())
+        doc = self._replica.doc
+        return doc.get_update(doc.get_state())
 
     def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
         """A copy to edit, under a client id that was never used before."""
@@ -275,13 +289,13 @@ class LiveDocument:
         copy.apply_update(self.snapshot())
         return copy
 
-    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> readiness.Advanced:
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> tuple[yjs.Parsed, readiness.Advanced]:
         self._check_update_size(len(update))
         self._check_roots(roots)
         parsed = yjs.parse(update)
         self._check_use(parsed, {**self.roots, **roots})
         self._check_size(len(update))
-        return self._advanced(parsed)
+        return parsed, self._advanced(parsed)
 
     def _check_update_size(self, size: int) -> None:
         if size > self._bytes_max:
@@ -302,7 +316,7 @@ class LiveDocument:
         return name in self._inferred and "map" not in (kind, self.roots[name]) and not self._shows(name)
 
     def _shows(self, name: str) -> bool:
-        shared = open_root(self._doc, name, self.roots[name])
+        shared = open_root(self._replica.doc, name, self.roots[name])
         if isinstance(shared, pycrdt.XmlFragment):
             return len(shared.children) > 0
         return bool(shared.diff() if isinstance(shared, pycrdt.Text) else len(shared))

@@ -32,6 +32,9 @@ GC, DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4,
 TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
 """Kinds of content that only texts hold."""
 
+STRING = _STRING
+"""The kind of content that is characters."""
+
 ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
 """Kinds of content that only arrays hold, except for shared types, which a text may embed."""
 
@@ -58,6 +61,17 @@ class Struct(NamedTuple):
     root: str | None = None  # Its parent, if that is a root and no sibling tells which.
     content: int = 0  # Its kind of content, as the format numbers them, or `NODE`.
     keyed: bool = False  # True if it names a key.
+    right: bool = False  # True if the last of `needs` is its right origin.
+
+
+class Wide(NamedTuple):
+    """A string of an update that has characters of two UTF-16 code units."""
+
+    client: int
+    clock: int
+    start: int  # Where it begins in the update, with the number of its bytes,
+    end: int  # and where it ends.
+    text: str
 
 
 class Parsed(NamedTuple):
@@ -67,6 +81,7 @@ class Parsed(NamedTuple):
     deletes: list[tuple[int, int, int]]  # Client, clock, length.
     keyed: frozenset[str]  # Roots that it uses as maps.
     listed: frozenset[str]  # Roots that it uses as arrays or texts.
+    wide: Sequence[Wide] = ()  # In the update's order; of several updates that were joined, none.
 
 
 def parse(update: bytes) -> Parsed:
@@ -104,13 +119,14 @@ def _parse_structs(reader: Reader) -> Parsed:
         if client in structs:
             _refuse("a client comes twice")
         structs[client] = []
+        reader.of = client
         for _ in range(many):
             struct = reader.struct(clock, roots)
             structs[client].append(struct)
             clock += struct.length
             if clock > CLOCK_MAX:
                 _refuse("a clock is out of range")
-    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]))
+    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]), reader.wide)
 
 
 def joined(parts: Sequence[Parsed]) -> Parsed:
@@ -184,11 +200,13 @@ def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
 class Reader:
     """A cursor over lib0's encoding. Every method raises InvalidValue if the bytes end too early or make no sense."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "_position", "of", "wide")
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self._data = data
         self._position = at
+        self.of = 0  # The client whose structs are read.
+        self.wide: list[Wide] = []
 
     @property
     def position(self) -> int:
@@ -252,11 +270,25 @@ class Reader:
             inside = root is None
         content = flags & _CONTENT
         if content == _TYPE:
-            return Struct(clock, 1, tuple(needs), inside, True, False, root, self._type(), bool(flags & _HAS_KEY))
+            shared = self._type()
+            return Struct(
+                clock, 1, tuple(needs), inside, True, False, root, shared, bool(flags & _HAS_KEY), flags & _HAS_RIGHT_ORIGIN > 0
+            )
         if content == _FORMAT and flags & _HAS_KEY:
             _refuse("a format is where a value belongs")
-        length = self._content(content)
-        return Struct(clock, length, tuple(needs), inside, False, False, root, content, bool(flags & _HAS_KEY))
+        length = self._content(content, clock)
+        return Struct(
+            clock,
+            length,
+            tuple(needs),
+            inside,
+            False,
+            False,
+            root,
+            content,
+            bool(flags & _HAS_KEY),
+            flags & _HAS_RIGHT_ORIGIN > 0,
+        )
 
     def deletes(self) -> list[tuple[int, int, int]]:
         """The deletions at the end of an update: client, clock, length."""
@@ -296,16 +328,22 @@ class Reader:
             _refuse(f"it holds an unknown shared type ({shared})")
         return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else _TYPE
 
-    def _content(self, content: int) -> int:
-        """Walk an item's content, and return the number of clocks that it covers."""
+    def _content(self, content: int, clock: int) -> int:
+        """Walk the content of an item at `clock`, and return the number of clocks that it covers."""
         if content == _ANY:
             many = self._length()
             for _ in range(many):
                 self._any()
             return many
         if content == _STRING:
+            start = self._position
             text = self.text()
-            return (len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2) or _refuse("an item is empty")
+            if text.isascii():
+                return len(text) or _refuse("an item is empty")
+            units = len(text.encode("utf-16-le")) // 2
+            if units != len(text):
+                self.wide.append(Wide(self.of, clock, start, self._position, text))
+            return units
         if content == DELETED:
             return self._length()
         if content == _BINARY:

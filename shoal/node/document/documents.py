@@ -309,7 +309,7 @@ class Documents:
         opened.updates_since += 1
         if opened.updates_since >= self._due(opened):
             snapshot = opened.live.snapshot()
-            place.transaction.put(place.snapshot_key, stamp.pack_position() + snapshot)
+            place.transaction.put(place.snapshot_key, document.Snapshot(stamp.pack_position(), snapshot).pack())
             opened.snapshot_bytes, opened.updates_since = len(snapshot), 0
             place.transaction.when_written(lambda: self._ask_compaction(place.target))
 

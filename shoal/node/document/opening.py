@@ -13,7 +13,6 @@ from shoal.config import Config
 from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.document.pieces import parts
-from shoal.crdt.rows import POSITION_BYTES
 from shoal.node.document.compacting import check_whole
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
@@ -70,10 +69,10 @@ class Opening:
         check_whole(begun.rows, begun.target)
         stored = begun.transaction.get(begun.snapshot_key)
         covered = compaction.covered(begun.rows)
-        snapshot = EMPTY if stored is None else stored[POSITION_BYTES:]
+        snapshot = document.Snapshot.unpack(stored)
         building, count = Building(), 0
         step_bytes = min(self._pace.bytes, self._pace.whole)
-        if stored is None:
+        if snapshot is None:
             for each in compaction.standing(begun.rows):
                 count += 1
                 for part in parts(each.merged, self._pace, whole_max=self._pace.whole):
@@ -81,11 +80,11 @@ class Opening:
                     if len(each.merged) > step_bytes:
                         yield
         else:
-            for part in parts(snapshot, self._pace, whole_max=self._pace.whole):
+            for part in parts(snapshot.update, self._pace, whole_max=self._pace.whole):
                 building.add([part])
-                if len(snapshot) > step_bytes:
+                if len(snapshot.update) > step_bytes:
                     yield
-            self._read_to = stored[:POSITION_BYTES]
+            self._read_to = snapshot.position
         for page in document.pages(lambda: self._place().rows, self._pace, after=self._read_to or None):
             building.add([update for _, update in page])
             count += len(page)
@@ -110,4 +109,4 @@ class Opening:
             roots=document.roots(place.rows),
             declared=document.declared_roots(place.rows),
         )
-        return OpenDocument(live, snapshot_bytes=len(snapshot), updates_since=count)
+        return OpenDocument(live, snapshot_bytes=len(EMPTY if snapshot is None else snapshot.update), updates_since=count)

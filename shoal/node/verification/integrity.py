@@ -2,18 +2,19 @@
 
 - Every chunk of a thread matches its hash, and each channel of each checkpoint can be assembled
   from chunks, with its size and hash; a checkpoint's record matches its id.
-- A document's snapshot, with the updates after it, equals the document that all its updates build, merged or not.
+- A document's snapshot, with the updates after it, equals the document that all its updates build, merged or not. A
+  compaction shows what the updates show that it covers, if they are all still there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import sha256
 
 from shoal.config import Config
 from shoal.crdt.document import compaction, document
-from shoal.crdt.document.live import EMPTY, Building, LiveDocument
-from shoal.crdt.rows import POSITION_BYTES
+from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection.generations import split
@@ -134,20 +135,22 @@ def _check_document(found: Object, config: Config) -> None:
         return  # A part of it has not arrived yet.
     roots = document.roots(rows)
 
-    def built(snapshot: bytes, position: bytes | None) -> LiveDocument:
-        updates = [update for _, update in document.updates(rows, after=position)]
-        if position is None:
-            updates = list(compaction.updates(rows))
-        updates.append(document.withdrawn(rows))
+    def built(*folded: bytes, after: bytes | None = None) -> LiveDocument:
         return LiveDocument(
             bytes_max=config.document_bytes_max,
             roots_max=config.roots_max,
-            built=Building(snapshot),
-            updates=updates,
+            updates=[*folded, *(update for _, update in document.updates(rows, after=after)), document.withdrawn(rows)],
             roots=roots,
         )
 
-    whole = built(EMPTY, None)
-    stored = found.storage.get(keys.snapshot(*found.place))
-    if stored is not None and built(stored[POSITION_BYTES:], stored[:POSITION_BYTES]).canonical() != whole.canonical():
+    merged = [each.merged for each in compaction.standing(rows)]
+    whole = built(*merged)
+    snapshot = document.Snapshot.unpack(found.storage.get(keys.snapshot(*found.place)))
+    if snapshot is not None and built(snapshot.update, after=snapshot.position).canonical() != whole.canonical():
         raise ShoalError("its snapshot differs from what its updates build")
+    if not merged:
+        return
+    with suppress(StoreCorrupt):  # The updates that a compaction covers may be swept.
+        unmerged = built()
+        if unmerged.extent() == whole.extent() and unmerged.canonical() != whole.canonical():
+            raise ShoalError("its compaction shows something else than the updates that it covers")

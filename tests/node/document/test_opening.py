@@ -144,7 +144,7 @@ async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
     bench = open_bench(**SMALL)
     await edited(bench, 40)
     await compacted(bench)
-    proved = Turns(monkeypatch, compaction._Proof, "_add", lambda _proof, _update: 1)
+    proved = Turns(monkeypatch, compaction._Proof, "add", lambda _proof, updates: len(updates))
     written = Turns(monkeypatch, GroupCommit, "write", lambda _commit, rows, *_ranges: len(rows))
     await swept(bench.storage)
     assert proved.most <= STEP

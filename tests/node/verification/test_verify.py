@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
+from shoal.crdt.document import document
+from shoal.crdt.document.live import EMPTY
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused, NotFound
 from shoal.node.verification.report import PROBLEMS_LISTED_MAX, Report
@@ -225,7 +227,7 @@ def tip_ahead(rows: dict[bytes, bytes]) -> None:
 
 
 def empty_snapshot(rows: dict[bytes, bytes]) -> None:
-    rows[snapshot(rows)] = rows[snapshot(rows)][:POSITION_BYTES] + b"\x00\x00"
+    rows[snapshot(rows)] = document.Snapshot(rows[snapshot(rows)][:POSITION_BYTES], EMPTY).pack()
 
 
 def snapshot_that_claims_more(rows: dict[bytes, bytes]) -> None:
@@ -300,7 +302,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a catalog entry names nothing": (put(lambda _: (keys.CATALOG + b"\x00\x01s\xff", b"")), "names no object"),
     "a snapshot is empty": (empty_snapshot, "document 'plan'"),
     "a snapshot claims more than it holds": (snapshot_that_claims_more, "document 'plan'"),
-    "a snapshot cannot be read": (flip(snapshot, POSITION_BYTES), "document 'plan'"),
+    "a snapshot cannot be read": (flip(snapshot, len(document.Snapshot(bytes(POSITION_BYTES), b"").pack())), "document 'plan'"),
 }
 
 

@@ -1,0 +1,193 @@
+"""Pairs of UTF-16 surrogates in texts: which of them the engine may hold whole.
+
+A Yjs client counts UTF-16 code units, so it may insert, delete or format between the two units of a character beyond the
+basic plane. Yjs then shows U+FFFD for each of them. The engine cannot: its texts are UTF-8, and when it is asked to split a
+character it keeps the whole of it on the left, so that what it shows depends on the order, and its lengths are wrong.
+
+Laws:
+- A pair is shown as two U+FFFD if any update cuts it: if a struct begins or ends within it, if an origin, a right origin or a
+  deletion borders on its middle, or if another update has other characters at its clocks. So what is shown is a function of
+  the set of updates, it is what Yjs shows, and all lengths and clocks stay.
+- The engine is never asked to split a pair: what it is fed has U+FFFD in its place before (`fit`), and if it holds a pair
+  that a later update cuts, it is built again (`rewritten`) before that update is applied.
+- Updates are stored and relayed as they came. Only what the engine is fed is rewritten, and what is encoded from it.
+- `Pairs` has four bytes for each pair, as the text itself: it never takes more room than the document.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from shoal.crdt.document import yjs
+from shoal.crdt.document.yjs import Parsed, StateVector, Wide
+
+Cut = tuple[int, int]
+"""A client and a clock: the border between the character at this clock and the one before. A pair is named by its middle."""
+
+_WIDE = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
+_BEYOND = re.compile("[\U00010000-\U0010ffff]")
+_BROKEN = "\ufffd\ufffd"
+_NONE: frozenset[Cut] = frozenset()
+
+
+class Pairs:
+    """The pairs that a document of the engine holds whole. Some may be deleted by now."""
+
+    __slots__ = ("_middles",)
+
+    def __init__(self) -> None:
+        self._middles: dict[int, array[int]] = {}  # By client, in order.
+
+    def __bool__(self) -> bool:
+        return bool(self._middles)
+
+    def __contains__(self, cut: Cut) -> bool:
+        middles = self._middles.get(cut[0])
+        if middles is None or cut[1] > middles[-1]:
+            return False
+        at = bisect_left(middles, cut[1])
+        return middles[at] == cut[1]
+
+    def within(self, client: int, start: int, stop: int) -> Sequence[int]:
+        """The middles of a client's pairs that lie between two clocks, both excluded."""
+        middles = self._middles.get(client)
+        return () if middles is None else middles[bisect_left(middles, start + 1) : bisect_left(middles, stop)]
+
+    def add(self, cuts: Iterable[Cut]) -> None:
+        """Note pairs by their middles."""
+        for client, middle in cuts:
+            middles = self._middles.setdefault(client, array("I"))
+            if not middles or middles[-1] < middle:
+                middles.append(middle)
+            elif (client, middle) not in self:
+                insort(middles, middle)
+
+    def remove(self, cuts: Iterable[Cut]) -> None:
+        """Forget pairs that it has."""
+        for client, middle in cuts:
+            middles = self._middles[client]
+            del middles[bisect_left(middles, middle)]
+            if not middles:
+                del self._middles[client]
+
+    def backed(self, state: bytes) -> bytes:
+        """A state vector without a clock within a pair: the engine would have to split that pair to encode what comes after it.
+
+        Raises:
+            InvalidValue: `state` is no state vector.
+        """
+        clocks = yjs.parse_state(state)
+        within = [cut for cut in clocks.items() if cut in self] if self else []
+        return yjs.pack_state({**clocks, **{client: clock - 1 for client, clock in within}}) if within else state
+
+
+class Fitted(NamedTuple):
+    """Updates as the engine may be fed them."""
+
+    updates: Sequence[bytes]
+    broken: Collection[Cut]  # Pairs that the document holds whole and must not: see `rewritten`.
+    whole: Sequence[Cut]  # Pairs that the updates bring, to be noted once they are applied.
+
+
+def is_wide(update: bytes) -> bool:
+    """Whether an update may have characters beyond the basic plane. False for sure, true perhaps: its bytes are not read."""
+    return _WIDE.search(update) is not None
+
+
+def fit(updates: Sequence[bytes], parts: Sequence[Parsed], held: Pairs, state: Callable[[], StateVector]) -> Fitted:
+    """Prepare updates, which are `parts`, for a document at `state` that holds the pairs `held`."""
+    wide = [each for part in parts for each in part.wide]
+    if not wide and not held:
+        return Fitted(updates, _NONE, ())
+    clocks = state()
+    if len(parts) == 1 and _cuts_nothing(parts[0], held, clocks):
+        return Fitted(updates, _NONE, [cut for each in wide for cut in _pairs(each)])
+    own = [{cut for each in part.wide for cut in _pairs(each)} for part in parts]
+    brought = set().union(*own)
+    cuts = {cut for part in parts for cut in _borders(part) if cut in brought or cut in held}
+    # Where the document ends now, a struct ends.
+    cuts.update(cut for cut in brought if clocks.get(cut[0], 0) == cut[1])
+    new = Pairs()
+    if len(parts) > 1:  # A single one does not contradict itself.
+        new.add(sorted(brought))
+    for part, has in zip(parts, own, strict=True):
+        cuts.update(_contradicted(part, has, new, held, clocks))
+    broken = {cut for cut in cuts if cut in held}
+    whole = [cut for cut in sorted(brought - cuts) if clocks.get(cut[0], 0) < cut[1]]
+    if not cuts.isdisjoint(brought):
+        updates = [_replaced(update, part.wide, cuts) for update, part in zip(updates, parts, strict=True)]
+    return Fitted(updates, broken, whole)
+
+
+def _cuts_nothing(part: Parsed, held: Pairs, state: StateVector) -> bool:
+    """Whether this is clear at a glance, as it is for almost all updates: one struct, new, that builds on what is known."""
+    if len(part.structs) > 1:
+        return False
+    for client, structs in part.structs.items():
+        struct = structs[0]
+        if len(structs) > 1 or struct.clock < state.get(client, 0):
+            return False
+        if held and not struct.inside:
+            for at, (origin, clock) in enumerate(struct.needs):
+                is_right = struct.right and at == len(struct.needs) - 1
+                if (origin, clock if is_right else clock + 1) in held:
+                    return False
+    return not any((client, clock) in held or (client, clock + length) in held for client, clock, length in part.deletes)
+
+
+def rewritten(snapshot: bytes, broken: Collection[Cut]) -> bytes:
+    """A whole document as one update, with U+FFFD in the place of these pairs."""
+    return _replaced(snapshot, yjs.parse(snapshot).wide, broken)
+
+
+def _borders(part: Parsed) -> Iterator[Cut]:
+    for client, structs in part.structs.items():
+        for struct in structs:
+            if struct.gap:
+                continue
+            yield client, struct.clock
+            yield client, struct.clock + struct.length
+            if struct.needs and not struct.inside:
+                if struct.right:
+                    yield struct.needs[-1]
+                if len(struct.needs) > struct.right:
+                    origin, clock = struct.needs[0]
+                    yield origin, clock + 1
+    for client, clock, length in part.deletes:
+        yield client, clock
+        yield client, clock + length
+
+
+def _contradicted(part: Parsed, own: set[Cut], new: Pairs, held: Pairs, state: StateVector) -> Iterator[Cut]:
+    """The pairs at whose clocks an update has other characters: updates that were merged no longer have the borders within."""
+    for client, structs in part.structs.items():
+        known = state.get(client, 0)
+        for struct in structs:
+            if struct.content == yjs.STRING:
+                end = struct.clock + struct.length
+                there = chain(new.within(client, struct.clock, end), held.within(client, struct.clock, min(end, known)))
+                yield from ((client, middle) for middle in there if (client, middle) not in own)
+
+
+def _pairs(wide: Wide) -> list[Cut]:
+    """The pairs in a string, in order."""
+    return [(wide.client, wide.clock + found.start() + nth) for nth, found in enumerate(_BEYOND.finditer(wide.text), 1)]
+
+
+def _replaced(update: bytes, strings: Sequence[Wide], cuts: Collection[Cut]) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for each in strings:
+        pairs = _pairs(each)
+        if not any(cut in cuts for cut in pairs):
+            continue
+        left = iter(pairs)
+        packed = _BEYOND.sub(lambda found: _BROKEN if next(left) in cuts else found[0], each.text).encode()  # noqa: B023
+        parts += (update[at : each.start], yjs.pack_varuint(len(packed)), packed)
+        at = each.end
+    return b"".join([*parts, update[at:]]) if parts else update
