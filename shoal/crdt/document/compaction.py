@@ -29,7 +29,7 @@ from shoal.crdt.document.coverage import NOTHING_COVERED, Coverage, coverage_of
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.document.live import engine
 from shoal.crdt.document.pieces import parts, pieces
-from shoal.crdt.document.replica import Replica
+from shoal.crdt.document.surrogates import Replica
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp

@@ -27,8 +27,7 @@ from shoal.crdt.document import readiness, yjs
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.inference import brings, infer
 from shoal.crdt.document.readiness import Early, Lacking
-from shoal.crdt.document.replica import Replica
-from shoal.crdt.document.surrogates import Fitted, fit
+from shoal.crdt.document.surrogates import Fitted, Replica, fit
 from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name

@@ -10,6 +10,8 @@ Laws:
   the set of updates, it is what Yjs shows, and all lengths and clocks stay.
 - The engine is never asked to split a pair: what it is fed has U+FFFD in its place before (`fit`), and if it holds a pair
   that a later update cuts, it is built again (`rewritten`) before that update is applied.
+- Every update that a node applies to a document of the engine goes through `Replica`. Mirrors, which are edited in place, do
+  the same for themselves.
 - Updates are stored and relayed as they came. Only what the engine is fed is rewritten, and what is encoded from it.
 - `Pairs` has four bytes for each pair, as the text itself: it never takes more room than the document.
 """
@@ -21,7 +23,9 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pycrdt
 
 from shoal.crdt.document import yjs
 from shoal.crdt.document.yjs import Parsed, StateVector, Wide
@@ -29,10 +33,62 @@ from shoal.crdt.document.yjs import Parsed, StateVector, Wide
 Cut = tuple[int, int]
 """A client and a clock: the border between the character at this clock and the one before. A pair is named by its middle."""
 
+_EMPTY_STATE = b"\x00"
 _WIDE = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
 _BROKEN = "\ufffd\ufffd"
 _NONE: frozenset[Cut] = frozenset()
+
+
+class Replica:
+    """A document of the engine that only updates change, and its pairs. `doc` may be another one after each update."""
+
+    __slots__ = ("doc", "pairs")
+
+    def __init__(self) -> None:
+        # It never edits, so that its client id never meets another's.
+        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+        self.pairs = Pairs()
+
+    def apply(self, updates: Sequence[bytes]) -> None:
+        """Apply updates in causal order. All must have passed `shoal.crdt.document.yjs.parse`."""
+        if not self.pairs and not any(map(is_wide, updates)):
+            self._apply(updates)
+        else:
+            self.feed(fit(updates, [yjs.parse(update) for update in updates], self.pairs, self.state))
+
+    def feed(self, fitted: Fitted) -> None:
+        """Apply what was prepared for the document as it is."""
+        if fitted.broken:
+            self._rebuild(fitted.broken)
+        self._apply(fitted.updates)
+        if fitted.whole:
+            self.pairs.add(fitted.whole)
+
+    def state(self) -> StateVector:
+        """The state vector. It is a transaction of the engine's, which looks at all that is deleted."""
+        return yjs.parse_state(self.doc.get_state())
+
+    def update_since(self, state: bytes) -> bytes:
+        """The update that a replica with this state vector lacks. It holds all deletions."""
+        return self.doc.get_update(self.pairs.backed(state))
+
+    def snapshot(self) -> bytes:
+        """The whole document as one update."""
+        return self.doc.get_update(_EMPTY_STATE)
+
+    def _apply(self, updates: Sequence[bytes]) -> None:
+        # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
+        for update in updates:
+            self.doc.apply_update(update)
+
+    def _rebuild(self, broken: Collection[Cut]) -> None:
+        snapshot = self.snapshot()
+        wanted = rewritten(snapshot, broken)
+        if wanted is not snapshot:  # Else they are deleted.
+            self.doc = pycrdt.Doc(client_id=0)
+            self.doc.apply_update(wanted)
+        self.pairs.remove(broken)
 
 
 class Pairs:
