@@ -36,7 +36,8 @@ def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps
         assert sum(map(len, parsed.structs.values())) <= structs_max
         state = readiness.advance(parsed, state).state
         doc.apply_update(piece)
-    assert doc.get_update() == whole or doc.get_update(doc.get_state()) == Building(whole).replica.doc.get_update(doc.get_state())
+    built = Building(whole).replica.doc
+    assert doc.get_update() == whole or doc.get_update(doc.get_state()) == built.get_update(doc.get_state())
     assert state == readiness.advance(yjs.parse(whole), {}).state
 
 
