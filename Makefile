@@ -21,7 +21,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench lock sbom serve clean
+.PHONY: help demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,8 +65,16 @@ mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds 
 bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
 	$(BIN)/python -m benchmarks
 
+resolve: $(RELEASE)  ## Resolve Shoal beside the newest versions of what people run it with.
+	@$(BIN)/python -m tests.resolve
+
+lowest: $(RELEASE)  ## Run the tests with the oldest versions that pyproject.toml admits.
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/lowest
+	$(BIN)/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -e '.[test]'
+	PYTHONDONTWRITEBYTECODE= .venv/lowest/bin/python -m $(RUNNER) -n $(WORKERS) --dist worksteal
+
 lock: $(RELEASE)  ## Record the versions and hashes of all that the image contains and is built with.
-	$(LOCK) pyproject.toml --constraint constraints.txt --output-file deploy/requirements.txt
+	$(LOCK) pyproject.toml --extra security --extra schemas --constraint constraints.txt --output-file deploy/requirements.txt
 	$(LOCK) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
 sbom: $(RELEASE)  ## Write the bill of materials (CycloneDX) of what a user installs: bom.json.

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from shoal.errors import InvalidInput
+from shoal.extras import needed
 from shoal.protocol.requests import Statement
 
 THREADS = "statements/"
@@ -29,7 +30,8 @@ _encoder = msgspec.msgpack.Encoder()
 
 def public_key(seed: bytes) -> bytes:
     """The public key, 32 bytes, that belongs to a private one."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    with needed():
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key: bytes = Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
     return key
@@ -37,7 +39,8 @@ def public_key(seed: bytes) -> bytes:
 
 def signed(statement: Statement, seed: bytes) -> Statement:
     """The statement with its key and signature."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    with needed():
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     private = Ed25519PrivateKey.from_private_bytes(seed)
     return msgspec.structs.replace(
@@ -47,8 +50,9 @@ def signed(statement: Statement, seed: bytes) -> Statement:
 
 def is_signed(statement: Statement) -> bool:
     """Whether the signature is that of the statement's key."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    with needed():
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
         Ed25519PublicKey.from_public_bytes(statement.key).verify(statement.signature, _message(statement))

@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 
 from shoal.cli.mistakes import hinted
 from shoal.errors import ShoalError
+from shoal.extras import needed
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """See `click`; a `ShoalError` that is raised before the command's work begins ends as its work would."""
         try:
-            with hinted():
+            with hinted(), needed():
                 return super().invoke(ctx)
         except ShoalError as error:
             raise failure(error.message) from None

@@ -6,8 +6,12 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from typer._click.exceptions import NoSuchOption, UsageError
+import typer
+
+# click's. Older versions of typer use that package, and later ones have it within.
+_UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
 _NEAR_MAX = 3
 _OTHER_WORDS = {
@@ -27,7 +31,7 @@ def hinted() -> Iterator[None]:
     """Add to a usage error in this context what may have been meant."""
     try:
         yield
-    except UsageError as error:
+    except _UsageError as error:
         if hint := _hint(error):
             error.message = f"{error.message} {hint}".lstrip()
         raise
@@ -40,9 +44,9 @@ def near(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {', '.join(map(repr, found[:_NEAR_MAX]))}?" if found else ""
 
 
-def _hint(error: UsageError) -> str:
+def _hint(error: Any) -> str:
     command = "" if error.ctx is None else error.ctx.command_path
-    if isinstance(error, NoSuchOption) and error.ctx is not None and hasattr(error.ctx.command, "commands"):
+    if type(error).__name__ == "NoSuchOption" and error.ctx is not None and hasattr(error.ctx.command, "commands"):
         group = f"{command} COMMAND"
         return f"Options come after the command: {group} {error.option_name} …"
     if unknown := re.match(r"No such command '([^']*)'", error.message):

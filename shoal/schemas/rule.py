@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import msgspec
 
 from shoal.errors import InvalidSchema, InvalidValue, ShoalError
+from shoal.extras import needed
 from shoal.schemas.breadth import check_breadth
 from shoal.schemas.pointers import pointer
 
@@ -104,7 +105,8 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
-    import jsonschema_rs  # Not before there is a schema: most stores and clients have none.
+    with needed():
+        import jsonschema_rs  # Not before there is a schema: most stores and clients have none.
 
     options = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES_MAX, dfa_size_limit=_PATTERN_BYTES_MAX)
     try:
@@ -112,13 +114,22 @@ def _compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
             schema, mask="it", pattern_options=options, retriever=_refuse, validate_formats=False
         )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-        place = pointer(getattr(error, "instance_path", ()))
+        place = pointer(_place(schema, error))
         raise InvalidSchema(
             f"this is no JSON Schema that can be enforced{f', at {place}' if place else ''}: "
             f"{str(error).splitlines()[0][:300]}. Nothing was written."
         ) from None
     except Exception as error:
         raise InvalidSchema(f"this is no JSON Schema that can be enforced: {error}. Nothing was written.") from None
+
+
+def _place(schema: Any, error: Exception) -> list[str | int]:
+    """Where in a schema an error of compiling it is. Older versions name the object that holds a bad pattern."""
+    path: list[str | int] = list(getattr(error, "instance_path", ()))
+    for step in path:
+        schema = schema[step]
+    bad = getattr(error, "instance", None)
+    return [*path, "pattern"] if isinstance(schema, dict) and isinstance(bad, str) and schema.get("pattern") == bad else path
 
 
 def _flaw(validator: jsonschema_rs.Validator, tree: dict[str, Any]) -> Flaw | None:

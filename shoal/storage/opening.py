@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from shoal.config import Config
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong
+from shoal.extras import needed
 from shoal.storage import layout
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.rocks import RocksStorage
@@ -38,7 +39,8 @@ def open_storage(
     """
     if master is not None or config.encryption_key:
         # Imported here, because most stores are plain, and start sooner without it.
-        from shoal.storage.encrypted.opening import open_encrypted
+        with needed():
+            from shoal.storage.encrypted.opening import open_encrypted
 
         return open_encrypted(directory, config=config, now_ms=now_ms, entropy=entropy, master=master)
     if layout.holds_store(directory) and layout.is_encrypted(directory):

@@ -101,6 +101,14 @@ def test_a_bad_setting_is_refused_before_anything_is_made(tmp_path: Path, argume
     assert not (tmp_path / "state").exists()
 
 
+def test_a_key_before_the_command_encrypts_the_directory(tmp_path: Path) -> None:
+    command = ["-m", "shoal.cli", "--encryption-key", "env:NO_SUCH_KEY", "serve", "--data", str(tmp_path / "state")]
+    ended = forked.run(command, clean_environment(), timeout=PATIENCE_S)
+    assert ended.returncode == 1
+    assert "NO_SUCH_KEY" in ended.stderr
+    assert not (tmp_path / "state").exists()
+
+
 def test_without_a_directory_it_is_a_usage_error() -> None:
     assert CliRunner().invoke(app, ["serve"], env=NO_STORE).exit_code == 2
 

@@ -13,11 +13,16 @@ from packaging.utils import canonicalize_name
 from tests.deploy.conftest import ROOT, Image
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 LOCKS = {
-    "requirements.txt": [Requirement(line) for line in PROJECT["project"]["dependencies"]],
+    "requirements.txt": [
+        Requirement(line)
+        for lines in (PROJECT["project"]["dependencies"], *(EXTRAS[name] for name in ("security", "schemas")))
+        for line in lines
+    ],
     "build-requirements.txt": [
         *(Requirement(line) for line in PROJECT["build-system"]["requires"]),
-        *(Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["release"] if "cyclonedx" in line),
+        *(Requirement(line) for line in EXTRAS["release"] if "cyclonedx" in line),
     ],
 }
 

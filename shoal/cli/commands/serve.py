@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import logs, settings
+from shoal.cli import logs, settings, target
 from shoal.cli.access import certificates, tokens
 from shoal.cli.execution import execute, failure, interruptible
 from shoal.cli.options import By
@@ -126,7 +126,8 @@ def serve(
     from shoal.cli.access import exposure
 
     try:
-        flags = [settings.given_setting(assignment) for assignment in assignments or []]
+        flags = _before_the_command()
+        flags += [settings.given_setting(assignment) for assignment in assignments or []]
         flags += settings.given_listen(listen) if listen is not None else []
         flags += [settings.Given("join", ",".join(join), "--join")] if join else []
         flags += [settings.Given("advertise", advertise, "--advertise")] if advertise is not None else []
@@ -147,6 +148,16 @@ def serve(
     caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
+
+
+def _before_the_command() -> list[settings.Given]:
+    """The options of `shoal` itself that are settings of a node, too, as in `shoal --encryption-key KEY serve`."""
+    options = {"encryption_key": target.encryption_key.get(), "tls_ca": target.tls_ca.get()}
+    return [
+        settings.Given(field, value, f"--{field.replace('_', '-')}")
+        for field, value in options.items()
+        if value and value != os.environ.get(f"SHOAL_{field.upper()}")
+    ]
 
 
 def mcp(
