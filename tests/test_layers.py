@@ -17,7 +17,7 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "names", "config", "values", "version", "schemas", "outcomes", "encryption"}
+BASE = {"errors", "names", "config", "values", "version", "schemas", "outcomes", "encryption", "extras"}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
@@ -25,10 +25,11 @@ ALLOWED: dict[str, set[str]] = {
     "version": set(),
     "names": {"errors"},
     "encryption": {"errors"},
+    "extras": {"errors"},
     "config": {"errors"},
     "outcomes": {"errors"},
     "values": {"errors"},
-    "schemas": {"errors", "names", "values"},
+    "schemas": {"errors", "extras", "names", "values"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "crdt"},
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync"},
     "testing": BASE | {"workflows", "crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"workflows", "opening", "client", "node", "protocol", "sync"},
+    "__main__": {"cli"},
     "cli": BASE
     | {
         "access",
