@@ -91,6 +91,7 @@ NOT_OVER_HTTP: Reasons = {
         requests.ReadMoment,
         requests.ReadDocumentAt,
     ),
+    "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
         requests.InheritRights,
@@ -119,6 +120,7 @@ NOT_OVER_HTTP: Reasons = {
 
 NOT_IN_PYTHON: Reasons = {
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
+    "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
         requests.InheritRights,
@@ -187,6 +189,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "spaces": (requests.ListSpaces,),
     "status": (requests.Status, requests.Cluster),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),
+    "cluster rebuild": (requests.Rebuild,),
     "audit sign": (requests.SignHeads,),
     "audit export": (requests.SignHeads, requests.ReadLog),
     "audit verify": (requests.ReadLog,),
@@ -273,6 +276,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.SweepItems,
     ),
     "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
+    "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
         requests.InheritRights,

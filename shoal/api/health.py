@@ -28,6 +28,7 @@ class Ready(Struct, omit_defaults=True):
     status: Literal["ready"]
     node: str
     reason: str = ""  # Why it counts in no quorum yet: it is a learner.
+    register: str = ""  # Why leases, claims and the like wait: the quorum register has no quorum.
 
 
 class NodeView(Struct):
@@ -54,6 +55,7 @@ class NodeView(Struct):
     master_key: str
     data_keys: int
     keys_wait_for: list[str]
+    register: str
 
 
 class MembersDocument(Struct):
@@ -168,7 +170,7 @@ async def readyz(exchange: Exchange) -> web.Response:
         raise CatchingUp(
             f"the node is catching up{_because(status)}. Nothing was written. Ask another node.", state="refilling"
         )
-    return exchange.answer(Ready("ready", status.node, status.reason))
+    return exchange.answer(Ready("ready", status.node, status.reason, status.register))
 
 
 async def metrics(exchange: Exchange) -> web.Response:

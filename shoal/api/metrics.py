@@ -155,6 +155,9 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
             "Spaces without objects whose keys are not destroyed yet (1,000 at most)",
             len(status.keys_wait_for),
         )
+    yield gauge(
+        "shoal_register_quorum", "0 if the quorum register has no quorum: leases and the like wait", not status.register
+    )
     yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
     yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)

@@ -177,6 +177,20 @@ class Store:
         """
         return await self._change("cancel")
 
+    async def rebuild_cluster(self, plan: str = "", *, leases_after: float | None = None) -> requests.RebuildView:
+        """See what is left of a cluster whose register lost its majority; with the `plan` that this names, go on with it.
+
+        All members that do not answer are refused from then on. `leases_after` is for how long (in seconds) clients of lost
+        members may still hold leases; by default as long as any lease may last.
+
+        Raises:
+            InvalidInput: the register has a quorum, or what is left has changed since the plan was told; nothing was written.
+            Unavailable: a survivor did not answer; nothing was founded.
+            OutcomeUnknown: not all survivors said that they go on. Look again.
+        """
+        after_ms = -1 if leases_after is None else max(0, round(leases_after * 1000))
+        return await self._connection.read(requests.Rebuild(plan, after_ms))
+
     async def _change(
         self, change: Literal["add", "drain", "replace", "forget", "cancel"], *, joins: str = "", leaves: str = ""
     ) -> requests.MembersView:

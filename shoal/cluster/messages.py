@@ -12,8 +12,8 @@ Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
-quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices`,
-those about claims in `shoal.cluster.leases.wishes`.
+quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices` and
+`rebuilds`, those about claims in `shoal.cluster.leases.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
 `SnapshotRequest` and `SnapshotPiece` bring a whole partition (`shoal.cluster.snapshots`).
 """
@@ -32,8 +32,9 @@ from shoal.cluster.consensus import motions
 from shoal.cluster.consensus.motions import AnyMotion, Motion
 from shoal.cluster.leases import wishes
 from shoal.cluster.leases.wishes import Granted, Wishes
-from shoal.cluster.membership import notices
+from shoal.cluster.membership import notices, rebuilds
 from shoal.cluster.membership.notices import Membership, Notice, Standing
+from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, RebuildNotice, Report
 from shoal.cluster.operation import CHAIN_BYTES
 from shoal.cluster.partition import PARTITIONS
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
@@ -292,6 +293,7 @@ Message = (
     | SnapshotPiece
     | AnyMotion
     | Notice
+    | RebuildNotice
     | Wishes
     | Granted
 )
@@ -307,7 +309,14 @@ class _Supply(Struct, array_like=True, frozen=True, tag=7):
 
 
 _EPOCH = b"\xcf"  # Of a msgpack integer of 8 bytes. Every message begins with an array.
-SINCE: Mapping[type[Message], int] = {Wishes: 7, Granted: 7}
+SINCE: Mapping[type[Message], int] = {
+    Wishes: 7,
+    Granted: 7,
+    Inquiry: 7,
+    Report: 7,
+    Founding: 7,
+    Founded: 7,
+}
 """Kinds of messages that are younger than `PEER_PROTOCOL_OLDEST`, and the version that brought each: older peers get none."""
 
 _encoder = msgspec.msgpack.Encoder()
@@ -336,6 +345,7 @@ _Received = (
     | SnapshotPiece
     | AnyMotion
     | Notice
+    | RebuildNotice
     | Wishes
     | Granted
 )
@@ -415,6 +425,8 @@ def decode(packed: bytes) -> Message:
             wishes.check(message)
         case Membership() | Standing():
             notices.check(message)
+        case Inquiry() | Report() | Founding() | Founded():
+            rebuilds.check(message)
         case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if len(id) > SNAPSHOT_ID_BYTES or not 0 <= piece < 1 << 32:

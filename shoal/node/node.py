@@ -142,6 +142,7 @@ class Node:
         self.keys = None if sealed is None else self._keeper(sealed, config, environment, master)
         """Looks after the keys of an encrypted directory; None: it is not encrypted."""
         self.service.keys = self.keys
+        self.service.register_condition = self._register_condition
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
@@ -170,6 +171,11 @@ class Node:
             config=config,
             environment=environment,
         )
+
+    def _register_condition(self) -> str:
+        trouble = "" if self.replicator is None else self.replicator.memberships.rebuilding.trouble
+        condition = self.register.condition
+        return f"{condition}. It does not go on by itself: {trouble}" if condition and trouble else condition
 
     def _durable(self, number: int) -> None:
         if self.replicator is not None:

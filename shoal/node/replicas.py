@@ -14,7 +14,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
-from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Seat
+from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Rebuild, RebuildView, Seat
 
 
 @dataclass(slots=True)
@@ -58,6 +58,15 @@ class Company(Protocol):
         Raises:
             ChangeUnderWay, InvalidInput, NoQuorum, NotAMember: nothing was written.
             OutcomeUnknown: the change may have begun.
+        """
+        ...
+
+    async def rebuild(self, request: Rebuild, /) -> RebuildView:
+        """What is left of a cluster that lost its majority; with a plan, go on with that.
+
+        Raises:
+            InvalidInput, NotAMember, Unavailable: nothing was founded.
+            OutcomeUnknown: it may be founded.
         """
         ...
 
@@ -200,8 +209,18 @@ class Alone:
         Raises:
             InvalidInput: always.
         """
+        raise self._refusal()
+
+    async def rebuild(self, request: Rebuild, /) -> RebuildView:
+        """
+        Raises:
+            InvalidInput: always.
+        """
+        raise self._refusal()
+
+    def _refusal(self) -> InvalidInput:
         [own] = self._view.members
-        raise InvalidInput(
+        return InvalidInput(
             f"this node runs without peers, so it has no list of members to change. Nothing was written. Start it with "
             f"SHOAL_JOIN={own.name} (its own address), and ask again."
         )

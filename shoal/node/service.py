@@ -17,7 +17,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol, get_args
 
@@ -135,6 +135,8 @@ class Service:
         self.presences = presences
         self.encryption: Encryption = Plain()
         self.keys: KeyKeeper | None = None
+        self.register_condition: Callable[[], str] = str
+        """Why the quorum register has no quorum, for people; empty if it has one."""
         self._replicas = replicas
         self._storage = storage
         self._commit = commit
@@ -469,6 +471,7 @@ class Service:
             master_key="" if self.keys is None else self.keys.master,
             data_keys=0 if self.keys is None else self.keys.data_keys,
             keys_wait_for=[] if self.keys is None else self.keys.waiting,
+            register=self.register_condition(),
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

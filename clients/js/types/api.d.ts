@@ -2588,6 +2588,8 @@ export interface components {
             origin: string;
             /** @description The reason, in words. */
             reason: string;
+            /** @description A register's name. */
+            register: string;
             /** @description Damaged rows that were fetched from a peer. */
             repaired: number;
             /** @description Requests that met damage that no peer could repair. */
@@ -3118,6 +3120,11 @@ export interface components {
              * @default
              */
             reason?: string;
+            /**
+             * @description Why leases, claims and the like wait: the quorum register has no quorum.
+             * @default
+             */
+            register?: string;
             /**
              * @description The status.
              * @enum {unknown}

@@ -20,6 +20,7 @@ import typer
 from shoal.cli.execution import execute
 from shoal.cli.options import PANEL
 from shoal.cli.output import emit, line, moment, note, pairs, table
+from shoal.cli.rebuilding import rebuild
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, size
 from shoal.client.store import Store
@@ -31,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(status)
     app.command(rich_help_panel=PANEL)(spaces)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
-    for command in (members, add, drain, replace, forget, cancel, leftovers):
+    for command in (members, add, drain, replace, forget, cancel, rebuild, leftovers):
         group.command()(command)
     app.add_typer(group, name="cluster", rich_help_panel=PANEL)
 

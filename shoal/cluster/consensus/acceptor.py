@@ -1,6 +1,6 @@
 """A member's votes in the quorum register: an acceptor of CASPaxos for each key, in one directory.
 
-    receive · questions · forget   →   answers, and rows to write
+    receive · questions · forget · halt · found   →   answers, and rows to write
 
 Rystsov: "CASPaxos: Replicated State Machines without logs" (2018).
 
@@ -11,6 +11,7 @@ Laws:
 - A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
   own in any message, or more votes in its term than it has, proves that it has forgotten.
 - Messages are taken from members in the same epoch only, and terms of members only.
+- A directory that was halted for a rebuild neither votes nor asks to vote, until it is founded anew, resumed or reformed.
 - The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
 """
 
@@ -34,6 +35,7 @@ from shoal.cluster.consensus.motions import (
     State,
     Vote,
 )
+from shoal.cluster.consensus.rebuilding import Foundation, Remains
 from shoal.cluster.consensus.recovery import Recovery
 
 _OWN = b"own"
@@ -85,7 +87,9 @@ class Acceptor:
         self._changed: dict[bytes, bytes | None] = {}
         self.is_due = False
         """Whether there are rows that must be durable before anything else is sent."""
-        own = _unpack(rows or {}, self._slots, self.terms)
+        self.is_halted = False
+        """Whether it neither votes nor asks to, because a rebuild is under way."""
+        own = self._voted = _unpack(rows or {}, self._slots, self.terms)
         is_alone = electorate.members == [member]
         has_voted = rows is None or (own is not None and not (own.alone and not is_alone))
         is_own = own is not None and has_voted and own.directory == directory and own.member == member
@@ -96,11 +100,15 @@ class Acceptor:
         self.recovery = Recovery(member, directory, empty=not has_voted, nonce=nonce)
         self.recovery.suspect = is_set_back
         if self.recovery.empty:
+            self._voted = None
             self._drop()
 
     def reform(self, electorate: Electorate) -> None:
-        """The members have changed. The terms of nodes that are no members any more are dropped: no vote of theirs counts."""
-        self.electorate = electorate
+        """The members have changed, so a halt is over.
+
+        The terms of nodes that are no members any more are dropped: no vote of theirs counts.
+        """
+        self.electorate, self.is_halted = electorate, False
         self._known = frozenset(electorate.members) | {self.member}
         for member in self.terms.keys() - self._known:
             del self.terms[member]
@@ -123,7 +131,7 @@ class Acceptor:
                 self.hear({source: term})
             case Ask(term):
                 return [(source, self._answer(source, term))]
-            case Answer() if self.term is None:
+            case Answer() if self.term is None and not self.is_halted:
                 self.hear({source: motion.term})
                 self.recovery.answered(source, motion, self.terms)
                 return self._try()
@@ -144,12 +152,12 @@ class Acceptor:
         own = self.terms.get(self.member, NO_TERM)
         if self.term is not None and own > self.term:
             self.forget()
-        elif self.term is None and self.recovery.is_given(own):
+        elif self.term is None and not self.is_halted and self.recovery.is_given(own):
             self._begin(own)
 
     def questions(self) -> Sends:
         """Of a directory that does not vote: what to send now, and again until it does."""
-        if self.term is not None:
+        if self.term is not None or self.is_halted:
             return []
         return self._try() or self.recovery.questions(self.electorate, self.terms)
 
@@ -166,6 +174,43 @@ class Acceptor:
         self.term = None
         self.recovery = Recovery(self.member, self._directory, empty=False, nonce=self._nonce)
         self._write_own(NO_TERM)
+
+    # ── rebuilds ──────────────────────────────────────────────────────────────
+
+    @property
+    def remains(self) -> Remains:
+        """What this directory holds of the register."""
+        voted = self._voted or _Own(b"", "", NO_TERM, False)
+        slots: list[Slot] = [(key, *slot) for key, slot in sorted(self._slots.items())]
+        return Remains(self._directory, self.state, voted.directory, voted.member, voted.term, dict(self.terms), slots)
+
+    def halt(self) -> None:
+        """Vote no more, and do not ask to: what `remains` tells from now on does not change."""
+        if self.term is not None:
+            self.forget()
+        self.is_halted = True
+
+    def resume(self) -> None:
+        """Ask to vote again: the rebuild was given up."""
+        self.is_halted = False
+
+    def found(self, foundation: Foundation) -> None:
+        """Vote from now on, with what a rebuild found. The caller has made `rows_of` durable."""
+        self.is_halted = False
+        self.recovery = Recovery(self.member, self._directory, empty=False, nonce=self._nonce)
+        self._changed = {}  # What was due of before is deleted by these rows.
+        self._slots = {key: (promised, accepted, value) for key, promised, accepted, value in foundation.slots}
+        self.terms = dict(foundation.terms)
+        self._begin(self.terms[self.member])
+
+    def rows_of(self, foundation: Foundation) -> dict[bytes, bytes | None]:
+        """The rows with which this directory begins anew."""
+        rows: dict[bytes, bytes | None] = {_SLOT + key.encode(): None for key in self._slots}
+        rows |= {_TERM + member.encode(): None for member in self.terms}
+        rows |= {_SLOT + key.encode(): msgspec.msgpack.encode(tuple(slot)) for key, *slot in foundation.slots}
+        rows |= {_TERM + member.encode(): msgspec.msgpack.encode(term) for member, term in foundation.terms.items()}
+        rows[_OWN] = msgspec.msgpack.encode(self._own(foundation.terms[self.member], alone=len(foundation.terms) == 1))
+        return rows
 
     # ── votes ─────────────────────────────────────────────────────────────────
 
@@ -208,6 +253,11 @@ class Acceptor:
 
     # ── terms ─────────────────────────────────────────────────────────────────
 
+    @property
+    def state(self) -> State:
+        """What this directory is in the register."""
+        return "voting" if self.term is not None else "empty" if self.recovery.empty else "forgotten"
+
     def _answer(self, source: str, asked: Term) -> Answer:
         """Grant the term that a member asks for, if it is later than all that it had; before that its votes may be counted."""
         if self.term is None:
@@ -219,9 +269,8 @@ class Acceptor:
         return self._told(asked, grants=grants)
 
     def _told(self, asked: Term, *, grants: bool) -> Answer:
-        state: State = "voting" if self.term is not None else "empty" if self.recovery.empty else "forgotten"
         slots: list[Slot] = [(key, *slot) for key, slot in sorted(self._slots.items())] if grants else []
-        return Answer(asked, state, grants, self._directory, self.term or NO_TERM, dict(self.terms), slots)
+        return Answer(asked, self.state, grants, self._directory, self.term or NO_TERM, dict(self.terms), slots)
 
     def _try(self) -> Sends:
         """Begin a term if enough is known; the founder may give the others their first."""
@@ -274,9 +323,12 @@ class Acceptor:
         self._changed[_SLOT + key.encode()] = msgspec.msgpack.encode(self._slots[key])
 
     def _write_own(self, term: Term) -> None:
-        own = _Own(self._directory, self.member, term, self.electorate.members == [self.member])
-        self._changed[_OWN] = msgspec.msgpack.encode(own)
+        self._voted = self._own(term, alone=self.electorate.members == [self.member])
+        self._changed[_OWN] = msgspec.msgpack.encode(self._voted)
         self.is_due = True
+
+    def _own(self, term: Term, *, alone: bool) -> _Own:
+        return _Own(self._directory, self.member, term, alone)
 
     def _drop(self) -> None:
         """What another directory promised, or this one while it was alone, is no vote of this cluster."""

@@ -1,12 +1,15 @@
 """A table of leases, as one small value: grants, renewals, releases, and the queue of those that wait.
 
     acquire · renew · release · withdraw · tidy   →   the table changes, and the caller stores it by compare-and-set
+    rebuilt   →   the content with which a register that lost its majority goes on
 
 Laws:
 - A grant takes the table's next fencing number. The numbers only grow, also when a lease is dropped and taken again.
 - A lease leaves its holder only if the holder gives it up, or if `Turn.is_dead` says so. If another node than the one
   that stores the release may still accept writes of that term, the lease is `OVER` and is not granted before it is dead.
 - Those that wait are served in the order in which they came. A holder that gives the lease up may name one of them.
+- After a rebuild no term of before goes on: each is `OVER`, since a lost member may have granted its lease to another claim.
+  And no lease is granted to a new claim before those that only lost members knew of are dead.
 - Each renewal has a new random `beat`. So one that was proposed and never stored is not taken for one that was.
 """
 
@@ -21,6 +24,9 @@ from typing import NamedTuple
 
 import msgspec
 
+KEY = "lease/"
+"""What the names of the keys of the register that hold tables begin with; the number of the shard follows."""
+
 OFFERED, HELD, OVER = 0, 1, 2
 """The states of a grant. One that is offered is held once its new holder has taken it."""
 
@@ -32,6 +38,9 @@ class LeaseName(NamedTuple):
     name: str
     is_thread: bool = False
 
+
+REBUILT = LeaseName("", "rebuilt")
+"""The place of all leases that only lost members may know of. No space has an empty name."""
 
 ITEM_BYTES = 12  # Of an item's id, in the name of its claim.
 _MARK = "\0"  # No lease's own name begins with it.
@@ -78,6 +87,11 @@ class Grant(msgspec.Struct, array_like=True, frozen=True):
     state: int = OFFERED
     shared: bool = False  # Whether another node than `via` may still accept writes of this term.
     waiting: tuple[Claim, ...] = ()
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether this stands for all leases that only lost members may know of (`REBUILT`)."""
+        return not self.via
 
     def is_of(self, token: bytes) -> bool:
         """Whether this claim has the lease, or has it on offer."""
@@ -173,6 +187,8 @@ class Table:
         """
         self._settle(name, turn)
         grant = self.grants.get(name)
+        if grant is None and REBUILT in self.grants:
+            raise Held(self.grants[REBUILT])
         if grant is None:
             return self._grant(name, claim, (), turn, state=HELD)
         if grant.is_of(claim.token):
@@ -285,6 +301,14 @@ class Table:
         if grant is not None and turn.is_dead(name, grant):
             self._pass_on(name, grant, turn)
 
+    def rebuild(self, *, by: int, beat: bytes, unseen_ms: int) -> None:
+        """Go on after a rebuild, with fencing numbers that are higher `by`; unseen leases may last for another `unseen_ms`."""
+        self.last += by
+        for name, grant in self.grants.items():
+            self.grants[name] = msgspec.structs.replace(grant, beat=beat, state=OVER, waiting=())
+        if unseen_ms:
+            self.grants[REBUILT] = Grant(self.last, Claim(beat, "", unseen_ms), beat, b"", OVER)
+
     def _pass_on(self, name: LeaseName, grant: Grant, turn: Turn) -> None:
         if grant.waiting:
             self._grant(name, grant.waiting[0], grant.waiting[1:], turn, state=OFFERED)
@@ -302,6 +326,13 @@ class Table:
         renewed = msgspec.structs.replace(grant, beat=turn.beat, via=turn.node, state=HELD, shared=shared)
         self.grants[name] = renewed
         return renewed
+
+
+def rebuilt(content: bytes, *, by: int, beat: bytes, unseen_ms: int) -> bytes:
+    """The content with which a shard goes on after a rebuild; see `Table.rebuild`."""
+    table = Table.unpack(content)
+    table.rebuild(by=by, beat=beat, unseen_ms=unseen_ms)
+    return table.pack()
 
 
 _SPARE_BYTES = 16  # The count of the grants and the last fencing number take more bytes as they grow.

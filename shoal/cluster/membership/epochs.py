@@ -1,6 +1,6 @@
 """The members of a cluster in epochs: which changes are allowed, which votes decide, and when a change may go on.
 
-    founded · begin · advance · cancel   →   the record of the next epoch
+    founded · begin · advance · cancel · rebuilt   →   the record of the next epoch
 
 Laws:
 - One change is under way at a time, and each step of it is an epoch of its own. A change is *prepared* while the old list
@@ -10,6 +10,8 @@ Laws:
 - The record of epoch e is version e of the key `members` of the quorum register. Epoch 0 is the configured list, and has
   no record.
 - A joining node is a learner until the change is joint: it counts in no majority.
+- A rebuild leaves the epochs out that the lost members may have made, and is decided by the survivors alone. Everybody else
+  is barred by its later epoch.
 
 The lists are of addresses: a member whose disk is replaced stays a member. A directory that was removed is refused by its id.
 """
@@ -32,6 +34,10 @@ MEMBERS_MAX = 64
 ADDRESS_CHARS_MAX = 255
 REMOVED_MAX = 64
 """The removed directories that a record names; the oldest are dropped."""
+
+REBUILD_AHEAD = 1_000_000
+"""A rebuild's epoch is the next multiple of this, and a random part: people make no million changes, and of two rebuilds by
+survivors that cannot hear each other the later one bars the other."""
 
 Kind = Literal["add", "drain", "replace", "forget"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -173,6 +179,25 @@ def forget_directory(record: Record, directory: bytes, address: str, *, director
     )
 
 
+def rebuilt(record: Record, kept: Mapping[str, bytes], *, gone: Mapping[bytes, str], after: int, drawn: int) -> Record:
+    """The record of the survivors `kept`, their directories by address, who go on alone.
+
+    `gone` are the directories that are known to be no survivor's, with their addresses; `after` is an epoch that the new one
+    must be later than; `drawn` is a random number.
+    """
+    epoch = (max(record.epoch, after) // REBUILD_AHEAD + 1) * REBUILD_AHEAD + drawn % REBUILD_AHEAD
+    known = {removal.directory for removal in record.removed}
+    removed = [
+        *record.removed,
+        *(
+            Removal(address, directory, epoch, handed_over=False)
+            for directory, address in sorted(gone.items(), key=lambda item: item[1])
+            if directory not in known and directory not in kept.values()
+        ),
+    ]
+    return Record(epoch, tuple(sorted(kept)), dict(sorted(kept.items())), None, tuple(removed[-REMOVED_MAX:]))
+
+
 def is_ready(record: Record, *, caught_up: Collection[str], voting: Collection[str]) -> bool:
     """Whether the change that is under way may go on to its next step.
 
@@ -290,15 +315,19 @@ def decode(packed: bytes) -> Record:
     return record
 
 
-def check(record: Record) -> None:
-    """Check what the types leave open.
+def check(record: Record, *, founded: bool = False) -> None:
+    """Check what the types leave open. With `founded` it may be that of epoch 0, which no register holds.
 
     Raises:
         InvalidValue: a count, an address or an id is impossible.
     """
     addresses = {*record.everyone, *record.directories}
     ids = [*record.directories.values(), *(removal.directory for removal in record.removed)]
-    is_sound = 0 < record.epoch < 1 << 62 and 0 < len(record.members) <= MEMBERS_MAX and len(record.removed) <= REMOVED_MAX
+    is_sound = (
+        (0 if founded else 1) <= record.epoch < 1 << 62
+        and 0 < len(record.members) <= MEMBERS_MAX
+        and len(record.removed) <= REMOVED_MAX
+    )
     is_sound = is_sound and len(addresses) <= 2 * MEMBERS_MAX and all(map(is_address, addresses))
     if not is_sound or not all(len(id) in (0, 16) for id in ids) or list(record.members) != sorted(set(record.members)):
         raise InvalidValue("the record of the members has an impossible field. Nothing was written.")

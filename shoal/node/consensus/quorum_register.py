@@ -7,13 +7,14 @@ Laws:
 - An error says whether the change was made: `NoQuorum` and `RegisterChanged` mean that it was not and will not be;
   `OutcomeUnknown` that it may be, now or later. The same change sent again, with its id, is made once.
 - The register is founded when it is first used and all members are up; a cluster that does not use it sends nothing.
+- A store that is alone, and whose directory was copied or moved, goes on with higher numbers: the original may have used some.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, Ballot, Ballots, Change, Electorate, Value, Verdict
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
+from shoal.cluster.consensus.rebuilding import Foundation, Remains
 from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
@@ -36,6 +38,8 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.names import check_key
+from shoal.node.consensus.condition import COMMAND, Condition, why_missing
+from shoal.node.consensus.foundations import foundation_of
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
@@ -45,6 +49,7 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _ROWS, _ROWS_END = keys.meta("register/"), keys.meta("register0")  # "0" follows "/".
+_PLACE = keys.meta("register-place")  # The identity of the directory in which a store that is alone voted last.
 _AHEAD = 8  # Ballots that are skipped.
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.002, 1.0  # Between two attempts of one operation.
 
@@ -101,6 +106,9 @@ class QuorumRegister:
         self._next_question = 0.0
         self._next_hello = 0.0
         self._closed = False
+        self._condition = Condition(self._member)
+        self.on_rebuilt: Callable[[], None] = lambda: None
+        """Called once this node votes in a register that was founded anew."""
         self.on_proposed: Callable[[str, bytes], None] | None = None
         """Called with a key and a content that was proposed for it; it may never be chosen."""
         rows = _read(storage)
@@ -114,11 +122,22 @@ class QuorumRegister:
             limits=Limits(config.quorum_register_keys_max, config.quorum_register_value_bytes_max),
         )
         self._unreadable = rows is None  # The rows are deleted with the next write.
+        # One that has voted is in a register that is used.
+        self._wanted = self._acceptor.state == "forgotten"
+        self._identity, place = storage.identity, storage.get(_PLACE)
+        self._is_placed = place == storage.identity
+        self._is_moved = links is ALONE and self._wanted and (place or incarnation.copied) and not self._is_placed
 
     @property
     def is_voting(self) -> bool:
         """Whether this directory votes: it has forgotten no vote, as far as anybody told it."""
         return self._acceptor.term is not None
+
+    @property
+    def condition(self) -> str:
+        """For people: why the register has no quorum, since when, and what to do; empty if it has one."""
+        self._look()
+        return self._condition.told(self._acceptor.electorate)
 
     # ── operations ────────────────────────────────────────────────────────────
 
@@ -257,28 +276,24 @@ class QuorumRegister:
         members = self._acceptor.electorate.members
         linked = self.links.linked()
         needed = len(members) // 2 + 1
-        why = (
-            "; ".join(self._why(proposal, member, linked) for member in members if member not in proposal.counted)
-            if proposal.ballot != NO_BALLOT
-            else f"other operations on {proposal.key!r} came first"
-        )
+        missing = {member: proposal.refusals.get(member, "") for member in members if member not in proposal.counted}
+        is_there = {self._member, *linked} - ({self._member} if self._commit.failed is not None else set())
+        why = why_missing(missing, is_there, own=self._member)
+        if proposal.ballot == NO_BALLOT:
+            why = f"other operations on {proposal.key!r} came first"
         told = (
             f"the quorum register needs the votes of {needed} of {len(members)} members, and did not get them within "
             f"{self._config.quorum_timeout_s:g} s: {why}"
         )
         if proposal.may_be_made or repeated:
             return OutcomeUnknown(f"{told}. The change may be made, now or later. Repeat it with its id, or read the key.")
+        condition = self.condition
+        advice = f"{condition[0].upper()}{condition[1:]}" if condition else f"If they stay away for good: `{COMMAND}`"
         return NoQuorum(
-            f"{told}. Nothing was written. Try again when more of them vote.", reachable=1 + len(linked), needed=needed
+            f"{told}. Nothing was written. Try again when more of them vote. {advice}.",
+            reachable=1 + len(linked),
+            needed=needed,
         )
-
-    def _why(self, proposal: Proposal, member: str, linked: Collection[str]) -> str:
-        """For people: why the vote of a member is missing."""
-        if member == self._member and self._commit.failed is not None:
-            return f"{member} cannot write to its disk"
-        if member != self._member and member not in linked:
-            return f"{member} cannot be reached"
-        return f"{member} {_REASONS.get(proposal.refusals.get(member, ''), 'did not answer')}"
 
     # ── what the replicator tells ─────────────────────────────────────────────
 
@@ -303,6 +318,60 @@ class QuorumRegister:
     def version_here(self, key: str) -> int:
         """The version of a key that this member has voted for last. It may never be chosen; a read tells."""
         return self._acceptor.version_of(key)
+
+    # ── rebuilds ──────────────────────────────────────────────────────────────
+
+    @property
+    def remains(self) -> Remains:
+        """What this directory holds of the register."""
+        return self._acceptor.remains
+
+    async def halt(self) -> Remains:
+        """Vote no more until `rebuilt`, `resume` or a restart. Returns, once that is durable, what this directory holds.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed.
+        """
+        self._leads.clear()
+        self._acceptor.halt()
+        if self._acceptor.is_due:
+            self._number = self._commit.write(self._rows())
+            self._acceptor.written()
+        await self._commit.wait_durable(self._number or self._commit.written)
+        return self._acceptor.remains
+
+    def resume(self) -> None:
+        """The rebuild was given up: ask to vote again."""
+        self._acceptor.resume()
+
+    def abdicate(self) -> None:
+        """Vote no more: a later epoch is decided without this directory."""
+        self._acceptor.halt()
+        self._reply(())
+
+    def rows_of(self, foundation: Foundation) -> dict[bytes, bytes | None]:
+        """The rows to make durable before `rebuilt`."""
+        return {_ROWS + key: value for key, value in self._acceptor.rows_of(foundation).items()}
+
+    def rebuilt(self, foundation: Foundation) -> None:
+        """Vote with what a rebuild found; `rows_of` are durable."""
+        self._leads.clear()
+        self._acceptor.found(foundation)
+        self._reply(())
+        self._condition.rebuilt()
+        self.on_rebuilt()
+
+    def _found_alone(self) -> None:
+        with suppress(ShoalError):  # If the disk fails nothing is voted on.
+            remains, id = {self._member: self._acceptor.remains}, self._environment.entropy(ID_BYTES)
+            found = foundation_of(remains, id=id, shards=self._config.lease_shards)
+            rows = self.rows_of(found) | {_PLACE: self._identity}
+            self._number = self._commit.write(rows, [(_ROWS, _ROWS_END)] if self._unreadable else [])
+            self._acceptor.found(found)
+            self._acceptor.written()
+            self._unreadable, self._is_moved = False, False
+
+    # ── members ───────────────────────────────────────────────────────────────
 
     def found(self) -> None:
         """Let this node ask to vote before the register is needed: it is founded only while all members are up."""
@@ -329,6 +398,7 @@ class QuorumRegister:
 
     def tick(self, now: float) -> None:
         """Ask again to vote, or tell again that this node does, whatever is due."""
+        self._look()
         if self._acceptor.term is None:
             if self._wanted and now >= self._next_question:
                 self._next_question = now + self._config.quorum_register_retry_s
@@ -342,15 +412,28 @@ class QuorumRegister:
         """Reject new operations."""
         self._closed = True
 
+    def _look(self) -> None:
+        self._condition.look(
+            self._acceptor.electorate,
+            self.links.linked(),
+            self._acceptor.state,
+            now_ms=self._environment.now_ms(),
+            has_failed=self._commit.failed is not None,
+        )
+
     # ── messages ──────────────────────────────────────────────────────────────
 
     def _want(self) -> None:
         """Somebody uses the register: this node should vote."""
         if self._acceptor.term is None:
             self._wanted = True
+            if self._is_moved:
+                self._found_alone()
             self._reply(self._acceptor.questions())
 
     def _take(self, source: str, motion: AnyMotion) -> None:
+        if source != self._member:
+            self._condition.heard(source, motion)
         answers = self._acceptor.receive(source, motion)
         if isinstance(motion, Prepare | Accept | Known):
             self._wanted = True
@@ -391,7 +474,9 @@ class QuorumRegister:
             self._commit.when_durable(self._number, send)
 
     def _rows(self) -> dict[bytes, bytes | None]:
-        return {_ROWS + key: value for key, value in self._acceptor.rows.items()}
+        place = {_PLACE: self._identity} if self.links is ALONE and not self._is_placed else {}
+        self._is_placed = True
+        return {_ROWS + key: value for key, value in self._acceptor.rows.items()} | place
 
     def _send(self, sends: Iterable[tuple[str, AnyMotion]]) -> None:
         linked = self.links.linked()
@@ -400,13 +485,6 @@ class QuorumRegister:
                 self._take(member, motion)
             elif member in linked:
                 self.links.send(linked[member], motion)
-
-
-_REASONS = {
-    "beaten": "votes for another operation",
-    "not-voting": "may have forgotten votes, and does not vote until enough members have told it theirs",
-    "full": "has no room for the key",
-}
 
 
 def _read(storage: Storage) -> dict[bytes, bytes] | None:

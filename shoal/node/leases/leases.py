@@ -35,7 +35,6 @@ from shoal.protocol.requests import (
     Term,
 )
 
-_KEY = "lease/"
 _ENDING_MAX = 1024  # More than are released while one renewal is on its way.
 
 
@@ -57,15 +56,16 @@ class Leases:
         self._environment = environment
         self._config = config
         self._shards = [
-            Shard(register, f"{_KEY}{nth}", node=node, environment=environment, config=config, is_fresh=is_fresh)
+            Shard(register, f"{table.KEY}{nth}", node=node, environment=environment, config=config, is_fresh=is_fresh)
             for nth in range(config.lease_shards)
         ]
-        self._by_key = {f"{_KEY}{nth}": shard for nth, shard in enumerate(self._shards)}
+        self._by_key = {f"{table.KEY}{nth}": shard for nth, shard in enumerate(self._shards)}
         self._known: dict[LeaseName, _Known] = {}  # Those that have ended leave it when it doubles.
         self._known_max = 64
         self._ending: dict[LeaseName, int] = {}  # The last fencing numbers that were released here.
         self._waits_ended = False
         register.on_proposed = self._proposed
+        register.on_rebuilt = self._rebuilt
 
     # ── requests ──────────────────────────────────────────────────────────────
 
@@ -384,6 +384,12 @@ class Leases:
         if shard is not None:
             shard.proposed(content)
 
+    def _rebuilt(self) -> None:
+        """Terms that were known are over, and so is what was known of the register."""
+        self._known.clear()
+        for shard in self._shards:
+            shard.forget()
+
     def _of(self, term: Term) -> LeaseName:
         if term.item:
             check_name("space", term.space)
@@ -428,6 +434,15 @@ class Leases:
         return self._environment.now_ms() + int(1000 * max(0.0, shard.remaining_s(name, grant)))
 
     def _held(self, name: LeaseName, shard: Shard, grant: Grant) -> LeaseHeld:
+        if grant.is_unseen:
+            left_s = shard.remaining_s(table.REBUILT, grant)
+            return LeaseHeld(
+                f"{described(name)} may still be held by a client of a member that was lost: the cluster was rebuilt, and "
+                f"grants no lease to another client for {left_s:.0f} s more. Nothing was written. Wait, or try again later.",
+                holder="",
+                fence=grant.fence,
+                until_ms=self._environment.now_ms() + int(left_s * 1000),
+            )
         return self.held(name, self._state(name, shard, grant))
 
     def held(self, name: LeaseName, state: LeaseState) -> LeaseHeld:

@@ -106,6 +106,11 @@ class Shard:
         self._passed = content
         self.stir()
 
+    def forget(self) -> None:
+        """The register was founded anew: read it before the next decision."""
+        self._known = self._passed = self._hint = None
+        self.stir()
+
     def stir(self) -> None:
         """Have those who watch look again."""
         for stirred in self._watchers:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record, Removal
-from shoal.errors import InvalidValue, ShoalError, StoreCorrupt
+from shoal.errors import InvalidValue, NotAMember, ShoalError, StoreCorrupt
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -74,6 +74,7 @@ class Roster:
         """Called after a new record took the place of this one."""
         self._heard = self.record.epoch
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
+        self._beside: Callable[[], None] | None = None  # Called once what was written beside it is durable, too.
         self._waits = False
         self._refused_in = 0  # The newest epoch in which a node said that this one is no member.
         self._entered = asyncio.Event()
@@ -185,13 +186,28 @@ class Roster:
         before = self._incarnation.barred
         self._incarnation.bar(self._barred(record) or before)
         with suppress(ShoalError):  # It is told again.
-            self._written = self._commit.write({_ROW: epochs.encode(record)}), record
+            self._written, self._beside = (self._commit.write({_ROW: epochs.encode(record)}), record), None
+
+    def rebuilt(self, record: Record, rows: Mapping[bytes, bytes | None], *, then: Callable[[], None]) -> None:
+        """Adopt the record of a rebuild in which this directory is a survivor, once it is durable together with these rows.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed.
+            NotAMember: a newer record is known here.
+        """
+        newest = self.record if self._written is None else self._written[1]
+        if record.epoch <= newest.epoch:
+            raise NotAMember(f"this node is in epoch {newest.epoch} by now. Nothing was written. Look again.")
+        self.heard(record.epoch)
+        self._written = self._commit.write({_ROW: epochs.encode(record), **rows}), record
+        self._beside = then
 
     def durable(self, number: int) -> None:
         """All writes up to this number are durable: adopt the record that is among them."""
         if self._written is None or self._written[0] > number:
             return
         record, self._written = self._written[1], None
+        beside, self._beside = self._beside, None
         before, self.record, self.problem, self._waits = self.record, record, "", False
         self._incarnation.bar(self._barred(record))
         change = "" if record.change is None else f"; {record.change.told} is under way"
@@ -199,6 +215,8 @@ class Roster:
         self._entered.set()
         self._entered = asyncio.Event()
         self.adopted(before)
+        if beside is not None:
+            beside()
 
     @property
     def _is_new(self) -> bool:

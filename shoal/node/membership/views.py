@@ -1,14 +1,19 @@
-"""The members as people see them: `shoal cluster members`, `GET /v1/cluster/members`."""
+"""The members as people see them: `shoal cluster members` and `rebuild`, `GET /v1/cluster/members`."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from shoal.cluster.leases.timing import waits_s
+from shoal.cluster.membership import rebuilds
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Standing
+from shoal.cluster.membership.rebuilds import Report
+from shoal.config import Config
 from shoal.node.membership.changes import Changes
+from shoal.node.membership.rebuilding import Survey
 from shoal.node.membership.roster import Roster
-from shoal.protocol.requests import LostDirectory, MembersView, RemovedNode, Seat
+from shoal.protocol.requests import GivenUp, LostDirectory, MembersView, RebuildView, RemovedNode, Seat, Survivor
 
 
 def view(roster: Roster, changes: Changes, linked: dict[str, bytes]) -> MembersView:
@@ -53,3 +58,90 @@ def _progress(record: Record, changes: Changes, address: str, *, is_there: bool)
     if not standing.is_caught_up:
         return "is fetching what the others hold"
     return "has caught up" if standing.is_voting or not change.is_joint else "has caught up, and does not vote yet"
+
+
+# ── rebuilds ──────────────────────────────────────────────────────────────────
+
+
+def left(found: Survey, *, unseen_ms: int) -> RebuildView:
+    """What a rebuild would keep and give up, and what may be lost by it."""
+    is_needed = not rebuilds.has_quorum(found.record, found.kept)
+    return RebuildView(
+        found.plan if is_needed else "",
+        found.record.epoch,
+        found.whole if is_needed else "the register has a quorum, so there is nothing to rebuild",
+        [_survivor(address, report) for address, report in sorted(found.kept.items())],
+        [GivenUp(address, node.hex(), _away_ms(found, address)) for node, address in _given_up(found)],
+        _may_be_lost(found) if is_needed else [],
+        unseen_ms,
+    )
+
+
+def rebuilt(record: Record) -> RebuildView:
+    """The epoch that a rebuild began."""
+    return RebuildView("", record.epoch, "")
+
+
+def unseen_ms(found: Survey, config: Config) -> int:
+    """How long clients may still hold leases that only lost members know of; 0 if no votes are lost.
+
+    That is the longest lease, less the time for which every survivor has seen the lost members away.
+    """
+    if not _lost_votes(found):
+        return 0
+    away_ms = min((_away_ms(found, address) for address in _lost_votes(found)), default=0)
+    return max(0, int(waits_s(int(config.lease_ttl_s_max * 1000), config.lease_drift_max) * 1000) - away_ms)
+
+
+def _lost_votes(found: Survey) -> list[str]:
+    """The members whose votes are lost, or some of them."""
+    return [*found.given_up, *(address for address, report in found.kept.items() if not _has_votes(report))]
+
+
+def _has_votes(report: Report) -> bool:
+    return report.remains.state == "voting" or report.remains.is_copy
+
+
+def _survivor(address: str, report: Report) -> Survivor:
+    remains = report.remains
+    return Survivor(
+        address,
+        remains.directory.hex(),
+        remains.state,
+        remains.voter.hex() if remains.is_copy else "",
+        report.record.epoch,
+        remains.term.number,
+        remains.term.votes,
+        len(remains.slots),
+        report.is_learner,
+        report.operations,
+        dict(sorted(report.ahead.items())),
+    )
+
+
+def _given_up(found: Survey) -> list[tuple[bytes, str]]:
+    unknown = [address for address in found.given_up if address not in found.gone.values()]
+    return sorted([*found.gone.items(), *((b"", address) for address in unknown)], key=lambda each: each[1])
+
+
+def _away_ms(found: Survey, address: str) -> int:
+    """How long no survivor has had a link to this member, as far as they saw."""
+    return min((report.away_ms.get(address, 0) for report in found.kept.values()), default=0)
+
+
+def _may_be_lost(found: Survey) -> list[str]:
+    lost = _lost_votes(found)
+    if not lost:
+        return []
+    size, without = len(found.record.members), len(found.given_up)
+    told = [
+        f"leases, claims, compare-and-set and changes of members that were decided without {', '.join(sorted(found.kept))}: "
+        f"the votes of {', '.join(sorted(lost))} are lost"
+    ]
+    missing = sum(report.is_learner for report in found.kept.values()) + without
+    if missing > (size - 1) // 2:
+        told.append(
+            f"writes with `quorum` that only {', '.join(sorted(lost))} held; those with `all` are kept if a survivor is intact"
+        )
+    told.append(f"writes with `local` that only {', '.join(sorted(lost))} held")
+    return told

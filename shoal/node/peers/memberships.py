@@ -4,6 +4,7 @@ Laws:
 - Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
   that record; if it names an older one, its sender is told the record.
 - What a message says of the register, or of a change that is joint, counts only if its sender was in this node's epoch.
+- A node that another one, in a later epoch, refuses because it is no member votes no more: that epoch is decided without it.
 - A node that waits to be added asks all members that a member has ever named, and takes links of these: those that it
   is configured with may leave before it is added. They count in nothing until it is in the epoch that adds it.
 - A node that joins is heard in the epoch in which it does. In another one its directory may hold anything: in an older one it
@@ -20,21 +21,23 @@ from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.founding import is_placeholder
 from shoal.cluster.membership.notices import Membership, Notice, Standing
+from shoal.cluster.membership.rebuilds import RebuildNotice
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.errors import PeerRefused
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
-from shoal.node.membership import views
+from shoal.node.membership import rebuilding, views
 from shoal.node.membership.changes import Changes, Sight
+from shoal.node.membership.rebuilding import Rebuilding
 from shoal.node.membership.roster import Roster
 from shoal.node.membership.seeding import Seeding
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members
 from shoal.node.peers.outlets import Outlets
-from shoal.protocol.requests import ChangeMembers, MembersView
+from shoal.protocol.requests import ChangeMembers, ClusterView, MembersView, Rebuild, RebuildView
 
 _log = logging.getLogger("shoal.node")
 
@@ -58,6 +61,7 @@ class Memberships:
         config: Config,
         software: str,
         entered: Callable[[list[bytes]], None],
+        view: Callable[[], ClusterView],
     ) -> None:
         self._roster = roster
         self._members = members
@@ -89,6 +93,19 @@ class Memberships:
             ),
             config=config,
         )
+        self.rebuilding = Rebuilding(
+            roster,
+            register,
+            sight=rebuilding.Sight(
+                linked=lambda: members.reached,
+                directory_of=lambda address: members.node_at(address) or marking.node_at(address),
+                lost=lambda: marking.lost,
+                view=view,
+                send=lambda node, notice: outlets.send((node,), notice),
+            ),
+            environment=environment,
+            config=config,
+        )
         roster.adopted = self._adopted
         self.seeding = Seeding(roster, size=config.cluster_size) if config.cluster_size else None
         """Finds the first members, if the configuration has seeds."""
@@ -113,6 +130,14 @@ class Memberships:
         else:
             await self.changes.change(request.change, joins=request.joins, leaves=request.leaves)
         return self.members()
+
+    async def rebuild(self, request: Rebuild, /) -> RebuildView:
+        """See `Company.rebuild`."""
+        found = await self.rebuilding.look()
+        unseen_ms = views.unseen_ms(found, self._config) if request.leases_after_ms < 0 else request.leases_after_ms
+        if not request.plan:
+            return views.left(found, unseen_ms=unseen_ms)
+        return views.rebuilt(await self.rebuilding.rebuild(request.plan, unseen_ms=unseen_ms))
 
     # ── links ─────────────────────────────────────────────────────────────────
 
@@ -160,6 +185,8 @@ class Memberships:
                 self.changes.asked(peer.name)
             elif error.detail.get("reason") == "removed":
                 self.changes.refused(peer.name, error.message)
+            elif error.detail.get("reason") == "clone":
+                self.rebuilding.refused(peer.node)
             raise
 
     def admitted(self, peer: Identity) -> bytes:
@@ -190,13 +217,16 @@ class Memberships:
         """Whether a message that was sent in this epoch was sent in this node's."""
         return epoch == self._roster.epoch
 
-    def heard(self, peer: Identity, notice: Notice) -> None:
+    def heard(self, peer: Identity, notice: Notice | RebuildNotice) -> None:
         """Take a message about members."""
         match notice:
             case Membership(record):
-                self._roster.learn(record)
+                if not self.rebuilding.defers(record):
+                    self._roster.learn(record)
             case Standing():
                 self.changes.heard(peer.name, notice)
+            case _:
+                self.rebuilding.heard(peer.name, peer.node, notice)
 
     def refused(self, error: PeerRefused, peer: Identity | None) -> None:
         """A node does not take links of this one; `peer` is that node, if it has proven it."""
@@ -204,6 +234,11 @@ class Memberships:
         if reason in ("member", "removed"):
             epoch = 0 if peer is None else peer.epoch
             self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed", epoch=epoch)
+            # A node of another cluster, to which this one's address means nothing, is no member here.
+            is_ours = reason == "removed" or (peer is not None and peer.name in self._roster.record.electorate.members)
+            if epoch > self._roster.epoch and is_ours and self._register.is_voting:
+                _log.warning("this node votes no more, because epoch %d goes on without it: %s", epoch, error.message)
+                self._register.abdicate()
         if reason == "member" and peer is not None and self._roster.waits and self._members.meet(peer.members):
             self.dial(self.addresses)
 
@@ -226,6 +261,7 @@ class Memberships:
     def tick(self, now: float) -> None:
         """Do what is due."""
         self.changes.tick(now)
+        self.rebuilding.tick(now)
         if self._farewell is not None and now >= self._farewell:
             self._farewell = None
             self.dial(self.addresses if self._roster.is_member or self._roster.record.change is not None else [])

@@ -22,6 +22,7 @@ from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.membership.notices import Membership, Standing
+from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, Report
 from shoal.cluster.messages import (
     Digest,
     Objects,
@@ -203,6 +204,7 @@ class Replicator:
             config=config,
             software=software,
             entered=self._entered,
+            view=lambda: self.quorum.view(),
         )
         self._snapshots = SnapshotExchange(
             self._protocol,
@@ -248,6 +250,7 @@ class Replicator:
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
         await self.memberships.changes.stop()
+        await self.memberships.rebuilding.stop()
         await self._mender.stop()
         await self.scrubber.stop()
         await self._snapshots.stop()
@@ -347,7 +350,7 @@ class Replicator:
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
         is_heard = self.memberships.is_heard(peer, epoch)
-        if isinstance(decoded, Membership | Standing):
+        if isinstance(decoded, Membership | Standing | Inquiry | Report | Founding | Founded):
             self.memberships.heard(peer, decoded)
             return
         if not is_heard or (isinstance(decoded, _BRING) and not self._roster.takes(epoch)):

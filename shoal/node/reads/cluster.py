@@ -20,6 +20,8 @@ from shoal.protocol.requests import (
     MembersView,
     NodeStatus,
     ReadMembers,
+    Rebuild,
+    RebuildView,
     Status,
 )
 
@@ -38,6 +40,7 @@ class ClusterReads:
             CatchUp: self._catch_up,
             ReadMembers: self._members,
             ChangeMembers: self._change_members,
+            Rebuild: self._rebuild,
         }
 
     async def _status(self, _request: Status, _bookmark: Bookmark) -> NodeStatus:
@@ -51,6 +54,9 @@ class ClusterReads:
 
     async def _change_members(self, request: ChangeMembers, _bookmark: Bookmark) -> MembersView:
         return await self._company.change(request)
+
+    async def _rebuild(self, request: Rebuild, _bookmark: Bookmark) -> RebuildView:
+        return await self._company.rebuild(request)
 
     async def _catch_up(self, request: CatchUp, bookmark: Bookmark) -> CaughtUp:
         """Fetch what a quorum holds of a thread's partition; without a quorum the reply says why, and nothing is raised."""

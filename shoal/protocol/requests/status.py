@@ -41,6 +41,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     master_key: str = ""  # The name of the master key of its directory; empty: that is not encrypted.
     data_keys: int = 0  # Data keys of its directory.
     keys_wait_for: list[str] = field(default_factory=list)  # Spaces without objects that still have keys; at most 1,000.
+    register: str = ""  # Why the quorum register has no quorum, since when, and what to do; empty if it has one.
 
 
 @operation(family="cluster")

@@ -12,6 +12,7 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.motions import Accept, Motion, Vote
+from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD
 from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
@@ -348,10 +349,16 @@ async def test_a_store_without_peers_has_the_same_interface_and_keeps_it_after_a
 async def test_a_copy_of_a_store_without_peers_goes_on_with_what_it_holds() -> None:
     node = single(storage := MemoryStorage())
     await node.register.change("k", 0, b"one")
-    copy = single(storage.left_by_crash(0), seed=2)
-    assert await copy.register.change("k", 1, b"two") == (2, b"two")
+    copy = single(left := storage.left_by_crash(0), seed=2)
+    found = await copy.register.read("k")
+    assert (found.version > COUNTS_AHEAD, found.content) == (True, b"one")  # Its original may have used those between.
+    assert await copy.register.change("k", found.version, b"two") == (found.version + 1, b"two")
+    again = single(left.crash(0), seed=3)
+    assert await again.register.read("k") == (found.version + 1, b"two")  # Once for each place.
+    with suppress(Exception):
+        await copy.stop()
     await node.stop()
-    await copy.stop()
+    await again.stop()
 
 
 async def test_a_store_whose_disk_failed_says_so_and_that_nothing_was_written() -> None:

@@ -1,0 +1,128 @@
+"""Whether the quorum register has a quorum, as this node sees it: which members do not vote, why, and since when.
+
+Laws:
+- A member counts as voting if it is linked and did not say otherwise: that it may have forgotten votes, or never voted.
+- A time is this node's: when it saw the member change, or when it started.
+- It decides nothing, and is shown to people: in the status, at `/readyz`, in metrics, and in each `NoQuorum` of the register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from shoal.cluster.consensus.ballots import Electorate
+from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Known, State, Vote
+
+COMMAND = "shoal cluster rebuild"
+
+
+class _Seen(NamedTuple):
+    says: str  # "": it votes.
+    since_ms: int
+
+
+class Condition:
+    """What this node knows of the other voters."""
+
+    def __init__(self, member: str) -> None:
+        self._member = member
+        self._states: dict[str, State] = {}  # What linked members said last.
+        self._seen: dict[str, _Seen] = {}
+        self._without_since_ms: int | None = None
+        self.is_founded = False
+        """Whether anybody has ever voted, as far as this node knows."""
+
+    def heard(self, member: str, motion: AnyMotion) -> None:
+        """A message tells what its sender is."""
+        match motion:
+            case Known():
+                self._states[member] = "voting"
+                self.is_founded |= not motion.founding
+            case Ask(term) if term.number:
+                self._states[member] = "forgotten"
+            case Ask():
+                self._states[member] = "empty"
+            case Answer(state=state):
+                self._states[member] = state
+                self.is_founded |= state != "empty"
+            case Vote(refusal=refusal):
+                self._states[member] = "forgotten" if refusal == "not-voting" else "voting"
+                self.is_founded = True
+
+    def rebuilt(self) -> None:
+        """The register was founded anew: what members said before is over."""
+        self._states.clear()
+        self.is_founded = True
+
+    def look(self, electorate: Electorate, linked: Collection[str], own: State, *, now_ms: int, has_failed: bool) -> None:
+        """Note what has changed."""
+        self.is_founded |= own != "empty"
+        self._states = {member: state for member, state in self._states.items() if member in linked}
+        seen: dict[str, _Seen] = {}
+        for member in electorate.members:
+            says = self._says(member, linked, own, has_failed=has_failed)
+            before = self._seen.get(member)
+            seen[member] = before if before is not None and before.says == says else _Seen(says, now_ms)
+        self._seen = seen
+        if electorate.decides([member for member, each in seen.items() if not each.says]):
+            self._without_since_ms = None
+        elif self._without_since_ms is None:
+            self._without_since_ms = now_ms
+
+    def told(self, electorate: Electorate) -> str:
+        """For people: why there is no quorum, and what to do; empty if there is one, or it is about to be founded."""
+        if self._without_since_ms is None:
+            return ""
+        missing = [(member, each) for member, each in self._seen.items() if each.says]
+        why = "; ".join(f"{member} {each.says}, since {_moment(each.since_ms)}" for member, each in missing)
+        if not self.is_founded:
+            away = [member for member, each in missing if each.says == _AWAY]
+            if not away:
+                return ""  # It is founded within seconds, or once somebody uses it.
+            return (
+                f"the quorum register is not founded yet, which needs all members at once: {', '.join(away)} cannot be "
+                f"reached. Start them. If they are gone for good: `{COMMAND}`"
+            )
+        lists = " and ".join(f"{len(group) // 2 + 1} of {len(group)}" for group in electorate.groups)
+        return (
+            f"the quorum register has no quorum since {_moment(self._without_since_ms)}: it needs the votes of {lists} "
+            f"members, and {why}. Leases, claims, compare-and-set, crews and changes of members wait. If these do not "
+            f"come back: `{COMMAND}`"
+        )
+
+    def _says(self, member: str, linked: Collection[str], own: State, *, has_failed: bool) -> str:
+        if member == self._member and has_failed:
+            return _FAILED
+        if member != self._member and member not in linked:
+            return _AWAY
+        return _SAYS[own if member == self._member else self._states.get(member, "voting" if self.is_founded else "empty")]
+
+
+def why_missing(refusals: Mapping[str, str], there: Collection[str], *, own: str) -> str:
+    """For people: why the votes of these members are missing. `there` are those that can vote, as far as is known."""
+    return "; ".join(
+        f"{member} {_REASONS.get(refusal, 'did not answer')}"
+        if member in there
+        else f"{member} {_FAILED if member == own else _AWAY}"
+        for member, refusal in refusals.items()
+    )
+
+
+_AWAY = "cannot be reached"
+_FAILED = "cannot write to its disk"
+_REASONS = {
+    "beaten": "votes for another operation",
+    "not-voting": "may have forgotten votes, and does not vote until enough members have told it theirs",
+    "full": "has no room for the key",
+}
+_SAYS: Mapping[State, str] = {
+    "voting": "",
+    "empty": "has no votes yet",
+    "forgotten": "may have forgotten votes",
+}
+
+
+def _moment(now_ms: int) -> str:
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

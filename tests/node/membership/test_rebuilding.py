@@ -1,0 +1,315 @@
+"""What is left of a cluster that lost its majority goes on: the recipes of docs/DISKS_AND_NODES_LOST.md, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD
+from shoal.cluster.membership.epochs import REBUILD_AHEAD
+from shoal.errors import InvalidInput, LeaseHeld, NoQuorum, NotAMember, PeerRefused, ShoalError, Unavailable
+from shoal.protocol.requests import AcquireLease, RebuildView, Term
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet
+
+SETTINGS: dict[str, Any] = {
+    "quorum_register_retry_s": 0.01,
+    "quorum_register_hello_s": 0.1,
+    "quorum_register_found_s": 0.05,
+    "members_tell_s": 0.05,
+    "quorum_timeout_s": 1.0,
+}
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def cluster(names: str = "abc", **settings: Any) -> AsyncIterator[Fleet]:
+    """A fleet whose register is founded and has granted leases."""
+    async with Fleet(names, **(SETTINGS | settings)) as fleet:
+        await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in names))
+        yield fleet
+
+
+async def asked(fleet: Fleet, coroutine: Coroutine[object, object, T]) -> T:
+    """The outcome of a request; nodes dial meanwhile."""
+    task = asyncio.create_task(coroutine)
+    await fleet.until(task.done)
+    return await task
+
+
+async def fence(fleet: Fleet, name: str, lease: str = "nightly") -> int:
+    """Take a lease, and give it back; returns its fencing number."""
+
+    async def take() -> int:
+        async with fleet[name].store().space("s").lease(lease, ttl=2.0) as held:
+            return held.fence
+
+    return await asked(fleet, take())
+
+
+async def rebuilt(fleet: Fleet, name: str, *, leases_after: float | None = 0.0) -> RebuildView:
+    """Look at what is left, and go on with it."""
+    store = fleet[name].store()
+    plan = (await asked(fleet, store.rebuild_cluster())).plan
+    return await asked(fleet, store.rebuild_cluster(plan, leases_after=leases_after))
+
+
+async def saved(fleet: Fleet, name: str, durability: str = "quorum") -> None:
+    await asked(fleet, fleet[name].store().space("s").counter("c").add(1, durability=durability))  # type: ignore[arg-type]
+
+
+async def total(fleet: Fleet, name: str) -> int:
+    return await fleet[name].store().space("s").counter("c").value()
+
+
+async def condition(fleet: Fleet, name: str) -> str:
+    """What the status of a node says of the register."""
+    return (await fleet[name].store().status()).register
+
+
+def copied(left: MemoryStorage, identity: bytes = b"") -> MemoryStorage:
+    """A copy of a directory: the same bytes in another file."""
+    return MemoryStorage(dict(left.scan(b"", b"\xff" * 9)), identity=identity or b"copy of " + left.identity)
+
+
+def is_done(fleet: Fleet, members: str) -> bool:
+    """Whether these nodes agree that these are the members, and no change is under way."""
+    records = [fleet[name].replicator.quorum.members.roster.record for name in members]
+    return all(found.members == tuple(f"{name}:1" for name in members) and found.change is None for found in records)
+
+
+async def all_crash(fleet: Fleet, names: str = "abc") -> dict[str, MemoryStorage]:
+    return {name: await fleet.crash(name) for name in names}
+
+
+async def start_copies(fleet: Fleet, left: dict[str, MemoryStorage], identity: bytes = b"") -> None:
+    for name, storage in left.items():
+        fleet.start(name, copied(storage, identity), linked=False)
+    await fleet.until(
+        lambda: all(
+            f"{name}:1" in fleet[left_name].replicator.quorum.members.reached
+            for name in left
+            for left_name in left
+            if name != left_name
+        )
+    )
+
+
+async def test_one_node_dead_and_one_disk_lost() -> None:
+    async with cluster() as fleet:
+        before = await fence(fleet, "a")
+        await saved(fleet, "a", "all")
+        await fleet.crash("b")
+        await fleet.crash("a")
+        fleet.start("a", MemoryStorage(identity=b"new"), linked=False)
+        await fleet.until(lambda: "a:1" in fleet["c"].replicator.quorum.members.reached)
+        with pytest.raises(NoQuorum, match=r"no quorum since .*a:1 .*b:1 cannot be reached.*`shoal cluster rebuild`"):
+            await fence(fleet, "c")
+        assert "b:1 cannot be reached, since" in await condition(fleet, "c")
+        view = await asked(fleet, fleet["c"].store().rebuild_cluster())
+        assert [each.name for each in view.survivors] == ["a:1", "c:1"]
+        assert [each.name for each in view.given_up] == ["a:1", "b:1"]  # The old disk of a, and b.
+        made = await asked(fleet, fleet["c"].store().rebuild_cluster(view.plan, leases_after=0.0))
+        assert made.epoch >= REBUILD_AHEAD
+        await saved(fleet, "a")
+        assert await fence(fleet, "a") > before + COUNTS_AHEAD - 1
+        assert [await total(fleet, name) for name in "ac"] == [2, 2]
+        assert await condition(fleet, "a") == ""
+        fleet.start("d", MemoryStorage(identity=b"d"), linked=False, join="a:1")
+        await asked(fleet, fleet["c"].store().add_member("d:1"))
+        await fleet.until(lambda: is_done(fleet, "acd"))
+        await saved(fleet, "d", "all")
+        assert await fence(fleet, "d") > before + COUNTS_AHEAD
+
+
+async def test_one_survivor_of_three_goes_on_alone() -> None:
+    async with cluster() as fleet:
+        before = await fence(fleet, "a")
+        left = await all_crash(fleet, "ab")
+        made = await rebuilt(fleet, "c")
+        assert await fence(fleet, "c") > before
+        await saved(fleet, "c")
+        for name, storage in left.items():  # An old majority comes back: it is refused, and decides nothing.
+            fleet.start(name, storage, linked=False)
+        await fleet.until(lambda: not any(fleet[name].replicator.register.is_voting for name in "ab"))
+        for name in "ab":
+            with pytest.raises(NotAMember, match=f"in epoch {made.epoch}"):
+                await saved(fleet, name, "local")
+            with pytest.raises(NoQuorum):
+                await fence(fleet, name)
+            with pytest.raises(PeerRefused, match="was forgotten"):
+                fleet.link(name, "c")
+        await fleet.crash("a")
+        fleet.start("a", MemoryStorage(identity=b"wiped"), linked=False)
+        await asked(fleet, fleet["c"].store().add_member("a:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
+        await saved(fleet, "a", "all")
+
+
+async def test_old_members_that_return_after_a_restart_stay_barred() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet, "ab")
+        await rebuilt(fleet, "c")
+        for name, storage in left.items():
+            fleet.start(name, storage, linked=False)
+        await fleet.until(lambda: not any(fleet[name].replicator.register.is_voting for name in "ab"))
+        await fleet.durable()
+        left = await all_crash(fleet, "ab")
+        await fleet.crash("c")
+        for name, storage in left.items():
+            fleet.start(name, storage, linked=False)
+        with pytest.raises(NoQuorum):
+            await fence(fleet, "a")
+
+
+async def test_a_register_with_a_quorum_is_not_rebuilt() -> None:
+    async with cluster() as fleet:
+        await fleet.crash("b")
+        await fleet.until(lambda: "b:1" not in fleet["a"].replicator.quorum.members.reached)
+        view = await asked(fleet, fleet["a"].store().rebuild_cluster())
+        assert (view.plan, view.reason) == ("", "the register has a quorum, so there is nothing to rebuild")
+        with pytest.raises(InvalidInput, match="has a quorum"):
+            await asked(fleet, fleet["a"].store().rebuild_cluster("0123", leases_after=0.0))
+        await fence(fleet, "a")
+
+
+async def test_a_plan_that_has_changed_is_refused() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet, "ab")
+        plan = (await asked(fleet, fleet["c"].store().rebuild_cluster())).plan
+        fleet.start("b", copied(left["b"]), linked=False)
+        await fleet.until(lambda: "b:1" in fleet["c"].replicator.quorum.members.reached)
+        with pytest.raises(InvalidInput, match="what is left has changed"):
+            await asked(fleet, fleet["c"].store().rebuild_cluster(plan, leases_after=0.0))
+
+
+async def test_a_survivor_that_vanishes_while_halted_leaves_nothing_founded() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet, "ab")
+        fleet.start("b", copied(left["b"]), linked=False)
+        await fleet.until(lambda: "b:1" in fleet["c"].replicator.quorum.members.reached)
+        store = fleet["c"].store()
+        plan = (await asked(fleet, store.rebuild_cluster())).plan
+        looks = 0
+
+        def spoil(source: str, _target: str, message: bytes) -> bytes | None:
+            nonlocal looks
+            looks += source == "b" and b"b:1" in message
+            return None if source == "b" and looks > 2 else message
+
+        fleet.spoil = spoil
+        with pytest.raises(Unavailable):
+            await asked(fleet, store.rebuild_cluster(plan, leases_after=0.0))
+        fleet.spoil = lambda source, target, message: message
+        assert fleet["c"].replicator.memberships.identity().epoch == 0
+        made = await rebuilt(fleet, "c")
+        await fleet.until(lambda: fleet["b"].replicator.memberships.identity().epoch == made.epoch)
+        await fence(fleet, "b")
+
+
+async def test_leases_that_only_lost_members_knew_are_waited_for() -> None:
+    async with cluster(lease_ttl_s_max=20.0) as fleet:
+        await all_crash(fleet, "ab")
+        await rebuilt(fleet, "c", leases_after=5.0)
+        with pytest.raises(LeaseHeld, match="may still be held by a client of a member that was lost"):
+            await fence(fleet, "c")
+        await asyncio.sleep(6.0)
+        await fence(fleet, "c")
+
+
+async def test_a_term_of_before_a_rebuild_is_over() -> None:
+    async with cluster() as fleet:
+        claimed = AcquireLease("s", "nightly", ttl=30_000, holder="before")
+        granted = await asked(fleet, fleet["c"].node.leases.acquire(claimed))
+        await all_crash(fleet, "ab")
+        await rebuilt(fleet, "c")
+        with pytest.raises(LeaseHeld):
+            await fence(fleet, "c")  # Until its ttl is over.
+        term = Term("s", "nightly", False, granted.fence, granted.token)
+        assert (await asked(fleet, fleet["c"].node.leases.renew([term]))).lost == [0]
+
+
+async def test_copies_of_all_members_go_on_by_themselves() -> None:
+    async with cluster() as fleet:
+        before = await fence(fleet, "a")
+        await saved(fleet, "a", "all")
+        await fleet.durable()
+        await start_copies(fleet, await all_crash(fleet))
+        await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in "abc"))
+        assert await fence(fleet, "b") > before + COUNTS_AHEAD - 1
+        await saved(fleet, "c", "all")
+        assert await total(fleet, "a") == 2
+        assert await condition(fleet, "a") == ""
+        originals = {removal.directory for removal in fleet["a"].replicator.quorum.members.roster.record.removed}
+        assert len(originals) == 3
+
+
+async def test_originals_that_return_after_their_copies_are_barred() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet)
+        await start_copies(fleet, left)
+        await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in "abc"))
+        await fleet.crash("a")
+        fleet.start("a", left["a"], linked=False)
+        await fleet.until(lambda: not fleet["a"].replicator.register.is_voting)
+        with pytest.raises(NotAMember):
+            await saved(fleet, "a", "local")
+
+
+async def test_copies_wait_while_one_original_lives() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet)
+        fleet.start("a", left["a"], linked=False)
+        for name in "bc":
+            fleet.start(name, copied(left[name]), linked=False)
+        await fleet.until(lambda: len(fleet["a"].replicator.quorum.members.reached) == 2)
+        for _ in range(10):
+            await fleet.dial()
+            await asyncio.sleep(0.2)
+        assert not fleet["b"].replicator.register.is_voting
+        assert "b:1 may have forgotten votes" in await condition(fleet, "a")
+        await rebuilt(fleet, "a")  # An operator knows that nothing else lives.
+        await fence(fleet, "b")
+
+
+async def test_one_copy_that_is_older_than_the_others_holds_them_up() -> None:
+    async with cluster() as fleet:
+        await fleet.durable()
+        old = copied(fleet["b"].storage.left_by_crash(0))
+        await fence(fleet, "a")
+        await fence(fleet, "b")
+        await fleet.durable()
+        left = await all_crash(fleet)
+        left["b"] = old
+        await start_copies(fleet, left)
+        await fleet.until(lambda: fleet["a"].replicator.memberships.rebuilding.trouble)
+        assert "the copy of b:1 is older than that of" in await condition(fleet, "a")
+        await rebuilt(fleet, "c")
+        await fence(fleet, "b")
+
+
+async def test_a_lone_node_that_was_moved_grants_higher_numbers() -> None:
+    async with Fleet("a", **(SETTINGS | {"join": ""})) as fleet:
+        before = await fence(fleet, "a")
+        left = await fleet.crash("a")
+        fleet.start("a", copied(left), linked=False)
+        assert await fence(fleet, "a") > before + COUNTS_AHEAD - 1
+
+
+async def test_one_of_two_rebuilds_bars_the_other() -> None:
+    async with cluster() as fleet:
+        await fleet.crash("b")
+        for pair in (("a", "c"), ("c", "a")):
+            fleet.apart.add(pair)
+            await fleet.cut(*pair)
+        made = {name: (await rebuilt(fleet, name)).epoch for name in "ac"}
+        fleet.apart.clear()
+        later, earlier = sorted("ac", key=lambda name: -made[name])
+        await fleet.until(lambda: not fleet[earlier].replicator.register.is_voting)
+        await fence(fleet, later)
+        with pytest.raises(ShoalError):
+            await fence(fleet, earlier)
