@@ -14,7 +14,7 @@ from shoal.api.values import maps
 PARTS: dict[str, str] = {
     "space": "crew",
     "thread": "planner",
-    "checkpoint": "latest",
+    "checkpoint": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     "event": "018bcfe568000000d1c427103c344c41f5b165224a58b79100000000000000010000",
     "branch": "main",
     "label": "approved",

@@ -1,7 +1,11 @@
 """The OpenAPI 3.1 description, generated from the route table and the types that decode bodies.
 
-Law: no text is written twice. Tags come from the modules of the handlers, descriptions of fields from their
-comments (`shoal.api.glossary`), and errors from the routes (`shoal.api.failures`).
+Laws:
+- No text is written twice. Tags come from the modules of the handlers, descriptions of fields from their
+  comments (`shoal.api.glossary`), and errors from the routes (`shoal.api.failures`).
+- Common generators make usable clients of it with their defaults. So a field of a body that may be left out has no
+  `default`, of which openapi-typescript makes a field that must be given; its description names it. A field of an answer
+  that is always there is required. All errors have one schema, because openapi-python-client makes a class of each.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
 from shoal.errors import ShoalError
 from shoal.names import KEY_BYTES_MAX, NAME_BYTES_MAX
 
+_EVENTS = "text/event-stream"
 _REF = "#/components/schemas/{name}"
 _PROBLEM = {"$ref": _REF.format(name="Problem")}
 _KEY = "A request that is sent again with the same key is applied once."
@@ -55,8 +60,12 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     """The whole document, as JSON values."""
     types = [kind for route in routes for kind in (route.body, route.reply, route.query) if kind is not None]
     _, components = msgspec.json.schema_components([*types, Problem], ref_template=_REF)
+    given = set(_structs([kind for route in routes for kind in (route.body, route.query) if kind is not None]))
     for kind in set(_structs([*types, Problem])):
         _explain(kind, components[kind.__name__])
+        if kind not in given:
+            _require(kind, components[kind.__name__])
+    _fill(components)
     paths: dict[str, dict[str, Any]] = {
         OPENAPI_PATH: {"get": _own()},
         SESSION_PATH: {
@@ -86,6 +95,8 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
     }
     modules = {route.handler.__module__ for route in routes} | {__name__, session.__name__, yjs.__name__, streams.__name__}
     tags = {_tag(module): _heading(module) for module in sorted(modules)}
+    for kind in given:  # After the parameters are made of them, whose defaults no generator takes for values to be given.
+        _spell_defaults(kind, components[kind.__name__])
     return {
         "openapi": "3.1.0",
         "info": {
@@ -131,6 +142,36 @@ def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
         schema["properties"][tag] = {**schema["properties"][tag], "description": glossary.NAMES[tag]}
 
 
+def _require(kind: type[Struct], schema: dict[str, Any]) -> None:
+    """Of an answer, list the fields that are always there: all, unless it leaves out defaults."""
+    for shown in schema["properties"].values():
+        shown.pop("default", None)
+    if not kind.__struct_config__.omit_defaults:
+        schema["required"] = list(schema["properties"])
+
+
+def _spell_defaults(kind: type[Struct], schema: dict[str, Any]) -> None:
+    """Of a body or a query, name the defaults in the descriptions alone."""
+    for field in msgspec.structs.fields(kind):
+        shown = schema["properties"][field.encode_name]
+        default = shown.pop("default", None)
+        # The default of a packed value is bytes, and no JSON; an empty one says nothing.
+        if default not in (None, "", [], {}) and not isinstance(field.default, bytes):
+            shown["description"] = f"{shown['description']} Default: `{msgspec.json.encode(default).decode()}`."
+
+
+def _fill(schema: Any) -> None:
+    """Say that an array without a type of its items may hold anything, for generators that want to read it."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "array":
+            schema.setdefault("items", {})
+        for part in schema.values():
+            _fill(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            _fill(part)
+
+
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "tags": [_tag(route.handler.__module__)],
@@ -170,10 +211,10 @@ def _refusals(errors: Sequence[type[ShoalError]]) -> Iterator[tuple[str, str]]:
 
 
 def _refusal(found: Sequence[type[ShoalError]]) -> dict[str, Any]:
-    codes = {"properties": {"code": {"enum": [error.code for error in found]}}}
     return {
         "description": "; ".join(f"`{error.code}`: {told(error)}" for error in found),
-        "content": {CONTENT_TYPE: {"schema": {"allOf": [_PROBLEM, codes]}}},
+        "content": {CONTENT_TYPE: {"schema": _PROBLEM}},
+        "x-codes": [error.code for error in found],
     }
 
 
@@ -261,6 +302,8 @@ def _told(route: Route) -> dict[str, Any]:
 
 def _content(kind: Any, content_type: str) -> dict[str, Any]:
     schema = {"type": "string"} if kind is None else msgspec.json.schema_components([kind], ref_template=_REF)[0][0]
+    if content_type == _EVENTS:  # Text, of which generators cannot make values; each event's data is one.
+        return {content_type: {"schema": {"type": "string"}, "x-item-schema": schema}}
     content = {content_type: {"schema": schema}}
     if content_type == JSON:
         content[MSGPACK] = {"schema": schema}

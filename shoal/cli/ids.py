@@ -22,13 +22,19 @@ _SHOWN_MAX = 5
 
 
 async def checkpoint_id(store: Store, thread: Thread, given: str) -> str:
-    """The id of the thread's only checkpoint whose id begins with `given`.
+    """The id of the thread's checkpoint with the label `given`, or of the only one whose id begins with it.
 
     Raises:
         InvalidInput: there are several.
         NotFound: there is none.
     """
-    return given if is_id(given) else await _only(given, _checkpoints(store, thread), f"checkpoint of thread {thread.name!r}")
+    if is_id(given):
+        return given
+    async for label, id in thread.labels(given):
+        if label == given:
+            return id
+        break  # The label itself is the first of those that begin with it.
+    return await _only(given, _checkpoints(store, thread), f"checkpoint of thread {thread.name!r}")
 
 
 async def checkpoint_or_branch(store: Store, thread: Thread, given: str) -> str:

@@ -1,10 +1,14 @@
-"""Ids as users see them: 64 hex digits for a checkpoint, which are 32 bytes here; 68 for an event, which are 34."""
+"""Ids as users see them: 64 hex digits for a checkpoint, which are 32 bytes here; 68 for an event, which are 34.
+
+Law: wherever a request names a checkpoint of a thread, a label of the thread does too (`checkpoint_named`).
+"""
 
 from __future__ import annotations
 
-from shoal.crdt.rows import POSITION_BYTES
-from shoal.crdt.thread import dag
-from shoal.errors import InvalidInput
+from shoal.crdt.rows import POSITION_BYTES, Rows
+from shoal.crdt.thread import dag, labels
+from shoal.errors import InvalidInput, NotFound
+from shoal.names import check_name
 
 
 def of_hex(text: str, size: int, what: str) -> bytes:
@@ -29,6 +33,25 @@ def unhex(text: str) -> bytes:
         InvalidInput: `text` is not 64 hex digits.
     """
     return of_hex(text, dag.ID_BYTES, "a checkpoint id is")
+
+
+def checkpoint_named(rows: Rows, thread: str, text: str) -> bytes:
+    """The id of the checkpoint that a request names by its id or by a label. Whether an id exists is not looked up.
+
+    Raises:
+        NotFound: it is no id, and the thread has no such label.
+        InvalidName: it is neither an id nor a legal label.
+    """
+    try:
+        return unhex(text)
+    except InvalidInput:
+        named = labels.entries(rows, check_name("label", text))
+    if not named:
+        raise NotFound(
+            f"thread {thread!r} has no checkpoint {text[:80]!r}: it is not an id, which has 64 hex digits, and there is no "
+            "such label in the thread. Nothing was written. List them with history() and labels()."
+        )
+    return named[0].id
 
 
 def hexed(heads: list[dag.Head]) -> list[str]:

@@ -2,9 +2,9 @@
 
     message    address, then
       0 1 3        as in y-websocket
-      2 auth       from a client: 0, token, version; to it: 1 denied, reason | 2 accepted, scope
+      2 auth       from a client: 0, token, version (since 4); to it: 1 denied, reason | 2 accepted, scope
       5 stateless  a text for an application's server; ignored here
-      7 close      ends one document: from a client without content, to it with a reason
+      7 close      ends one document: from a client without content, to it with a reason (2 does not know it)
       8 status     to a client, for an update that it sent: 1 durable, 0 rejected
       9 ping, 10 pong   alone, without an address; ignored here
 
@@ -32,9 +32,10 @@ Scope = Literal["read-write", "readonly"]
 
 
 class Open(NamedTuple):
-    """Opens a document with a token, which may be empty."""
+    """Opens a document with a token, which may be empty. `version` is the provider's; empty before 4."""
 
     token: str
+    version: str = ""
 
 
 class Close(NamedTuple):
@@ -69,7 +70,8 @@ def decode(data: bytes) -> Addressed | None:
     rest = reader.rest()
     match reader.number():
         case 2 if reader.number() == _TOKEN:
-            return Addressed(address, Open(_text(reader.bytes())))
+            token = _text(reader.bytes())
+            return Addressed(address, Open(token, _text(reader.bytes()) if reader.left else ""))
         case 2:
             return None  # Clients send tokens only.
         case 7:
@@ -85,6 +87,11 @@ def document_of(address: bytes) -> str:
         InvalidValue: it is not UTF-8.
     """
     return _text(address).partition("\0")[0]
+
+
+def asks(messages: bytes) -> bool:
+    """Whether messages begin with a step 1, with which a provider asks for a document."""
+    return messages[:2] == b"\x00\x00"
 
 
 def prefix(address: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, channel_differences
@@ -26,10 +27,10 @@ class Difference(Struct, frozen=True):
 async def difference(
     checkpoints: ThreadCheckpoints, before: str, after: str, *, reveal: bool, stale: bool = False
 ) -> Difference:
-    """Compare two checkpoints, each given by its id or a branch's name. Only channels whose hashes differ are read.
+    """Compare two checkpoints, each given by its id, a branch's name or a label. Only channels whose hashes differ are read.
 
     Raises:
-        NotFound: there is no such checkpoint or branch.
+        NotFound: there is no such checkpoint, branch or label.
     """
     first, second = await _named(checkpoints, before, stale), await _named(checkpoints, after, stale)
     names = [name for name in {**first.hashes, **second.hashes} if first.hashes.get(name) != second.hashes.get(name)]
@@ -42,9 +43,16 @@ async def difference(
 
 
 async def _named(checkpoints: ThreadCheckpoints, place: str, stale: bool) -> requests.Checkpoint:
-    """A checkpoint by its id or a branch's name, without its channels."""
-    id, branch = (place, "main") if is_id(place) else (None, place)
-    return await checkpoints.read(id, [], branch=branch, stale=stale)
+    """A checkpoint by its id, a branch's name or a label, without its channels."""
+    if is_id(place):
+        return await checkpoints.read(place, [], stale=stale)
+    try:
+        return await checkpoints.read(None, [], branch=place, stale=stale)
+    except NotFound as missing:
+        try:
+            return await checkpoints.read(place, [], stale=stale)
+        except NotFound:
+            raise missing from None
 
 
 def _hidden(changes: dict[str, list[Change]], secret: set[str]) -> dict[str, list[Change]]:

@@ -51,7 +51,8 @@ async def undo(
     head = await checkpoints.newest(branch)
     if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
         return shown_checkpoint(done, channels=False)
-    ids = [checkpoint] if checkpoint is not None else await _undoable(checkpoints, head, count)
+    # The id itself is recorded, also if a label was given.
+    ids = [(await checkpoints.read(checkpoint, [])).id] if checkpoint is not None else await _undoable(checkpoints, head, count)
     return await _reverted(checkpoints, head, ids, branch, {UNDOES: ids}, key, durability)
 
 

@@ -270,6 +270,40 @@ def test_every_operation_parameter_and_field_is_explained(description: dict[str,
             assert meaning.get("description"), (name, field)
 
 
+def test_generators_get_what_they_make_usable_clients_of(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for name, schema in schemas.items():
+        for field, shown in schema.get("properties", {}).items():
+            # openapi-typescript makes a field that must be given of one with a default.
+            assert "default" not in shown, (name, field)
+            # openapi-python-client leaves out a schema with an array of nothing.
+            assert shown.get("type") != "array" or "items" in shown, (name, field)
+    assert schemas["SaveBody"].get("required", []) == []
+    assert schemas["SaveBody"]["properties"]["branch"]["description"].endswith('Default: `"main"`.')
+    for response in description["components"]["responses"].values():
+        assert response["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+        assert response["x-codes"]
+
+
+def test_fields_that_are_always_in_an_answer_are_required(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    for route in ROUTES:
+        if isinstance(route.reply, type) and issubclass(route.reply, msgspec.Struct):
+            always = not route.reply.__struct_config__.omit_defaults
+            schema = schemas[route.reply.__name__]
+            assert not always or set(schema["required"]) == set(schema["properties"]), route.reply
+
+
+async def test_the_latest_checkpoint_is_described_and_served(
+    http: aiohttp.ClientSession, served: Served, description: dict[str, Any]
+) -> None:
+    path = "/v1/spaces/{space}/threads/{thread}/checkpoints/latest"
+    shown = description["paths"][path]["get"]
+    assert {"branch", "as_of", "label"} <= {parameter["name"] for parameter in shown["parameters"]}
+    status, problem = await get(http, served, path.format(space="crew", thread="nobody"))
+    assert (status, problem["code"]) == (404, "not-found")
+
+
 def test_every_operation_lists_the_errors_that_it_can_end_with(description: dict[str, Any]) -> None:
     put = description["paths"]["/v1/spaces/{space}/items/{namespace}/{key}"]["put"]["responses"]
     described = description["components"]["responses"]

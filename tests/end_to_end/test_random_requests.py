@@ -155,7 +155,7 @@ def described(description: dict[str, Any], template: str, method: str) -> set[st
     for answer in operation["responses"].values():
         if "$ref" in answer:
             response = description["components"]["responses"][answer["$ref"].rpartition("/")[2]]
-            found |= set(response["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["code"]["enum"])
+            found |= set(response["x-codes"])
     return found
 
 

@@ -36,8 +36,12 @@ def _is_installed(sdk: str) -> bool:
 
 
 collect_ignore = [folder for folder, sdk in _SDKS.items() if not _is_installed(sdk)]
-if not (Path(sys.prefix) / "node_modules").is_dir():
-    collect_ignore.append("streams")  # Its packages are of npm.
+_PACKAGES = {  # Of npm.
+    "hocuspocus": "provider-2",
+    "openapi": "openapi-typescript",
+    "streams": "@durable-streams",
+}
+collect_ignore += [folder for folder, name in _PACKAGES.items() if not (Path(sys.prefix) / "node_modules" / name).is_dir()]
 
 
 @pytest.fixture(scope="session")

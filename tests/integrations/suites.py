@@ -62,6 +62,7 @@ class Suite:
     unconstrained: Sequence[str] = ()  # Packages whose version in constraints.txt the framework excludes.
     theirs: Theirs | None = None
     packages: Sequence[str] = ()  # Of npm. They stand in `node_modules` of the environment.
+    apart: Sequence[str] = ()  # Programs whose requirements clash with ours: an environment within, `apart`.
 
 
 SUITES = (
@@ -173,6 +174,26 @@ SUITES = (
         packages=("@durable-streams/server-conformance-tests@0.3.6", "@durable-streams/client@0.2.6", "vitest@4.1.12"),
     ),
     Suite(
+        "Hocuspocus's providers",
+        "hocuspocus",
+        "@hocuspocus/provider 2.15.3, 3.4.4 and 4.8.0",
+        (),
+        "tests/integrations/hocuspocus",
+        packages=(
+            *(f"provider-{version[0]}@npm:@hocuspocus/provider@{version}" for version in ("2.15.3", "3.4.4", "4.8.0")),
+            *("yjs@13.6.33", "ws@8.23.0"),
+        ),
+    ),
+    Suite(
+        "Clients generated from the OpenAPI description",
+        "openapi",
+        "openapi-python-client 0.29.1, openapi-typescript 7.13.0",
+        (),
+        "tests/integrations/openapi",
+        apart=("openapi-python-client==0.29.1", "mypy>=1.18"),
+        packages=("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3", "@types/node@22.19.1"),
+    ),
+    Suite(
         "Three of them, in examples/support_desk",
         "langgraph,openai,mcp",  # As its page says: a user installs them side by side.
         "langgraph 1.2.22, openai-agents 0.24.0, mcp 2.3.0",
@@ -244,6 +265,10 @@ def environment(suite: Suite) -> Path:
     )
     shoal = "." if suite.packages else f".[{suite.extra}]"
     _run([*install, "-e", shoal, *PYTEST, *suite.requirements, *theirs])
+    if suite.apart:
+        venv.create(place / "apart", with_pip=True)
+        pip: tuple[str | Path, ...] = (place / "apart" / "bin" / "python", "-m", "pip", "install", "--quiet")
+        _run([*pip, "--disable-pip-version-check", *suite.apart])
     if suite.packages:
         _run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-save", "--prefix", place, *suite.packages])
     return python

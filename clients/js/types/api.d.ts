@@ -12,31 +12,16 @@ export interface components {
          * @description The caller's token, as the node has verified it.
          */
         AccessView: {
-            /**
-             * @description The name that the caller's writes may carry.
-             * @default
-             */
-            author?: string;
-            /**
-             * @description When it expires, in seconds since 1970.
-             * @default 0
-             */
-            ends?: number;
-            /**
-             * @description As `shoal token create --allow` takes them.
-             * @default []
-             */
-            grants?: string[];
-            /**
-             * @description By which the token is revoked.
-             * @default
-             */
-            id?: string;
-            /**
-             * @description By whom it was made; "shoal" by `shoal token create`.
-             * @default
-             */
-            issuer?: string;
+            /** @description The name that the caller's writes may carry. */
+            author: string;
+            /** @description When it expires, in seconds since 1970. */
+            ends: number;
+            /** @description As `shoal token create --allow` takes them. */
+            grants: string[];
+            /** @description By which the token is revoked. */
+            id: string;
+            /** @description By whom it was made; "shoal" by `shoal token create`. */
+            issuer: string;
             /** @description Whether the node asks for no token. All other fields are empty then. */
             open: boolean;
         };
@@ -50,15 +35,9 @@ export interface components {
         AckBody: {
             /** @description The place to continue from; send it unchanged. */
             cursor: string;
-            /**
-             * @description The number of the object's generation, which a deletion ends.
-             * @default null
-             */
+            /** @description The number of the object's generation, which a deletion ends. */
             generation?: number | null;
-            /**
-             * @description Set the cursor even if that moves it backwards.
-             * @default false
-             */
+            /** @description Set the cursor even if that moves it backwards. Default: `false`. */
             reset?: boolean;
         };
         /**
@@ -73,20 +52,14 @@ export interface components {
             consumer: string;
             /** @description The place to continue from; send it unchanged. */
             cursor: string;
-            /**
-             * @description The number of the object's generation, which a deletion ends.
-             * @default null
-             */
+            /** @description The number of the object's generation, which a deletion ends. */
             generation?: number | null;
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "ack";
-            /**
-             * @description Set the cursor even if that moves it backwards.
-             * @default false
-             */
+            /** @description Set the cursor even if that moves it backwards. Default: `false`. */
             reset?: boolean;
             /** @description A thread's name. */
             thread: string;
@@ -99,27 +72,15 @@ export interface components {
          *     its token. The answer may come earlier, and then says that the claim still waits.
          */
         AcquireLeaseBody: {
-            /**
-             * @description For people, and to hand over.
-             * @default
-             */
+            /** @description For people, and to hand over. */
             holder?: string;
-            /**
-             * @description Whether it is the lease of the thread of this name.
-             * @default false
-             */
+            /** @description Whether it is the lease of the thread of this name. Default: `false`. */
             thread?: boolean;
-            /**
-             * @description Empty: the node makes one.
-             * @default
-             */
+            /** @description Empty: the node makes one. */
             token?: string;
             /** @description How long it lasts after its last renewal. */
             ttl: number;
-            /**
-             * @description How long to wait for an answer.
-             * @default 0
-             */
+            /** @description How long to wait for an answer. Default: `0`. */
             wait?: number;
         };
         /**
@@ -129,10 +90,7 @@ export interface components {
         AddBody: {
             /** @description The amount. */
             add: number;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
         };
         /**
@@ -150,37 +108,19 @@ export interface components {
          * @description Items to add to a worklist.
          */
         AddItemsBody: {
-            /**
-             * @description After so many claims they are dead letters; 0: as the node is configured.
-             * @default 0
-             */
+            /** @description After so many claims they are dead letters; 0: as the node is configured. Default: `0`. */
             attempts_max?: number;
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description Seconds for which nobody gets them.
-             * @default 0
-             */
+            /** @description Seconds for which nobody gets them. Default: `0`. */
             delay?: number;
-            /**
-             * @description The group that the items count in.
-             * @default
-             */
+            /** @description The group that the items count in. */
             group?: string;
-            /**
-             * @description How many items of the group may be claimed at once.
-             * @default 0
-             */
+            /** @description How many items of the group may be claimed at once. Default: `0`. */
             group_max?: number;
             /** @description Items, in order. */
             items: components["schemas"]["AddItem"][];
-            /**
-             * @description To 9: items with a greater one are claimed first.
-             * @default 0
-             */
+            /** @description To 9: items with a greater one are claimed first. Default: `0`. */
             priority?: number;
         };
         /**
@@ -192,10 +132,7 @@ export interface components {
             add: number;
             /** @description A counter's name. */
             counter: string;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /**
              * @description The operation.
@@ -220,25 +157,18 @@ export interface components {
         Alive: {
             /**
              * @description The status.
-             * @default alive
              * @enum {unknown}
              */
-            status?: "alive";
+            status: "alive";
         };
         /**
          * AlterSetBody
          * @description Remove elements, and add others. A removal only affects elements that the serving node shows.
          */
         AlterSetBody: {
-            /**
-             * @description The amount or the elements to add.
-             * @default []
-             */
+            /** @description The amount or the elements to add. */
             add?: unknown[];
-            /**
-             * @description The names or elements to remove.
-             * @default []
-             */
+            /** @description The names or elements to remove. */
             remove?: unknown[];
         };
         /**
@@ -246,20 +176,14 @@ export interface components {
          * @description Remove elements, and add others. A removal only affects elements that the serving node shows.
          */
         AlterSetOp: {
-            /**
-             * @description The amount or the elements to add.
-             * @default []
-             */
+            /** @description The amount or the elements to add. */
             add?: unknown[];
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "alter-set";
-            /**
-             * @description The names or elements to remove.
-             * @default []
-             */
+            /** @description The names or elements to remove. */
             remove?: unknown[];
             /** @description A set's name. */
             set: string;
@@ -271,10 +195,7 @@ export interface components {
         AppendBody: {
             /** @description An event. */
             event: unknown;
-            /**
-             * @description While the event exists, appending the same key again appends nothing.
-             * @default null
-             */
+            /** @description While the event exists, appending the same key again appends nothing. */
             key?: string | null;
         };
         /**
@@ -284,10 +205,7 @@ export interface components {
         AppendOp: {
             /** @description An event. */
             event: unknown;
-            /**
-             * @description While the event exists, appending the same key again appends nothing.
-             * @default null
-             */
+            /** @description While the event exists, appending the same key again appends nothing. */
             key?: string | null;
             /**
              * @description The operation.
@@ -316,15 +234,9 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         AssignBody: {
-            /**
-             * @description A token for the values that were read. Send it with the next write, which then replaces them.
-             * @default null
-             */
+            /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
-            /**
-             * @description "" if it must have no value.
-             * @default null
-             */
+            /** @description "" if it must have no value. */
             expect?: string | null;
             /** @description A value. */
             value: unknown;
@@ -338,15 +250,9 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         AssignOp: {
-            /**
-             * @description A token for the values that were read. Send it with the next write, which then replaces them.
-             * @default null
-             */
+            /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
-            /**
-             * @description "" if it must have no value.
-             * @default null
-             */
+            /** @description "" if it must have no value. */
             expect?: string | null;
             /**
              * @description The operation.
@@ -446,37 +352,19 @@ export interface components {
         BeginBody: {
             /** @description The arguments of the step's call. */
             arguments?: unknown;
-            /**
-             * @description A name unique to this attempt. If left out, the Idempotency-Key, or a new one.
-             * @default
-             */
+            /** @description A name unique to this attempt. If left out, the Idempotency-Key, or a new one. */
             attempt?: string;
-            /**
-             * @description How many attempts may fail; 0: as many as the node allows.
-             * @default 0
-             */
+            /** @description How many attempts may fail; 0: as many as the node allows. Default: `0`. */
             attempts?: number;
-            /**
-             * @description The name of the function that undoes the effect.
-             * @default
-             */
+            /** @description The name of the function that undoes the effect. */
             compensation?: string;
-            /**
-             * @description The program that makes the attempt.
-             * @default
-             */
+            /** @description The program that makes the attempt. */
             holder?: string;
-            /**
-             * @description Begin even if an earlier attempt is open and may have caused the effect.
-             * @default false
-             */
+            /** @description Begin even if an earlier attempt is open and may have caused the effect. Default: `false`. */
             idempotent?: boolean;
             /** @description The name. */
             name: string;
-            /**
-             * @description The checkpoint that it is based on; of a step, the step that it is a part of.
-             * @default
-             */
+            /** @description The checkpoint that it is based on; of a step, the step that it is a part of. */
             parent?: string;
         };
         /**
@@ -485,8 +373,7 @@ export interface components {
          */
         BeginQuery: {
             /**
-             * @description By default a quorum, so that a fail-over does not repeat the effect.
-             * @default quorum
+             * @description By default a quorum, so that a fail-over does not repeat the effect. Default: `"quorum"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
@@ -571,20 +458,11 @@ export interface components {
          * @description Either `add`, for the key's counter, or `include` and `exclude`, for its set.
          */
         ChangeEntryBody: {
-            /**
-             * @description The amount or the elements to add.
-             * @default null
-             */
+            /** @description The amount or the elements to add. */
             add?: number | null;
-            /**
-             * @description Elements to remove from the set.
-             * @default []
-             */
+            /** @description Elements to remove from the set. */
             exclude?: unknown[];
-            /**
-             * @description Elements to add to the set.
-             * @default []
-             */
+            /** @description Elements to add to the set. */
             include?: unknown[];
         };
         /**
@@ -592,20 +470,11 @@ export interface components {
          * @description Add to the counter of a map's key, or change its set.
          */
         ChangeEntryOp: {
-            /**
-             * @description The amount or the elements to add.
-             * @default null
-             */
+            /** @description The amount or the elements to add. */
             add?: number | null;
-            /**
-             * @description Elements to remove from the set.
-             * @default []
-             */
+            /** @description Elements to remove from the set. */
             exclude?: unknown[];
-            /**
-             * @description Elements to add to the set.
-             * @default []
-             */
+            /** @description Elements to add to the set. */
             include?: unknown[];
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -645,17 +514,11 @@ export interface components {
          * @description A checkpoint.
          */
         CheckpointView: {
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
             /** @description A branch's name. */
             branch: string;
-            /**
-             * @description A hash of each channel's value.
-             * @default {}
-             */
+            /** @description A hash of each channel's value. */
             hashes?: {
                 [key: string]: string;
             };
@@ -663,33 +526,21 @@ export interface components {
             heads: string[];
             /** @description The id. */
             id: string;
-            /**
-             * @description A name for a checkpoint; of items, the first label of their namespaces.
-             * @default
-             */
+            /** @description A name for a checkpoint; of items, the first label of their namespaces. */
             label?: string;
             /** @description Values that describe a checkpoint, beside its state. */
             metadata: unknown;
             /** @description The checkpoints that it is based on. */
             parents: string[];
-            /**
-             * @description The oldest version of the schema whose readers understand the state.
-             * @default 0
-             */
+            /** @description The oldest version of the schema whose readers understand the state. */
             readable_from?: number;
             /** @description A schema's name; in a request that puts one, the JSON Schema. */
             schema: string;
             /** @description The version of the schema under which it was saved. */
             schema_version: number;
-            /**
-             * @description JSON pointers to values that must not be shown to people.
-             * @default []
-             */
+            /** @description JSON pointers to values that must not be shown to people. */
             secret?: string[];
-            /**
-             * @description Left out of a history without `states`.
-             * @default null
-             */
+            /** @description Left out of a history without `states`. */
             state?: {
                 [key: string]: unknown;
             } | null;
@@ -712,22 +563,13 @@ export interface components {
          *     after that time; it may come earlier.
          */
         ClaimItemBody: {
-            /**
-             * @description The worker's name, for people.
-             * @default
-             */
+            /** @description The worker's name, for people. */
             holder?: string;
-            /**
-             * @description Empty: the node makes one.
-             * @default
-             */
+            /** @description Empty: the node makes one. */
             token?: string;
             /** @description How long the claim lasts after its last renewal. */
             ttl: number;
-            /**
-             * @description How long to wait for an answer.
-             * @default 0
-             */
+            /** @description How long to wait for an answer. Default: `0`. */
             wait?: number;
         };
         /**
@@ -794,10 +636,7 @@ export interface components {
          * @description How old an update must be to be compacted.
          */
         CompactBody: {
-            /**
-             * @description Only compact updates that are older than so many seconds.
-             * @default 0
-             */
+            /** @description Only compact updates that are older than so many seconds. Default: `0.0`. */
             older_than_s?: number;
         };
         /**
@@ -831,17 +670,11 @@ export interface components {
          * @description Complete an item under a claim, with its result. It has at least durability `quorum`.
          */
         CompleteItemBody: {
-            /**
-             * @description The worker's name.
-             * @default
-             */
+            /** @description The worker's name. */
             by?: string;
             /** @description The claim's fencing number. */
             fence: number;
-            /**
-             * @description The item's result.
-             * @default wA==
-             */
+            /** @description The item's result. */
             result?: unknown;
             /** @description The secret that came with it. */
             token: string;
@@ -851,10 +684,7 @@ export interface components {
          * @description Complete an item under a claim, with its result. It has at least durability `quorum`.
          */
         CompleteItemOp: {
-            /**
-             * @description The worker's name.
-             * @default
-             */
+            /** @description The worker's name. */
             by?: string;
             /** @description The claim's fencing number. */
             fence: number;
@@ -865,10 +695,7 @@ export interface components {
              * @enum {unknown}
              */
             op: "complete-item";
-            /**
-             * @description The item's result.
-             * @default wA==
-             */
+            /** @description The item's result. */
             result?: unknown;
             /** @description A thread's name. */
             thread: string;
@@ -1012,10 +839,7 @@ export interface components {
          * @description Delete a memory item.
          */
         DeleteItemOp: {
-            /**
-             * @description The version that it must have; empty if it must not exist.
-             * @default null
-             */
+            /** @description The version that it must have; empty if it must not exist. */
             expect?: string | null;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -1033,15 +857,11 @@ export interface components {
          */
         DeleteQuery: {
             /**
-             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.
-             * @default local
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
-            /**
-             * @description The version that it must have; empty if it must not exist.
-             * @default null
-             */
+            /** @description The version that it must have; empty if it must not exist. */
             expect?: string | null;
         };
         /**
@@ -1059,20 +879,11 @@ export interface components {
         DiffQuery: {
             /** @description Only results before this one; of a difference, the old value. */
             from: string;
-            /**
-             * @description Show secret values too.
-             * @default false
-             */
+            /** @description Show secret values too. Default: `false`. */
             reveal?: boolean;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default main
-             */
+            /** @description Only results after this one; of a difference, the new value. Default: `"main"`. */
             to?: string;
         };
         /**
@@ -1095,9 +906,9 @@ export interface components {
          */
         DifferenceView: {
             /** @description Only results after this one; of a difference, the new value. */
-            after?: unknown;
+            after: unknown;
             /** @description Only results before this one; of a difference, the old value. */
-            before?: unknown;
+            before: unknown;
             /**
              * @description The operation.
              * @enum {unknown}
@@ -1124,20 +935,11 @@ export interface components {
          * @description The item, by its `id` or its `key`, and its result.
          */
         DoneBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The id.
-             * @default null
-             */
+            /** @description The id. */
             id?: string | null;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /** @description A step's or an item's result. */
             result: unknown;
@@ -1147,20 +949,11 @@ export interface components {
          * @description Mark an item of a worklist as done.
          */
         DoneOp: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The id.
-             * @default null
-             */
+            /** @description The id. */
             id?: string | null;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /**
              * @description The operation.
@@ -1196,10 +989,7 @@ export interface components {
         DrawRightsBody: {
             /** @description The rights that the node shall have. */
             amount: number;
-            /**
-             * @description An origin that is gone for good, whose rights the node gets too.
-             * @default
-             */
+            /** @description An origin that is gone for good, whose rights the node gets too. */
             reclaim?: string;
         };
         /**
@@ -1207,15 +997,9 @@ export interface components {
          * @description A change of the newest state by a person.
          */
         EditBody: {
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
             /** @description Channels and their new values, or a JSON Patch (RFC 6902) of the whole state. */
             patch: unknown;
@@ -1225,14 +1009,10 @@ export interface components {
          * @description The parameters of an edit.
          */
         EditQuery: {
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
             /**
-             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.
-             * @default local
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
@@ -1242,10 +1022,7 @@ export interface components {
          * @description Exactly one of `result`, `error` and `progress`.
          */
         EndBody: {
-            /**
-             * @description If left out, the only open attempt.
-             * @default
-             */
+            /** @description If left out, the only open attempt. */
             attempt?: string;
             /** @description The error. */
             error?: string | {
@@ -1261,10 +1038,7 @@ export interface components {
          * @description Write a step's result or error.
          */
         EndStepOp: {
-            /**
-             * @description If left out, the only open attempt.
-             * @default
-             */
+            /** @description If left out, the only open attempt. */
             attempt?: string;
             /** @description The error. */
             error?: string | {
@@ -1287,25 +1061,13 @@ export interface components {
          * @description A page of a map.
          */
         EntriesQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Only names that begin with this.
-             * @default
-             */
+            /** @description Only names that begin with this. */
             prefix?: string;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -1372,14 +1134,10 @@ export interface components {
          * @description The place at which an erasure continues.
          */
         EraseQuery: {
-            /**
-             * @description The `after` of the previous report.
-             * @default
-             */
+            /** @description The `after` of the previous report. */
             after?: string;
             /**
-             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.
-             * @default local
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
@@ -1407,11 +1165,8 @@ export interface components {
         EventView: {
             /** @description The cursor right after this event. */
             cursor: string;
-            /**
-             * @description Its value was erased: `event` is null.
-             * @default false
-             */
-            erased?: boolean;
+            /** @description Its value was erased: `event` is null. */
+            erased: boolean;
             /** @description An event. */
             event: unknown;
             /** @description The id. */
@@ -1428,15 +1183,9 @@ export interface components {
          * @description Read a thread's journal.
          */
         EventsOp: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
             /**
              * @description The operation.
@@ -1451,30 +1200,15 @@ export interface components {
          * @description A page of a journal, and how long to wait for its first event.
          */
         EventsQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Continue after trimmed events that `after` does not cover, instead of failing.
-             * @default false
-             */
+            /** @description Continue after trimmed events that `after` does not cover, instead of failing. Default: `false`. */
             skip_trimmed?: boolean;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description Seconds to wait for an event if there is none yet.
-             * @default 0
-             */
+            /** @description Seconds to wait for an event if there is none yet. Default: `0`. */
             wait?: number;
         };
         /**
@@ -1482,21 +1216,12 @@ export interface components {
          * @description A page of a journal.
          */
         EventsView: {
-            /**
-             * @description The place to continue from; send it unchanged.
-             * @default
-             */
-            cursor?: string;
-            /**
-             * @description Events, in order; in a retention rule, how many of the newest stay.
-             * @default []
-             */
-            events?: components["schemas"]["EventView"][];
-            /**
-             * @description Whether there are more, for another request.
-             * @default false
-             */
-            more?: boolean;
+            /** @description The place to continue from; send it unchanged. */
+            cursor: string;
+            /** @description Events, in order; in a retention rule, how many of the newest stay. */
+            events: components["schemas"]["EventView"][];
+            /** @description Whether there are more, for another request. */
+            more: boolean;
         };
         /**
          * ExtendClaimBody
@@ -1507,10 +1232,7 @@ export interface components {
             fence: number;
             /** @description The secret that came with it. */
             token: string;
-            /**
-             * @description 0: as before. A claim never gets a shorter one.
-             * @default 0
-             */
+            /** @description 0: as before. A claim never gets a shorter one. Default: `0`. */
             ttl?: number;
         };
         /**
@@ -1518,22 +1240,13 @@ export interface components {
          * @description Give back an item under a claim, with the reason. After its last attempt it becomes a dead letter.
          */
         FailItemBody: {
-            /**
-             * @description The worker's name.
-             * @default
-             */
+            /** @description The worker's name. */
             by?: string;
             /** @description The claim's fencing number. */
             fence: number;
-            /**
-             * @description Why the item is given back; the last one is kept.
-             * @default
-             */
+            /** @description Why the item is given back; the last one is kept. */
             reason?: string;
-            /**
-             * @description How long nobody gets it.
-             * @default 0
-             */
+            /** @description How long nobody gets it. Default: `0`. */
             retry_in?: number;
             /** @description The secret that came with it. */
             token: string;
@@ -1543,10 +1256,7 @@ export interface components {
          * @description Give back an item under a claim, with the reason. After its last attempt it becomes a dead letter.
          */
         FailItemOp: {
-            /**
-             * @description The worker's name.
-             * @default
-             */
+            /** @description The worker's name. */
             by?: string;
             /** @description The claim's fencing number. */
             fence: number;
@@ -1557,15 +1267,9 @@ export interface components {
              * @enum {unknown}
              */
             op: "fail-item";
-            /**
-             * @description Why the item is given back; the last one is kept.
-             * @default
-             */
+            /** @description Why the item is given back; the last one is kept. */
             reason?: string;
-            /**
-             * @description How long nobody gets it.
-             * @default 0
-             */
+            /** @description How long nobody gets it. Default: `0`. */
             retry_in?: number;
             /** @description A thread's name. */
             thread: string;
@@ -1617,10 +1321,7 @@ export interface components {
         GrantBody: {
             /** @description The amount. */
             amount: number;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
         };
         /**
@@ -1632,10 +1333,7 @@ export interface components {
             amount: number;
             /** @description A budget's name. */
             budget: string;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /**
              * @description The operation.
@@ -1681,40 +1379,19 @@ export interface components {
          * @description A page of a branch's history.
          */
         HistoryQuery: {
-            /**
-             * @description The author's name.
-             * @default null
-             */
+            /** @description The author's name. */
             author?: string | null;
-            /**
-             * @description Only results before this one; of a difference, the old value.
-             * @default null
-             */
+            /** @description Only results before this one; of a difference, the old value. */
             before?: string | null;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description A JSON object: conditions that the metadata must meet.
-             * @default
-             */
+            /** @description A JSON object: conditions that the metadata must meet. */
             filter?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description Include the states; a page then holds fewer checkpoints.
-             * @default false
-             */
+            /** @description Include the states; a page then holds fewer checkpoints. Default: `false`. */
             states?: boolean;
         };
         /**
@@ -1746,10 +1423,7 @@ export interface components {
          * @description Read the messages that wait in a thread's inbox.
          */
         InboxOp: {
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
             /**
              * @description The operation.
@@ -1764,35 +1438,17 @@ export interface components {
          * @description A page of the inbox, and how long to wait for its first message.
          */
         InboxQuery: {
-            /**
-             * @description The `place` of the last entry of the previous answer.
-             * @default
-             */
+            /** @description The `place` of the last entry of the previous answer. */
             after?: string;
-            /**
-             * @description List dead letters, instead of entries that wait.
-             * @default false
-             */
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
             dead?: boolean;
-            /**
-             * @description List entries that were taken or done, instead of those that wait.
-             * @default false
-             */
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
             finished?: boolean;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description Seconds to wait for a message if there is none yet.
-             * @default 0
-             */
+            /** @description Seconds to wait for a message if there is none yet. Default: `0`. */
             wait?: number;
         };
         /**
@@ -1919,11 +1575,8 @@ export interface components {
             key: string;
             /** @description The labels of an item's namespace. */
             namespace: string[];
-            /**
-             * @description In a search with a `vector`, how near it is: -1 to 1.
-             * @default null
-             */
-            score?: number | null;
+            /** @description In a search with a `vector`, how near it is: -1 to 1. */
+            score: number | null;
             /** @description Values that were put concurrently. */
             siblings: components["schemas"]["ItemSiblingView"][];
             /** @description When it was put last. */
@@ -1972,25 +1625,13 @@ export interface components {
          * @description A page of a thread's labels.
          */
         LabelsQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Only names that begin with this.
-             * @default
-             */
+            /** @description Only names that begin with this. */
             prefix?: string;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -1998,16 +1639,10 @@ export interface components {
          * @description A page of a thread's labels, in byte order.
          */
         LabelsView: {
-            /**
-             * @description Labels.
-             * @default []
-             */
-            labels?: components["schemas"]["LabelView"][];
-            /**
-             * @description Ask again with after=labels[-1].label.
-             * @default false
-             */
-            more?: boolean;
+            /** @description Labels. */
+            labels: components["schemas"]["LabelView"][];
+            /** @description Ask again with after=labels[-1].label. */
+            more: boolean;
         };
         /**
          * LeaseGrantedView
@@ -2070,10 +1705,7 @@ export interface components {
         ListItemIndexesQuery: {
             /** @description Items, in order. */
             label: string;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -2081,25 +1713,13 @@ export interface components {
          * @description Load a checkpoint: by its id, by a label, or the head of a branch.
          */
         LoadOp: {
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description The names of the channels to return; if left out, all.
-             * @default null
-             */
+            /** @description The names of the channels to return; if left out, all. */
             channels?: string[] | null;
-            /**
-             * @description Its id. If left out, the winning head of the branch.
-             * @default null
-             */
+            /** @description Its id. If left out, the winning head of the branch. */
             checkpoint?: string | null;
-            /**
-             * @description A name for a checkpoint; of items, the first label of their namespaces.
-             * @default null
-             */
+            /** @description A name for a checkpoint; of items, the first label of their namespaces. */
             label?: string | null;
             /**
              * @description The operation.
@@ -2114,30 +1734,15 @@ export interface components {
          * @description The part of a checkpoint that is wanted, and how `latest` is resolved.
          */
         LoadQuery: {
-            /**
-             * @description With `latest`: the head that the branch had at this time; with a time zone.
-             * @default null
-             */
+            /** @description With `latest`: the head that the branch had at this time; with a time zone. */
             as_of?: string | null;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description Only these, with commas between them, each percent-encoded. If left out, all.
-             * @default null
-             */
+            /** @description Only these, with commas between them, each percent-encoded. If left out, all. */
             channels?: string | null;
-            /**
-             * @description With `latest`: the checkpoint that has this label, on any branch.
-             * @default null
-             */
+            /** @description With `latest`: the checkpoint that has this label, on any branch. */
             label?: string | null;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -2155,15 +1760,9 @@ export interface components {
          * @description Read entries of a map.
          */
         MapOp: {
-            /**
-             * @description Only these keys. If left out, the first `limit`.
-             * @default null
-             */
+            /** @description Only these keys. If left out, the first `limit`. */
             keys?: string[] | null;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
             /** @description A map's name. */
             map: string;
@@ -2227,15 +1826,9 @@ export interface components {
              * @enum {unknown}
              */
             change: "add" | "cancel" | "drain" | "forget" | "replace";
-            /**
-             * @description The address of the node that joins: for `add` and `replace`.
-             * @default
-             */
+            /** @description The address of the node that joins: for `add` and `replace`. */
             joins?: string;
-            /**
-             * @description That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory.
-             * @default
-             */
+            /** @description That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory. */
             leaves?: string;
         };
         /**
@@ -2276,20 +1869,11 @@ export interface components {
          * @description A page of a set.
          */
         MembersQuery: {
-            /**
-             * @description The cursor of the previous page.
-             * @default
-             */
+            /** @description The cursor of the previous page. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -2311,37 +1895,19 @@ export interface components {
          * @description The heads to merge, and the caller's decisions on channels in conflict.
          */
         MergeBody: {
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description As the GET answered; if left out, all heads. Required with `resolve` or `remove`.
-             * @default null
-             */
+            /** @description As the GET answered; if left out, all heads. Required with `resolve` or `remove`. */
             heads?: string[] | null;
-            /**
-             * @description Values that describe a checkpoint, beside its state.
-             * @default null
-             */
+            /** @description Values that describe a checkpoint, beside its state. */
             metadata?: {
                 [key: string]: unknown;
             } | null;
-            /**
-             * @description Channels in conflict that are removed.
-             * @default []
-             */
+            /** @description Channels in conflict that are removed. */
             remove?: string[];
-            /**
-             * @description The values of channels in conflict.
-             * @default {}
-             */
+            /** @description The values of channels in conflict. */
             resolve?: {
                 [key: string]: unknown;
             };
@@ -2363,20 +1929,11 @@ export interface components {
          * @description The heads of a merge that is only previewed.
          */
         MergeQuery: {
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description Ids with commas between them, in addition to the winning head; empty: all heads of the branch.
-             * @default
-             */
+            /** @description Ids with commas between them, in addition to the winning head; empty: all heads of the branch. */
             heads?: string;
-            /**
-             * @description Show secret values too.
-             * @default false
-             */
+            /** @description Show secret values too. Default: `false`. */
             reveal?: boolean;
         };
         /**
@@ -2404,15 +1961,9 @@ export interface components {
          * @description Why the status changes, and on whose behalf.
          */
         MoveBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The reason, in words.
-             * @default
-             */
+            /** @description The reason, in words. */
             reason?: string;
         };
         /**
@@ -2435,11 +1986,11 @@ export interface components {
          */
         MutationView: {
             /** @description Only results after this one; of a difference, the new value. */
-            after?: unknown;
+            after: unknown;
             /** @description The author's name. */
             author: string;
             /** @description Only results before this one; of a difference, the old value. */
-            before?: unknown;
+            before: unknown;
             /** @description A channel of the state. */
             channel: string;
             /** @description A checkpoint's id. */
@@ -2461,25 +2012,13 @@ export interface components {
          * @description A page of the mutation log of a branch.
          */
         MutationsQuery: {
-            /**
-             * @description The id of a mutation or a checkpoint; the log begins after it.
-             * @default null
-             */
+            /** @description The id of a mutation or a checkpoint; the log begins after it. */
             after?: string | null;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Show secret values too.
-             * @default false
-             */
+            /** @description Show secret values too. Default: `false`. */
             reveal?: boolean;
         };
         /**
@@ -2507,27 +2046,15 @@ export interface components {
          * @description The namespaces that are wanted.
          */
         NamespacesBody: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description At most so many labels of each namespace.
-             * @default null
-             */
+            /** @description At most so many labels of each namespace. */
             max_depth?: number | null;
             /** @description The labels that namespaces begin with, one or more; "*" after the first is any label. */
             prefix: string[];
-            /**
-             * @description Only names that end with this.
-             * @default null
-             */
+            /** @description Only names that end with this. */
             suffix?: string[] | null;
         };
         /**
@@ -2615,20 +2142,11 @@ export interface components {
          * @description A page of a space's objects, by the beginning of their names.
          */
         ObjectsQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Only names that begin with this.
-             * @default
-             */
+            /** @description Only names that begin with this. */
             prefix?: string;
         };
         /**
@@ -2636,19 +2154,13 @@ export interface components {
          * @description One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps.
          */
         PatchStep: {
-            /**
-             * @description Where a `move` or `copy` takes the value from.
-             * @default null
-             */
+            /** @description Where a `move` or `copy` takes the value from. */
             from?: string | null;
             /** @description The operation. */
             op: string;
             /** @description A JSON pointer to the place. */
             path: string;
-            /**
-             * @description A value.
-             * @default null
-             */
+            /** @description A value. */
             value?: unknown;
         };
         /**
@@ -2732,25 +2244,13 @@ export interface components {
          * @description The checkpoints to prune. `keep_last` or `older_than_s` is needed; with both, a checkpoint stays if either keeps it.
          */
         PruneBody: {
-            /**
-             * @description A branch's name.
-             * @default null
-             */
+            /** @description A branch's name. */
             branch?: string | null;
-            /**
-             * @description Only show what would be removed.
-             * @default false
-             */
+            /** @description Only show what would be removed. Default: `false`. */
             dry_run?: boolean;
-            /**
-             * @description How many of the newest checkpoints stay.
-             * @default null
-             */
+            /** @description How many of the newest checkpoints stay. */
             keep_last?: number | null;
-            /**
-             * @description Only what is older than so many seconds.
-             * @default null
-             */
+            /** @description Only what is older than so many seconds. */
             older_than_s?: number | null;
         };
         /**
@@ -2776,22 +2276,13 @@ export interface components {
          * @description An item's value, and what a search finds it by.
          */
         PutBody: {
-            /**
-             * @description The version that it must have; "" if it must not exist.
-             * @default null
-             */
+            /** @description The version that it must have; "" if it must not exist. */
             expect?: string | null;
-            /**
-             * @description After so many seconds it expires.
-             * @default null
-             */
+            /** @description After so many seconds it expires. */
             ttl_s?: number | null;
             /** @description A value. */
             value: unknown;
-            /**
-             * @description The vectors that a search with a `vector` compares.
-             * @default []
-             */
+            /** @description The vectors that a search with a `vector` compares. */
             vectors?: number[][];
         };
         /**
@@ -2799,10 +2290,7 @@ export interface components {
          * @description Set a key's register, replacing all values that the serving node shows of it.
          */
         PutEntryBody: {
-            /**
-             * @description The version that its register must have; "" if it must have no value.
-             * @default null
-             */
+            /** @description The version that its register must have; "" if it must have no value. */
             expect?: string | null;
             /** @description A value. */
             value: unknown;
@@ -2812,10 +2300,7 @@ export interface components {
          * @description Set a key's register, replacing all values that the serving node shows of it.
          */
         PutEntryOp: {
-            /**
-             * @description The version that its register must have; "" if it must have no value.
-             * @default null
-             */
+            /** @description The version that its register must have; "" if it must have no value. */
             expect?: string | null;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -2834,10 +2319,7 @@ export interface components {
          * @description Put a memory item.
          */
         PutItemOp: {
-            /**
-             * @description The version that it must have; "" if it must not exist.
-             * @default null
-             */
+            /** @description The version that it must have; "" if it must not exist. */
             expect?: string | null;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -2848,17 +2330,11 @@ export interface components {
              * @enum {unknown}
              */
             op: "put-item";
-            /**
-             * @description After so many seconds it expires.
-             * @default null
-             */
+            /** @description After so many seconds it expires. */
             ttl_s?: number | null;
             /** @description A value. */
             value: unknown;
-            /**
-             * @description The vectors that a search with a `vector` compares.
-             * @default []
-             */
+            /** @description The vectors that a search with a `vector` compares. */
             vectors?: number[][];
         };
         /**
@@ -2871,10 +2347,7 @@ export interface components {
         PutSchemaBody: {
             /** @description A schema's name; in a request that puts one, the JSON Schema. */
             schema: unknown;
-            /**
-             * @description Threads: their names, or by which names the schema holds for them.
-             * @default
-             */
+            /** @description Threads: their names, or by which names the schema holds for them. */
             threads?: string;
             /** @description The version, which changes with the value. */
             version: number;
@@ -2888,10 +2361,7 @@ export interface components {
             cursor: string;
             /** @description A value. */
             value: unknown;
-            /**
-             * @description The version, which changes with the value.
-             * @default 0
-             */
+            /** @description The version, which changes with the value. Default: `0`. */
             version?: number;
         };
         /**
@@ -2931,30 +2401,15 @@ export interface components {
          * @description A page of a queue.
          */
         QueueQuery: {
-            /**
-             * @description The `place` of the last entry of the previous answer.
-             * @default
-             */
+            /** @description The `place` of the last entry of the previous answer. */
             after?: string;
-            /**
-             * @description List dead letters, instead of entries that wait.
-             * @default false
-             */
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
             dead?: boolean;
-            /**
-             * @description List entries that were taken or done, instead of those that wait.
-             * @default false
-             */
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
             finished?: boolean;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -2980,10 +2435,7 @@ export interface components {
         ReachPlaceBody: {
             /** @description How many rows are finished. */
             place: number;
-            /**
-             * @description Begin again from this place.
-             * @default false
-             */
+            /** @description Begin again from this place. Default: `false`. */
             restart?: boolean;
         };
         /**
@@ -3000,10 +2452,7 @@ export interface components {
             op: "reach-place";
             /** @description How many rows are finished. */
             place: number;
-            /**
-             * @description Begin again from this place.
-             * @default false
-             */
+            /** @description Begin again from this place. Default: `false`. */
             restart?: boolean;
             /** @description A thread's name. */
             thread: string;
@@ -3021,20 +2470,11 @@ export interface components {
          * @description List a thread's consumers by name.
          */
         ReadConsumersQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -3042,25 +2482,13 @@ export interface components {
          * @description Read who holds a lease. With a `wait`, answer once it is not as `known` says any more, or after that time.
          */
         ReadLeaseQuery: {
-            /**
-             * @description The `mark` of an earlier answer.
-             * @default
-             */
+            /** @description The `mark` of an earlier answer. */
             known?: string;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description Whether it is the lease of the thread of this name.
-             * @default false
-             */
+            /** @description Whether it is the lease of the thread of this name. Default: `false`. */
             thread?: boolean;
-            /**
-             * @description How long to wait for an answer.
-             * @default 0
-             */
+            /** @description How long to wait for an answer. Default: `0`. */
             wait?: number;
         };
         /**
@@ -3068,10 +2496,7 @@ export interface components {
          * @description The parameters of all reads.
          */
         ReadQuery: {
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -3079,15 +2504,9 @@ export interface components {
          * @description Read a page of a set.
          */
         ReadSetOp: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
             /**
              * @description The operation.
@@ -3102,11 +2521,8 @@ export interface components {
          * @description The replies to several reads.
          */
         ReadView: {
-            /**
-             * @description One per read: as its own route would answer, or {"error": …}.
-             * @default []
-             */
-            replies?: unknown[];
+            /** @description One per read: as its own route would answer, or {"error": …}. */
+            replies: unknown[];
         };
         /**
          * Ready
@@ -3115,15 +2531,9 @@ export interface components {
         Ready: {
             /** @description A node's id. */
             node: string;
-            /**
-             * @description Why it counts in no quorum yet: it is a learner.
-             * @default
-             */
+            /** @description Why it counts in no quorum yet: it is a learner. */
             reason?: string;
-            /**
-             * @description Why leases, claims and the like wait: the quorum register has no quorum.
-             * @default
-             */
+            /** @description Why leases, claims and the like wait: the quorum register has no quorum. */
             register?: string;
             /**
              * @description The status.
@@ -3162,20 +2572,11 @@ export interface components {
          * @description The undos to take back.
          */
         RedoBody: {
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description How many.
-             * @default 1
-             */
+            /** @description How many. Default: `1`. */
             count?: number;
         };
         /**
@@ -3212,15 +2613,9 @@ export interface components {
         ReleaseLeaseBody: {
             /** @description The lease's fencing number, as it was granted. */
             fence: number;
-            /**
-             * @description Whether it is the lease of the thread of this name.
-             * @default false
-             */
+            /** @description Whether it is the lease of the thread of this name. Default: `false`. */
             thread?: boolean;
-            /**
-             * @description Hand it over to this holder, which waits. Empty: to the first that waits.
-             * @default
-             */
+            /** @description Hand it over to this holder, which waits. Empty: to the first that waits. */
             to?: string;
             /** @description The secret that came with it. */
             token: string;
@@ -3271,10 +2666,7 @@ export interface components {
         RenewLeaseBody: {
             /** @description The lease's fencing number, as it was granted. */
             fence: number;
-            /**
-             * @description Whether it is the lease of the thread of this name.
-             * @default false
-             */
+            /** @description Whether it is the lease of the thread of this name. Default: `false`. */
             thread?: boolean;
             /** @description The secret that came with it. */
             token: string;
@@ -3284,35 +2676,17 @@ export interface components {
          * @description The reducer, and where a replay ends.
          */
         ReplayQuery: {
-            /**
-             * @description At most so many events.
-             * @default 1000
-             */
+            /** @description At most so many events. Default: `1000`. */
             limit?: number;
-            /**
-             * @description The name of its snapshots. If left out, the replay begins at the first event.
-             * @default null
-             */
+            /** @description The name of its snapshots. If left out, the replay begins at the first event. */
             reducer?: string | null;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description An event's id: use no snapshot that includes later events.
-             * @default null
-             */
+            /** @description An event's id: use no snapshot that includes later events. */
             until?: string | null;
-            /**
-             * @description A time with a time zone: use no snapshot that includes later events.
-             * @default null
-             */
+            /** @description A time with a time zone: use no snapshot that includes later events. */
             until_time?: string | null;
-            /**
-             * @description The version, which changes with the value.
-             * @default 0
-             */
+            /** @description The version, which changes with the value. Default: `0`. */
             version?: number;
         };
         /**
@@ -3336,20 +2710,14 @@ export interface components {
          * @description A person's decision on a step whose outcome is unknown.
          */
         ResolveBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
             /**
              * @description How to settle it.
              * @enum {unknown}
              */
             how: "abandon" | "result" | "retry";
-            /**
-             * @description The reason, in words.
-             * @default
-             */
+            /** @description The reason, in words. */
             reason?: string;
             /** @description A value. */
             value?: unknown;
@@ -3359,31 +2727,18 @@ export interface components {
          * @description The branch to resume, and the settings of the agent that resumes it.
          */
         ResumeQuery: {
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description A JSON object: the agent's configuration, compared with the recorded one.
-             * @default
-             */
+            /** @description A JSON object: the agent's configuration, compared with the recorded one. */
             configuration?: string;
-            /**
-             * @description A JSON object: versions by name, compared with the recorded ones.
-             * @default
-             */
+            /** @description A JSON object: versions by name, compared with the recorded ones. */
             dependencies?: string;
             /**
-             * @description What to do if the configuration or a dependency differs.
-             * @default warn
+             * @description What to do if the configuration or a dependency differs. Default: `"warn"`.
              * @enum {unknown}
              */
             on_drift?: "refuse" | "warn";
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -3419,10 +2774,7 @@ export interface components {
          * @description Put a dead letter back. Its attempts are counted anew.
          */
         ReviveItemBody: {
-            /**
-             * @description The name of the one that puts it back.
-             * @default
-             */
+            /** @description The name of the one that puts it back. */
             by?: string;
             /** @description The item's id. */
             id: string;
@@ -3442,15 +2794,9 @@ export interface components {
          * @description The checkpoint to put a branch on.
          */
         RollbackBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The reason, in words.
-             * @default
-             */
+            /** @description The reason, in words. */
             reason?: string;
             /** @description The checkpoint on which the branch is put. */
             to: string;
@@ -3460,106 +2806,54 @@ export interface components {
          * @description A save in the thread that the path names.
          */
         SaveBody: {
-            /**
-             * @description For each channel, elements to add at its end.
-             * @default {}
-             */
+            /** @description For each channel, elements to add at its end. */
             append?: {
                 [key: string]: unknown[];
             };
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description The author's configuration; a hash of it is kept, for `resume` to compare.
-             * @default null
-             */
+            /** @description The author's configuration; a hash of it is kept, for `resume` to compare. */
             configuration?: {
                 [key: string]: unknown;
             } | null;
-            /**
-             * @description Versions by name; kept in the same way.
-             * @default null
-             */
+            /** @description Versions by name; kept in the same way. */
             dependencies?: {
                 [key: string]: string;
             } | null;
-            /**
-             * @description The only head that the branch may have; "" if it must not exist yet.
-             * @default null
-             */
+            /** @description The only head that the branch may have; "" if it must not exist yet. */
             expect_head?: string | null;
-            /**
-             * @description A name for the checkpoint, unique within its thread.
-             * @default
-             */
+            /** @description A name for the checkpoint, unique within its thread. */
             label?: string;
-            /**
-             * @description Heads that it merges, in addition to its parent.
-             * @default []
-             */
+            /** @description Heads that it merges, in addition to its parent. */
             merged?: string[];
-            /**
-             * @description Values that describe a checkpoint, beside its state.
-             * @default null
-             */
+            /** @description Values that describe a checkpoint, beside its state. */
             metadata?: {
                 [key: string]: unknown;
             } | null;
             /**
-             * @description What to do if the branch has moved on from `parent`.
-             * @default refuse
+             * @description What to do if the branch has moved on from `parent`. Default: `"refuse"`.
              * @enum {unknown}
              */
             on_conflict?: "fork" | "refuse";
-            /**
-             * @description "" for none. If left out, the branch's winning head on the node that is asked.
-             * @default null
-             */
+            /** @description "" for none. If left out, the branch's winning head on the node that is asked. */
             parent?: string | null;
-            /**
-             * @description The oldest schema version whose readers understand the state; 0: only this one.
-             * @default 0
-             */
+            /** @description The oldest schema version whose readers understand the state; 0: only this one. Default: `0`. */
             readable_from?: number;
-            /**
-             * @description The names or elements to remove.
-             * @default []
-             */
+            /** @description The names or elements to remove. */
             remove?: string[];
-            /**
-             * @description A schema's name; in a request that puts one, the JSON Schema.
-             * @default
-             */
+            /** @description A schema's name; in a request that puts one, the JSON Schema. */
             schema?: string;
-            /**
-             * @description The version of the schema under which it was saved.
-             * @default 0
-             */
+            /** @description The version of the schema under which it was saved. Default: `0`. */
             schema_version?: number;
-            /**
-             * @description JSON pointers to values that commands, diffs and exports hide.
-             * @default []
-             */
+            /** @description JSON pointers to values that commands, diffs and exports hide. */
             secret?: string[];
-            /**
-             * @description The state of a thread, each channel with its value; of a step or a node, its status.
-             * @default null
-             */
+            /** @description The state of a thread, each channel with its value; of a step or a node, its status. */
             state?: {
                 [key: string]: unknown;
             } | null;
-            /**
-             * @description Channels that change, with their new values.
-             * @default {}
-             */
+            /** @description Channels that change, with their new values. */
             update?: {
                 [key: string]: unknown;
             };
@@ -3569,62 +2863,34 @@ export interface components {
          * @description Save a checkpoint of a thread.
          */
         SaveOp: {
-            /**
-             * @description For each channel, elements to add at its end.
-             * @default {}
-             */
+            /** @description For each channel, elements to add at its end. */
             append?: {
                 [key: string]: unknown[];
             };
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description The author's configuration; a hash of it is kept, for `resume` to compare.
-             * @default null
-             */
+            /** @description The author's configuration; a hash of it is kept, for `resume` to compare. */
             configuration?: {
                 [key: string]: unknown;
             } | null;
-            /**
-             * @description Versions by name; kept in the same way.
-             * @default null
-             */
+            /** @description Versions by name; kept in the same way. */
             dependencies?: {
                 [key: string]: string;
             } | null;
-            /**
-             * @description The only head that the branch may have; "" if it must not exist yet.
-             * @default null
-             */
+            /** @description The only head that the branch may have; "" if it must not exist yet. */
             expect_head?: string | null;
-            /**
-             * @description A name for the checkpoint, unique within its thread.
-             * @default
-             */
+            /** @description A name for the checkpoint, unique within its thread. */
             label?: string;
-            /**
-             * @description Heads that it merges, in addition to its parent.
-             * @default []
-             */
+            /** @description Heads that it merges, in addition to its parent. */
             merged?: string[];
-            /**
-             * @description Values that describe a checkpoint, beside its state.
-             * @default null
-             */
+            /** @description Values that describe a checkpoint, beside its state. */
             metadata?: {
                 [key: string]: unknown;
             } | null;
             /**
-             * @description What to do if the branch has moved on from `parent`.
-             * @default refuse
+             * @description What to do if the branch has moved on from `parent`. Default: `"refuse"`.
              * @enum {unknown}
              */
             on_conflict?: "fork" | "refuse";
@@ -3633,49 +2899,25 @@ export interface components {
              * @enum {unknown}
              */
             op: "save";
-            /**
-             * @description "" for none. If left out, the branch's winning head on the node that is asked.
-             * @default null
-             */
+            /** @description "" for none. If left out, the branch's winning head on the node that is asked. */
             parent?: string | null;
-            /**
-             * @description The oldest schema version whose readers understand the state; 0: only this one.
-             * @default 0
-             */
+            /** @description The oldest schema version whose readers understand the state; 0: only this one. Default: `0`. */
             readable_from?: number;
-            /**
-             * @description The names or elements to remove.
-             * @default []
-             */
+            /** @description The names or elements to remove. */
             remove?: string[];
-            /**
-             * @description A schema's name; in a request that puts one, the JSON Schema.
-             * @default
-             */
+            /** @description A schema's name; in a request that puts one, the JSON Schema. */
             schema?: string;
-            /**
-             * @description The version of the schema under which it was saved.
-             * @default 0
-             */
+            /** @description The version of the schema under which it was saved. Default: `0`. */
             schema_version?: number;
-            /**
-             * @description JSON pointers to values that commands, diffs and exports hide.
-             * @default []
-             */
+            /** @description JSON pointers to values that commands, diffs and exports hide. */
             secret?: string[];
-            /**
-             * @description The state of a thread, each channel with its value; of a step or a node, its status.
-             * @default null
-             */
+            /** @description The state of a thread, each channel with its value; of a step or a node, its status. */
             state?: {
                 [key: string]: unknown;
             } | null;
             /** @description A thread's name. */
             thread: string;
-            /**
-             * @description Channels that change, with their new values.
-             * @default {}
-             */
+            /** @description Channels that change, with their new values. */
             update?: {
                 [key: string]: unknown;
             };
@@ -3725,49 +2967,25 @@ export interface components {
          * @description The items that are wanted.
          */
         SearchBody: {
-            /**
-             * @description The cursor of the previous page.
-             * @default
-             */
+            /** @description The cursor of the previous page. */
             after?: string;
-            /**
-             * @description Say how the page was found.
-             * @default false
-             */
+            /** @description Say how the page was found. Default: `false`. */
             explain?: boolean;
-            /**
-             * @description Only results that meet these conditions.
-             * @default null
-             */
+            /** @description Only results that meet these conditions. */
             filter?: {
                 [key: string]: unknown;
             } | null;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
             /** @description One label or more. */
             namespace: string[];
-            /**
-             * @description How many results to skip.
-             * @default 0
-             */
+            /** @description How many results to skip. Default: `0`. */
             offset?: number;
-            /**
-             * @description The labels that whole namespaces begin with; "*" is any label.
-             * @default null
-             */
+            /** @description The labels that whole namespaces begin with; "*" is any label. */
             prefix?: string[] | null;
-            /**
-             * @description Only names that end with this.
-             * @default null
-             */
+            /** @description Only names that end with this. */
             suffix?: string[] | null;
-            /**
-             * @description Rank items that have vectors of this length, the nearest first.
-             * @default null
-             */
+            /** @description Rank items that have vectors of this length, the nearest first. */
             vector?: number[] | null;
         };
         /**
@@ -3781,11 +2999,8 @@ export interface components {
             items: components["schemas"]["ItemView"][];
             /** @description Ask again with after=cursor, and offset less `skipped`. A page may be empty and not the last. */
             more: boolean;
-            /**
-             * @description How the page was found, and its cost.
-             * @default null
-             */
-            plan?: components["schemas"]["PlanView"] | null;
+            /** @description How the page was found, and its cost. */
+            plan: components["schemas"]["PlanView"] | null;
             /** @description How many results were skipped for `offset`. */
             skipped: number;
         };
@@ -3816,15 +3031,9 @@ export interface components {
          * @description A message to a thread.
          */
         SendBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /** @description A message of the inbox: its id in a path, its value in a body. */
             message: unknown;
@@ -3834,15 +3043,9 @@ export interface components {
          * @description Send a message to a thread's inbox.
          */
         SendOp: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /** @description A message of the inbox: its id in a path, its value in a body. */
             message: unknown;
@@ -3895,15 +3098,9 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         SetOp: {
-            /**
-             * @description A token for the values that were read. Send it with the next write, which then replaces them.
-             * @default null
-             */
+            /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
-            /**
-             * @description "" if it must have no value.
-             * @default null
-             */
+            /** @description "" if it must have no value. */
             expect?: string | null;
             /**
              * @description The operation.
@@ -3920,20 +3117,11 @@ export interface components {
          * @description Set the retention rule: from now on events beyond any of these bounds are trimmed automatically.
          */
         SetRetentionBody: {
-            /**
-             * @description How many bytes.
-             * @default null
-             */
+            /** @description How many bytes. */
             bytes?: number | null;
-            /**
-             * @description Events, in order; in a retention rule, how many of the newest stay.
-             * @default null
-             */
+            /** @description Events, in order; in a retention rule, how many of the newest stay. */
             events?: number | null;
-            /**
-             * @description Only what is older than so many seconds.
-             * @default null
-             */
+            /** @description Only what is older than so many seconds. */
             older_than_s?: number | null;
         };
         /**
@@ -3973,15 +3161,9 @@ export interface components {
          * @description A page of the spaces.
          */
         SpacesQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
         };
         /**
@@ -4001,10 +3183,7 @@ export interface components {
         SpendBody: {
             /** @description The amount. */
             amount: number;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
         };
         /**
@@ -4016,10 +3195,7 @@ export interface components {
             amount: number;
             /** @description A budget's name. */
             budget: string;
-            /**
-             * @description The key of a map's entry or an item; of a write, the caller's key, which counts once.
-             * @default null
-             */
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key?: string | null;
             /**
              * @description The operation.
@@ -4061,15 +3237,9 @@ export interface components {
          * @description The status to set.
          */
         StatusBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
-            /**
-             * @description The reason, in words.
-             * @default
-             */
+            /** @description The reason, in words. */
             reason?: string;
             /**
              * @description The status.
@@ -4136,20 +3306,14 @@ export interface components {
          * @description List a thread's steps.
          */
         StepsOp: {
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "steps";
-            /**
-             * @description Steps that have begun and not ended.
-             * @default false
-             */
+            /** @description Steps that have begun and not ended. Default: `false`. */
             open?: boolean;
             /** @description A thread's name. */
             thread: string;
@@ -4159,25 +3323,13 @@ export interface components {
          * @description A page of a thread's steps.
          */
         StepsQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Steps that have begun and not ended.
-             * @default false
-             */
+            /** @description Steps that have begun and not ended. Default: `false`. */
             open?: boolean;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -4206,11 +3358,8 @@ export interface components {
             outcome: "absent" | "erased" | "failed" | "kept";
             /** @description Empty: all of it. */
             part: string;
-            /**
-             * @description Why it was kept, or the error.
-             * @default
-             */
-            reason?: string;
+            /** @description Why it was kept, or the error. */
+            reason: string;
         };
         /**
          * SubjectReportView
@@ -4242,10 +3391,7 @@ export interface components {
             kind: "budget" | "counter" | "document" | "event" | "items" | "map" | "register" | "set" | "thread";
             /** @description Of the object. Of items, the labels of their namespace, joined by periods; of an event, its thread. */
             name: string;
-            /**
-             * @description The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it.
-             * @default
-             */
+            /** @description The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it. */
             part?: string;
         };
         /**
@@ -4269,15 +3415,9 @@ export interface components {
          * @description A page of tags.
          */
         TagsQuery: {
-            /**
-             * @description The `after` of the previous page.
-             * @default
-             */
+            /** @description The `after` of the previous page. */
             after?: string;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -4295,10 +3435,7 @@ export interface components {
          * @description The client that takes a message.
          */
         TakeBody: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
         };
         /**
@@ -4306,10 +3443,7 @@ export interface components {
          * @description Take a message of a thread's inbox.
          */
         TakeOp: {
-            /**
-             * @description The name of the person or program that does it.
-             * @default
-             */
+            /** @description The name of the person or program that does it. */
             by?: string;
             /** @description The id. */
             id: string;
@@ -4336,30 +3470,15 @@ export interface components {
          * @description A page of a space's threads, by status and metadata.
          */
         ThreadsQuery: {
-            /**
-             * @description Only results after this one; of a difference, the new value.
-             * @default null
-             */
+            /** @description Only results after this one; of a difference, the new value. */
             after?: string | null;
-            /**
-             * @description A JSON object: conditions that the metadata of the head of `main` must meet.
-             * @default
-             */
+            /** @description A JSON object: conditions that the metadata of the head of `main` must meet. */
             filter?: string;
-            /**
-             * @description The maximal number of results.
-             * @default 1000
-             */
+            /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
-            /**
-             * @description Only names that begin with this.
-             * @default
-             */
+            /** @description Only names that begin with this. */
             prefix?: string;
-            /**
-             * @description The status.
-             * @default null
-             */
+            /** @description The status. */
             status?: ("done" | "failed" | "paused" | "running" | "waiting") | null;
         };
         /**
@@ -4367,10 +3486,7 @@ export interface components {
          * @description A page of the names of threads.
          */
         ThreadsView: {
-            /**
-             * @description If given, ask again with it; else with names[-1].
-             * @default null
-             */
+            /** @description If given, ask again with it; else with names[-1]. */
             after?: string | null;
             /** @description Whether there are more, for another request. */
             more: boolean;
@@ -4386,35 +3502,17 @@ export interface components {
          *     among the last ones with `keep_bytes` together.
          */
         TrimBody: {
-            /**
-             * @description An event's id.
-             * @default null
-             */
+            /** @description An event's id. */
             before?: string | null;
-            /**
-             * @description Only events that it covers.
-             * @default
-             */
+            /** @description Only events that it covers. */
             cursor?: string;
-            /**
-             * @description Only show what would be removed.
-             * @default false
-             */
+            /** @description Only show what would be removed. Default: `false`. */
             dry_run?: boolean;
-            /**
-             * @description How many of the newest events stay.
-             * @default null
-             */
+            /** @description How many of the newest events stay. */
             keep?: number | null;
-            /**
-             * @description How many bytes of the newest events stay.
-             * @default null
-             */
+            /** @description How many bytes of the newest events stay. */
             keep_bytes?: number | null;
-            /**
-             * @description Only what is older than so many seconds.
-             * @default null
-             */
+            /** @description Only what is older than so many seconds. */
             older_than_s?: number | null;
         };
         /**
@@ -4454,25 +3552,13 @@ export interface components {
          * @description The changes to take back.
          */
         UndoBody: {
-            /**
-             * @description The author's name.
-             * @default
-             */
+            /** @description The author's name. */
             author?: string;
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description Undo this checkpoint's changes instead.
-             * @default null
-             */
+            /** @description Undo this checkpoint's changes instead. */
             checkpoint?: string | null;
-            /**
-             * @description Undo so many of the last changes.
-             * @default 1
-             */
+            /** @description Undo so many of the last changes. Default: `1`. */
             count?: number;
         };
         /**
@@ -4510,30 +3596,15 @@ export interface components {
          * @description The checkpoints to verify.
          */
         VerifyQuery: {
-            /**
-             * @description A branch's name.
-             * @default main
-             */
+            /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /**
-             * @description Only this one. If left out, the branch's chain of first parents.
-             * @default null
-             */
+            /** @description Only this one. If left out, the branch's chain of first parents. */
             checkpoint?: string | null;
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /**
-             * @description The `next` of the previous answer.
-             * @default
-             */
+            /** @description The `next` of the previous answer. */
             start?: string;
         };
         /**
@@ -4577,25 +3648,13 @@ export interface components {
          * @description The changes that are wanted, and where to begin.
          */
         WatchQuery: {
-            /**
-             * @description The id of an event, to continue after it. The header Last-Event-ID takes precedence.
-             * @default null
-             */
+            /** @description The id of an event, to continue after it. The header Last-Event-ID takes precedence. */
             after?: string | null;
-            /**
-             * @description The kind.
-             * @default null
-             */
+            /** @description The kind. */
             kind?: ("budget" | "counter" | "document" | "items" | "map" | "register" | "schema" | "set" | "thread") | null;
-            /**
-             * @description Several kinds, with commas between them; empty: all.
-             * @default
-             */
+            /** @description Several kinds, with commas between them; empty: all. */
             kinds?: string;
-            /**
-             * @description Only names that begin with this.
-             * @default
-             */
+            /** @description Only names that begin with this. */
             prefix?: string;
         };
         /**
@@ -4603,45 +3662,24 @@ export interface components {
          * @description The answer to `GET /`: the node, and the paths of its parts.
          */
         Welcome: {
-            /**
-             * @description The nodes and their state.
-             * @default /v1/cluster
-             */
-            cluster?: string;
-            /**
-             * @description The description of the API, for people.
-             * @default /docs
-             */
-            docs?: string;
-            /**
-             * @description Is the process alive?
-             * @default /healthz
-             */
-            health?: string;
-            /**
-             * @description For Prometheus.
-             * @default /metrics
-             */
-            metrics?: string;
+            /** @description The nodes and their state. */
+            cluster: string;
+            /** @description The description of the API, for people. */
+            docs: string;
+            /** @description Is the process alive? */
+            health: string;
+            /** @description For Prometheus. */
+            metrics: string;
             /** @description The name. */
             name: string;
             /** @description The node's id. */
             node: string;
-            /**
-             * @description The same, for programs.
-             * @default /v1/openapi.json
-             */
-            openapi?: string;
-            /**
-             * @description Does it take reads and writes?
-             * @default /readyz
-             */
-            ready?: string;
-            /**
-             * @description The spaces of the store.
-             * @default /v1/spaces
-             */
-            spaces?: string;
+            /** @description The same, for programs. */
+            openapi: string;
+            /** @description Does it take reads and writes? */
+            ready: string;
+            /** @description The spaces of the store. */
+            spaces: string;
             /** @description What Shoal is. */
             summary: string;
             /** @description The version of Shoal that this node runs. */
@@ -4652,15 +3690,9 @@ export interface components {
          * @description How far back an explanation goes.
          */
         WhyQuery: {
-            /**
-             * @description Of earlier checkpoints, and of events.
-             * @default 20
-             */
+            /** @description Of earlier checkpoints, and of events. Default: `20`. */
             limit?: number;
-            /**
-             * @description Read this node's state, even if it is older than the bookmark.
-             * @default false
-             */
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
@@ -4684,10 +3716,7 @@ export interface components {
          * @description Read the items of a worklist that are to be done.
          */
         WorklistOp: {
-            /**
-             * @description The maximal number of results.
-             * @default 100
-             */
+            /** @description The maximal number of results. Default: `100`. */
             limit?: number;
             /**
              * @description The operation.
@@ -4727,8 +3756,7 @@ export interface components {
          */
         WriteQuery: {
             /**
-             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas.
-             * @default local
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";

@@ -27,7 +27,6 @@ from shoal.protocol.requests import (
 )
 
 Limit = Annotated[int, Meta(ge=1)]
-LATEST = "latest"
 
 
 class SaveBody(SaveFields):
@@ -222,18 +221,32 @@ def _wanted(text: str) -> dict[str, bytes]:
 
 
 async def load(exchange: Exchange) -> web.Response:
-    """Load a checkpoint by its id, or the head of a branch by `latest`.
+    """Load a checkpoint by its id.
 
     Raises:
         NotFound, Pruned: there is no such checkpoint.
         InvalidInput: `as_of` has no time zone.
     """
-    query, id = exchange.query(LoadQuery), exchange.name("checkpoint")
+    return await _loaded(exchange, exchange.name("checkpoint"))
+
+
+async def load_latest(exchange: Exchange) -> web.Response:
+    """Load the head of a branch, or the checkpoint that it had at a time, or that has a label.
+
+    Raises:
+        NotFound, Pruned: there is no such checkpoint.
+        InvalidInput: `as_of` has no time zone, or there is a label too.
+    """
+    return await _loaded(exchange, None)
+
+
+async def _loaded(exchange: Exchange, id: str | None) -> web.Response:
+    query = exchange.query(LoadQuery)
     reply = await exchange.call(
         Load(
             exchange.name("space"),
             exchange.name("thread"),
-            None if id == LATEST else id,
+            id,
             query.branch,
             channels=_names(query.channels),
             as_of_ms=moment_ms(query.as_of, "as_of"),

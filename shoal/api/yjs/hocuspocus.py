@@ -7,6 +7,9 @@ Laws:
 - An update is reported as synchronised once it is durable. If the client may only read, its edits are reported as rejected.
   With its step 1 a provider forgets the updates that it counted, and counts one: its answer to the node's step 1, which brings
   all that the node lacks. So what it sent before is not reported any more.
+- A provider of version 2 without a token asks for no acceptance: its first message is its step 1, which opens the document
+  as an empty token does. It does not know the message that closes a document, so a provider that names no version is told
+  that it is denied, with the reason. Where a document was refused or closed, only a token opens it again.
 - If a token expires, the WebSocket ends, so that the provider comes back with the token that its application gives it then.
 - The provider takes a silent WebSocket for dead, so one without news gets an empty message each `heartbeat_s`. If it
   has no document open then, it is closed.
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _LATER = frozenset({WSCloseCode.GOING_AWAY, WSCloseCode.TRY_AGAIN_LATER, WSCloseCode.INTERNAL_ERROR})
 _TIMEOUT = 4408  # Hocuspocus's own code.
+_ENDED_MAX = 256  # Documents of one WebSocket that are remembered as refused or closed; the oldest are forgotten first.
 
 Verify = Callable[[str], "Bearer | None"]
 """The bearer of a token, which is empty if the provider has none. Raises Unauthenticated, Overloaded."""
@@ -52,10 +56,11 @@ class Join(Protocol):
 class HocuspocusLine:
     """See `Line`: one document of a provider's WebSocket."""
 
-    def __init__(self, socket: Socket, address: bytes, leave: Callable[[], None]) -> None:
+    def __init__(self, socket: Socket, address: bytes, leave: Callable[[], None], *, version: str) -> None:
         self.socket = socket
         self.address = hocuspocus.prefix(address)
         self._leave = leave
+        self._version = version
         self._owed = False  # Whether the client counts its next answer to our step 1, as it does one after its own step 1.
         self._taken = 0
         self._forgotten = 0  # So many updates, from the first, it does not count any more.
@@ -87,7 +92,8 @@ class HocuspocusLine:
         if code in _LATER:
             await self.socket.close(code, reason)
         else:
-            self.socket.reply(Message(hocuspocus.encode_close(reason)).frame(self.address))
+            said = hocuspocus.encode_close(reason) if self._version else hocuspocus.encode_denied(reason)
+            self.socket.reply(Message(said).frame(self.address))
             self._leave()
 
     async def expire(self, reason: str, /) -> None:
@@ -122,6 +128,7 @@ class HocuspocusSocket:
         self._verify = verify
         self._heartbeat_s = heartbeat_s
         self._documents: dict[bytes, _Open] = {}
+        self._ended: dict[bytes, None] = {}  # Refused, closed or left: what is said about them opens nothing.
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -164,13 +171,17 @@ class HocuspocusSocket:
 
     async def _take(self, address: bytes, said: hocuspocus.Open | hocuspocus.Close | hocuspocus.Said) -> None:
         match said:
-            case hocuspocus.Open(token):
-                await self._open(address, token)
+            case hocuspocus.Open():
+                await self._open(address, said)
             case hocuspocus.Close():
                 self._leave(address)
             case hocuspocus.Said(messages) if address in self._documents:
                 await self._say(self._documents[address], messages)
-            # Messages of a document that is not open are not waited for: the provider repeats them when it is.
+            case hocuspocus.Said(messages) if hocuspocus.asks(messages) and address not in self._ended:
+                await self._open(address, hocuspocus.Open(""))
+                if address in self._documents:
+                    await self._say(self._documents[address], messages)
+            # Other messages of a document that is not open are not waited for: the provider repeats them when it is.
 
     async def _say(self, there: _Open, messages: bytes) -> None:
         try:
@@ -180,16 +191,18 @@ class HocuspocusSocket:
             return
         await there.connection.take(said)
 
-    async def _open(self, address: bytes, token: str) -> None:
+    async def _open(self, address: bytes, asked: hocuspocus.Open) -> None:
         if address in self._documents:
             return  # The token that it was opened with counts.
-        line = HocuspocusLine(self._socket, address, lambda: self._leave(address))
+        self._ended.pop(address, None)
+        line = HocuspocusLine(self._socket, address, lambda: self._leave(address), version=asked.version)
         stack = AsyncExitStack()
         try:
-            bearer = self._verify(token)
+            bearer = self._verify(asked.token)
             joining = self._join(line, hocuspocus.document_of(address), bearer=bearer)
             connection = await stack.enter_async_context(joining)
         except ShoalError as error:
+            self._remember(address)
             self._socket.reply(Message(hocuspocus.encode_denied(error.message)).frame(line.address))
             return
         self._waiting.discard(self, self._address)
@@ -201,8 +214,14 @@ class HocuspocusSocket:
     def _leave(self, address: bytes) -> None:
         if address in self._documents:
             self._end(address)
+            self._remember(address)
             if not self._documents:
                 self._wait()
+
+    def _remember(self, address: bytes) -> None:
+        self._ended[address] = None
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def _end(self, address: bytes) -> None:
         task = asyncio.create_task(self._documents.pop(address).stack.aclose())

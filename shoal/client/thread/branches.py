@@ -57,7 +57,7 @@ class ThreadBranches:
     async def branch(
         self, name: str, *, at: str | None = None, key: str | None = None, durability: Durability | None = None
     ) -> Branch:
-        """Create a branch at a checkpoint of this thread: `at`, or the handle's position on "main".
+        """Create a branch at a checkpoint of this thread: `at`, an id or a label, or the handle's position on "main".
 
         Raises:
             BranchTaken: a branch of this name exists at another checkpoint.
@@ -77,7 +77,7 @@ class ThreadBranches:
         key: str | None = None,
         durability: Durability | None = None,
     ) -> Branch:
-        """Move a branch to a checkpoint of this thread, and the handle with it.
+        """Move a branch to a checkpoint of this thread, given by its id or a label, and the handle with it.
 
         Nothing is deleted, and the journal records the move. Saves of other handles are rejected
         until they load. A save that was made meanwhile on a node without knowledge of the move stays
@@ -109,7 +109,7 @@ class ThreadBranches:
     ) -> Difference:
         """Return the changes from one checkpoint to another, per channel and path.
 
-        Both are ids or names of branches; the default of `after` is the winner of `branch`.
+        Both are ids, names of branches or labels; the default of `after` is the winner of `branch`.
         Values of secret fields are hidden unless `reveal` is set. Only channels whose hashes differ are read.
 
         Raises:

@@ -108,7 +108,9 @@ class Step:
         try:
             await self._end("result", values.encode(value, where="result"))
         except InvalidInput as refusal:  # Nothing is written yet.
-            told = {"type": type(value).__qualname__, "message": refusal.message, "result": _shown_text(value)}
+            # The intent is written, the effect has happened, and the result is about to be written as text.
+            why = refusal.message.replace(" Nothing was written.", "")
+            told = {"type": type(value).__qualname__, "message": why, "result": _shown_text(value)}
             await self._end("unkept", values.encode({name: _text(part) for name, part in told.items()}))
             self.is_unkept = True
             attempt = next(attempt for attempt in self.record.attempts if attempt.id == self._attempt_id)

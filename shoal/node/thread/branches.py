@@ -16,7 +16,7 @@ from shoal.errors import BranchTaken, InvalidInput, NotFound, TooLarge
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import hexed, unhex
+from shoal.node.naming import checkpoint_named, hexed
 from shoal.node.thread.presence import absent, check_room, check_shown
 from shoal.node.thread.system_events import tell
 from shoal.protocol import requests
@@ -40,7 +40,7 @@ class Branches:
         check_name("branch", request.branch)
         check_text(self._config, request.reason, "a reason")
         check_text(self._config, request.by, "an author")
-        unhex(request.to)
+        check_name("label", request.to)  # Which an id is, too.
 
     def _check_deletion(self, request: DeleteBranch) -> None:
         check_name("thread", request.thread)
@@ -58,13 +58,13 @@ class Branches:
             BranchTaken: the branch should be new, but exists at another checkpoint.
             TooLarge: the thread has too many branches.
         """
-        rows, to = context.rows, unhex(request.to)
+        rows, to = context.rows, checkpoint_named(context.rows, request.thread, request.to)
         heads = dag.heads(rows, request.branch)
         check_shown(rows, request.thread, to)
         if dag.packed_record(rows, to) is None:
             raise absent(rows, request.thread, to)
-        before = hexed(heads)
-        if request.new and heads and before != [request.to]:
+        before, target = hexed(heads), to.hex()
+        if request.new and heads and before != [target]:
             raise BranchTaken(
                 f"thread {request.thread!r} has a branch {request.branch!r} already, at {', '.join(before)}. "
                 "Nothing was written. Use another name, or rollback() to move this one.",
@@ -77,17 +77,17 @@ class Branches:
             )
         if not heads:
             check_room(rows, request.thread, branches_max=self._config.branches_max)
-        if before == [request.to]:
-            return Moved(request.branch, request.to, before, before)
-        self._put(context, request, heads)
+        if before == [target]:
+            return Moved(request.branch, target, before, before)
+        self._put(context, request, to, heads)
         if not request.new:
-            fields = {"branch": request.branch, "from": before, "to": request.to, "by": request.by, "reason": request.reason}
+            fields = {"branch": request.branch, "from": before, "to": target, "by": request.by, "reason": request.reason}
             tell(context, "rollback", fields)
-        return Moved(request.branch, request.to, before, hexed(dag.heads(rows, request.branch)))
+        return Moved(request.branch, target, before, hexed(dag.heads(rows, request.branch)))
 
-    def _put(self, context: WriteContext, request: Move, heads: list[dag.Head]) -> None:
+    def _put(self, context: WriteContext, request: Move, to: bytes, heads: list[dag.Head]) -> None:
         key = context.implied_key
-        to, nonce = unhex(request.to), context.stamp.pack_position() if key is None else key.encode()
+        nonce = context.stamp.pack_position() if key is None else key.encode()
         token = dag.token_of(request.branch, to, nonce)
         change = dag.Move(token, request.branch, to, [head.token for head in heads])
         context.apply(change)
@@ -114,6 +114,6 @@ class Branches:
         """
         if len(request.checkpoints) > HEADS_MAX:
             raise TooLarge(f"at most {HEADS_MAX} checkpoints can be joined; these are {len(request.checkpoints)}.")
-        ids = ancestry.in_order(view.rows, [unhex(id) for id in request.checkpoints])
+        ids = ancestry.in_order(view.rows, [checkpoint_named(view.rows, request.thread, id) for id in request.checkpoints])
         found = ancestry.common_ancestor(view.rows, ids)
         return requests.Ancestor(None if found is None else found.hex(), [id.hex() for id in ids])

@@ -12,7 +12,7 @@ from shoal.crdt.thread.channel import Recipe
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, View, Writers
-from shoal.node.naming import hexed, unhex
+from shoal.node.naming import checkpoint_named, hexed
 from shoal.node.thread.presence import absent, check_shown
 from shoal.node.thread.shapes import ShapeCache, Spot, completed, value_of
 from shoal.protocol import requests
@@ -45,7 +45,11 @@ class Checkpoints:
         if sum(given is not None for given in (request.checkpoint, request.label, request.as_of_ms)) > 1:
             raise InvalidInput("give only one of a checkpoint's id, a label, or a time (as_of).")
         if request.checkpoint is not None:
-            return self._loaded(rows, request, found_checkpoint(rows, request.thread, unhex(request.checkpoint)))
+            return self._loaded(
+                rows,
+                request,
+                found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.checkpoint)),
+            )
         if request.label is not None:
             return self._loaded(rows, request, _labelled(rows, request.thread, request.label))
         heads = dag.heads(rows, request.branch)
@@ -145,7 +149,7 @@ def shown_hash(recipe: Recipe) -> str:
 
 def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:
     if request.before is not None:
-        parents = found_checkpoint(rows, request.thread, unhex(request.before)).record.parents
+        parents = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.before)).record.parents
         start = parents[0] if parents else None
     else:
         heads = dag.heads(rows, request.branch)

@@ -14,7 +14,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.crdt.thread import dag, journal
 from shoal.node.handler import Checks, Readers, View, Writers
-from shoal.node.naming import unhex
+from shoal.node.naming import checkpoint_named
 from shoal.node.thread.checkpoints import Checkpoints, found_checkpoint, shown_hash
 from shoal.node.thread.journals import shown_event
 from shoal.node.thread.shapes import Reader, appended
@@ -43,7 +43,7 @@ class Inspection:
             StoreCorrupt: a chunk is missing or does not match its hash.
         """
         rows = view.rows
-        found = found_checkpoint(rows, request.thread, unhex(request.checkpoint))
+        found = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.checkpoint))
         parents = found.record.parents
         parent = found_checkpoint(rows, request.thread, parents[0]) if parents else None
         reader, lists, names = Reader(rows), dict[str, Growth](), list[str]()
@@ -58,7 +58,7 @@ class Inspection:
                 names.append(name)
             else:
                 lists[name] = Growth(*more)
-        load = Load(request.space, request.thread, request.checkpoint)
+        load = Load(request.space, request.thread, found.id.hex())
         return requests.Delta(self._checkpoints.shown(rows, load, found, names), lists)
 
     def _explain(self, view: View, request: Explain) -> requests.Explained:
@@ -68,7 +68,7 @@ class Inspection:
             NotFound: there is no such checkpoint.
         """
         rows = view.rows
-        found = found_checkpoint(rows, request.thread, unhex(request.checkpoint))
+        found = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.checkpoint))
         limit = min(max(1, request.limit), self._config.page_items_max)
         line = list(islice(dag.ancestry(rows, found.id), max(ANCESTORS_READ_MAX, limit + 1)))
         said = line[:ANCESTORS_READ_MAX]

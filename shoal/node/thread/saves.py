@@ -23,7 +23,7 @@ from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_annotations, check_schema, check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.naming import hexed, unhex
+from shoal.node.naming import checkpoint_named, hexed
 from shoal.node.rules import Claim, Rules, State
 from shoal.node.thread import shapes
 from shoal.node.thread.ownership import check_owner
@@ -149,13 +149,13 @@ class Saves:
 
     def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
         if request.expect_head is not None:
-            expected = [] if request.expect_head == NO_HEAD else [unhex(request.expect_head)]
+            expected = [] if request.expect_head == NO_HEAD else [checkpoint_named(rows, request.thread, request.expect_head)]
             if list(dict.fromkeys(head.id for head in heads)) != expected:
                 raise _moved(request, heads, f"its head to be {request.expect_head}" if expected else "it not to exist")
             return expected[0] if expected else None
         if request.parent is None:
             return heads[0].id if heads else None
-        parent = None if request.parent == NO_HEAD else unhex(request.parent)
+        parent = None if request.parent == NO_HEAD else checkpoint_named(rows, request.thread, request.parent)
         if parent is not None:
             self._check_there(rows, request, parent)
         if heads and not request.fork and not any(head.id == parent for head in heads):
@@ -163,7 +163,8 @@ class Saves:
         return parent
 
     def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
-        merged = [id for id in dict.fromkeys(map(unhex, request.merged)) if id != parent]
+        named = [checkpoint_named(rows, request.thread, each) for each in request.merged]
+        merged = [id for id in dict.fromkeys(named) if id != parent]
         if merged and parent is None:
             raise InvalidInput(
                 "a checkpoint that merges others needs a parent. Nothing was written. Name one of them as the parent."

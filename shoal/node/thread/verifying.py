@@ -19,7 +19,7 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
-from shoal.node.naming import unhex
+from shoal.node.naming import checkpoint_named, unhex
 from shoal.node.thread.shapes import Reader, corrupt
 from shoal.protocol import requests
 from shoal.protocol.requests import Damage, VerifyCheckpoints
@@ -69,7 +69,7 @@ class Verifying:
 
 def _first(rows: Rows, request: VerifyCheckpoints) -> bytes:
     if request.checkpoint is not None:
-        id = unhex(request.checkpoint)
+        id = checkpoint_named(rows, request.thread, request.checkpoint)
         if rows.get(dag.CHECKPOINT + id) is None:
             raise NotFound(f"thread {request.thread!r} has no checkpoint {request.checkpoint}.")
         return id

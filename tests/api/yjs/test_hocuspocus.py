@@ -28,8 +28,8 @@ class Provider:
     async def say(self, address: bytes, message: bytes) -> None:
         await self.socket.send_bytes(hocuspocus.prefix(address) + message)
 
-    async def open(self, address: bytes, token: bytes = b"") -> None:
-        await self.say(address, b"\x02\x00" + yjs.sized(token) + b"\x054.8.0")
+    async def open(self, address: bytes, token: bytes = b"", version: bytes = b"\x054.8.0") -> None:
+        await self.say(address, b"\x02\x00" + yjs.sized(token) + version)
 
     async def hear(self, address: bytes, *kinds: int) -> bytes:
         """The next message with an address and a kind."""
@@ -122,6 +122,47 @@ async def test_what_is_wrong_with_a_document_ends_that_document_alone(served: Se
     await provider.say(b"d", update("again"))
     assert await provider.hear(b"d", 8) == DURABLE
     assert await served.json("d") == {"t": "again"}
+
+
+async def test_a_provider_without_a_token_opens_by_its_step_1(served: Served) -> None:
+    provider = await joined(served)
+    await provider.say(b"d", yjs.encode_step_1(b"\x00"))
+    assert await provider.hear(b"d", 2) == ACCEPTED
+    assert await provider.hear(b"d", 0) == yjs.encode_step_2(b"\x00\x00")
+    await provider.say(b"d", update("without"))
+    assert await provider.hear(b"d", 8) == DURABLE
+    assert await served.json("d") == {"t": "without"}
+
+
+async def test_a_step_1_opens_nothing_that_was_refused(served: Served) -> None:
+    provider = await joined(served)
+    for token in (True, False):
+        await (provider.open(b"\xff") if token else provider.say(b"\xfe", yjs.encode_step_1(b"\x00")))
+        address = b"\xff" if token else b"\xfe"
+        assert "UTF-8" in (await provider.hear(address, 2)).decode()
+        await provider.say(address, yjs.encode_step_1(b"\x00"))
+    await provider.open(b"d")
+    heard = await provider.socket.receive_bytes(timeout=PATIENCE_S)
+    assert heard == hocuspocus.prefix(b"d") + ACCEPTED, "nothing was said before"
+
+
+async def test_an_older_provider_is_told_of_the_end_as_it_understands(served: Served) -> None:
+    provider = await joined(served)
+    await provider.open(b"d", b"token", b"")
+    await provider.hear(b"d", 2)
+    await provider.say(b"d", b"\x00\x02\x05ab")
+    denied = await provider.hear(b"d", 2, 7)
+    assert denied.startswith(b"\x02\x01")
+    assert b"ends too early" in denied
+
+
+async def test_what_ended_is_remembered_within_a_bound(served: Served) -> None:
+    provider = await joined(served)
+    for number in range(400):
+        await provider.open(b"\xff%d" % number)
+        await provider.hear(b"\xff%d" % number, 2)
+    await provider.say(b"\xff0", yjs.encode_step_1(b"\x00"))  # Forgotten, so it is refused once more.
+    assert "UTF-8" in (await provider.hear(b"\xff0", 2)).decode()
 
 
 async def test_a_document_that_is_left_says_nothing_more_and_its_presence_ends(served: Served) -> None:

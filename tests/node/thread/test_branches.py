@@ -145,7 +145,7 @@ async def test_a_reason_is_bounded(bench: Bench) -> None:
     ids = await three(bench)
     with pytest.raises(TooLarge, match="a reason"):
         await bench.space.thread("a").rollback(ids[0], reason="x" * 5000)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(NotFound):
         await bench.space.thread("a").rollback("no id")
 
 

@@ -104,10 +104,35 @@ async def test_an_unknown_checkpoint_is_not_found(bench: Bench) -> None:
         await bench.space.thread("a").load("00" * 32)
 
 
-@pytest.mark.parametrize("id", ["", "x", "00", "zz" * 32])
-async def test_a_malformed_id_is_refused(bench: Bench, id: str) -> None:
-    with pytest.raises(InvalidInput, match="64 hex digits"):
+@pytest.mark.parametrize("id", ["x", "00", "zz" * 32])
+async def test_what_is_neither_id_nor_label_is_not_found(bench: Bench, id: str) -> None:
+    with pytest.raises(NotFound, match=r"not an id, which has 64 hex digits, .* no such label"):
         await bench.space.thread("a").load(id)
+
+
+async def test_an_empty_id_is_refused(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match="must not be empty"):
+        await bench.space.thread("a").load("")
+
+
+async def test_a_label_names_a_checkpoint_wherever_an_id_does(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    first = await thread.save({"n": 1}, label="approved")
+    second = await thread.save({"n": 2})
+    assert (await thread.load("approved")).state == {"n": 1}
+    assert (await thread.branch("side", at="approved")).head == first.id
+    assert [found.id async for found in thread.history(before="approved")] == []
+    for before, after in (("approved", "main"), ("approved", second.id), (first.id, "main")):
+        found = await thread.diff(before, after)
+        assert (found.before, found.after) == (first.id, second.id)
+    assert (await thread.why("approved")).checkpoint.id == first.id
+    assert (await thread.rollback("approved")).head == first.id
+    [event] = [event.event async for event in thread.journal.read()]
+    assert event["to"] == first.id
+    third = await thread.save({"n": 3}, parent="approved")
+    assert third.parents == (first.id,)
+    with pytest.raises(NotFound, match="no checkpoint 'aproved'"):
+        await thread.rollback("aproved")
 
 
 async def test_history_is_newest_first_and_pages(bench: Bench) -> None:
