@@ -8,7 +8,7 @@ status. docs/ERRORS.md is made from this module.
 
     ShoalError
     ├── InvalidInput: InvalidName, InvalidValue, InvalidConfig, TooLarge, SpansPartitions, InvalidSchema, SchemaViolation,
-    │       Unsupported
+    │       Unsupported, WrongProcess, WrongLoop
     ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
@@ -101,6 +101,18 @@ class Unsupported(InvalidInput):
 
     code = "unsupported"
     status = 422
+
+
+class WrongProcess(InvalidInput):
+    """A store that was opened before a `fork` was used in the child. Open or connect one there: docs/PROCESSES.md."""
+
+    code = "wrong-process"
+
+
+class WrongLoop(InvalidInput):
+    """A store was used on another event loop than the one that it was opened on. Open one on each loop, or use `shoal.sync`."""
+
+    code = "wrong-loop"
 
 
 class NotFound(ShoalError):

@@ -1,8 +1,9 @@
 """`shoal.open` and `shoal.connect`: a store on this machine's disk, or on a node.
 
 Laws:
-- Nothing is opened before `async with` enters it. Omitting `async with` raises an
+- Nothing is opened before `async with` enters it, or `await`. Omitting both raises an
   error that shows how to write it.
+- A store is used on the loop and in the process that opened it, as `shoal.client.home` says.
 - A client loads no code of a node, and an embedded store none of the network:
   each is imported when it is opened. That halves the time to start either.
 """
@@ -13,42 +14,57 @@ import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Never, get_args
+from typing import Any, Never, get_args
 
 from msgspec.structs import replace
 
 from shoal.client.connection import StoreConnection
+from shoal.client.home import Home, Line, Opened, calling_line, homed, opened_in
 from shoal.client.store import Store
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
-from shoal.errors import InvalidConfig, InvalidInput
+from shoal.errors import InvalidConfig, InvalidInput, StoreLocked
 from shoal.protocol.conformance import nearest
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
 
 
 class Opening(AbstractAsyncContextManager[Store]):
-    """A store that `async with` opens, and closes at its end."""
+    """A store to open: `async with` opens it, and closes it at its end; `await` opens it until its `close()`."""
 
-    def __init__(self, within: AbstractAsyncContextManager[Store], name: str) -> None:
-        self._within = within
+    def __init__(self, make: Callable[[Line], Awaitable[Store]], name: str) -> None:
+        self._make = make
         self._name = name
+        self._store: Store | None = None
+        self.line = calling_line()
+        """The line of the program that opens it, for messages."""
+
+    def __await__(self) -> Generator[Any, Any, Store]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Store:
-        return await self._within.__aenter__()
+        if self._store is not None:
+            raise InvalidInput(
+                f"this shoal.{self._name}(…) has opened its store already. Nothing more was opened. "
+                f"Call shoal.{self._name}(…) again."
+            )
+        self._store = await self._make(self.line)
+        return self._store
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        return await self._within.__aexit__(kind, error, trace)
+        assert self._store is not None
+        await self._store.close()
+        return None
 
     def __enter__(self) -> Never:
         raise InvalidInput(
-            f"shoal.{self._name} needs `async with`. Nothing was opened. "
+            f"shoal.{self._name} needs `async with` or `await`. Nothing was opened. "
             f"In blocking code write `with shoal.sync.{self._name}(…) as store:`."
         )
 
@@ -57,7 +73,7 @@ class Opening(AbstractAsyncContextManager[Store]):
     def __getattr__(self, name: str) -> Never:
         raise AttributeError(
             f"shoal.{self._name}(…) by itself opens nothing, so it has no {name!r}. "
-            f"Write `async with shoal.{self._name}(…) as store:`.",
+            f"Write `async with shoal.{self._name}(…) as store:`, or `store = await shoal.{self._name}(…)` and close it.",
             name=name,
             obj=self,
         )
@@ -69,8 +85,11 @@ def open(
     config: Config | None = None,
     durability: Durability = "local",
     encryption: str | KeyService = "",
-) -> AbstractAsyncContextManager[Store]:
+) -> Opening:
     """Open an embedded store in `directory`: a whole node, without a listener. The directory is created if it is missing.
+
+    `async with shoal.open("./state") as store:` closes it at the end of the block; `store = await shoal.open("./state")`, as in
+    a notebook, keeps it open until `await store.close()`. It is used on the loop and in the process that opened it.
 
     With `encryption` everything in it is encrypted: "file:PATH", "env:NAME", "command:COMMAND" or "plugin:MODULE:NAME" says
     where the master key is, or an object of your own wraps keys (`shoal.KeyService`). A directory is encrypted from the
@@ -78,17 +97,16 @@ def open(
 
     Raises:
         MasterKeyWrong: the key is wrong, missing or cannot be fetched, or the directory is not encrypted; nothing was changed.
-        StoreLocked: another process has it open; the message says how to share it.
+        StoreLocked: another process, or this one, has it open; the message says where, and how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
         InvalidConfig: a setting is out of range, or `durability` is unknown.
     """
-    return Opening(_open(directory, config, durability, encryption), "open")
+    return Opening(lambda line: _open(line, directory, config, durability, encryption), "open")
 
 
-@asynccontextmanager
 async def _open(
-    directory: str | os.PathLike[str], config: Config | None, durability: Durability, encryption: str | KeyService
-) -> AsyncIterator[Store]:
+    line: Line, directory: str | os.PathLike[str], config: Config | None, durability: Durability, encryption: str | KeyService
+) -> Store:
     from shoal.node.environment import system_environment
     from shoal.node.node import open_node
 
@@ -99,13 +117,31 @@ async def _open(
     else:
         master = encryption
     environment = system_environment()
-    node = await open_node(Path(directory), config=settings, environment=environment, is_embedded=True, master=master)
-    connection = StoreConnection(node.session(), settings, durability, environment.entropy, uptime=environment.uptime)
-    store = Store(connection, close=node.stop)
+    where = Path(directory)
+    before = opened_in(where)
+    if before is not None and before.home.has_ended:
+        before.forget()  # Nobody can close it any more.
     try:
-        yield store
-    finally:
-        await store.close()
+        node = await open_node(where, config=settings, environment=environment, is_embedded=True, master=master)
+    except StoreLocked as error:
+        raise _locked_here(error, where) from None
+    home = Home(line)
+    session = homed(node.session(), home)
+    opened = Opened(home, session=session, stop=node.stop, abandon=node.abandon, save=node.save, directory=where)
+    connection = StoreConnection(session, settings, durability, environment.entropy, uptime=environment.uptime, home=home)
+    return Store(connection, close=opened.close, abandon=opened.abandon)
+
+
+def _locked_here(error: StoreLocked, directory: Path) -> StoreLocked:
+    """The same error; if it is this program that has the directory open, with the line that opened it."""
+    before = opened_in(directory)
+    if before is None or before.home.line is None:
+        return error
+    holder, _, rest = error.message.partition(". Nothing was written.")
+    return StoreLocked(
+        f"{holder}: this very process, which opened it at {before.home.line}. Nothing was written. Use that store, or close it "
+        f"first (`await store.close()`; blocking: `store.close()`). {rest.strip()}"
+    )
 
 
 def connect(
@@ -117,7 +153,7 @@ def connect(
     durability: Durability = "local",
     in_order: bool = False,
     wait: float = 0.0,
-) -> AbstractAsyncContextManager[Store]:
+) -> Opening:
     """Connect to a node ("http://n1:7400"), or to any of several, given as a list or as a text with commas.
 
     Connections are made, and made again, when they are needed: the first with the first request. If no address leads to
@@ -138,11 +174,13 @@ def connect(
     Raises:
         InvalidConfig: a URL, a setting, `durability`, `token` or `wait` is not legal.
     """
-    return Opening(_connect(urls, token, tls_ca, config, durability, in_order=in_order, wait_s=wait), "connect")
+    return Opening(
+        lambda line: _connect(line, urls, token, tls_ca, config, durability, in_order=in_order, wait_s=wait), "connect"
+    )
 
 
-@asynccontextmanager
 async def _connect(
+    line: Line,
     urls: str | Sequence[str],
     token: Credential | None,
     tls_ca: str | os.PathLike[str] | None,
@@ -151,7 +189,7 @@ async def _connect(
     *,
     in_order: bool,
     wait_s: float,
-) -> AsyncIterator[Store]:
+) -> Store:
     from shoal.transport.credentials import from_environment
     from shoal.transport.session import RemoteSession
 
@@ -160,7 +198,7 @@ async def _connect(
         settings = replace(settings, tls_ca=os.fspath(tls_ca))
     if isinstance(wait_s, bool) or not isinstance(wait_s, int | float) or not 0 <= wait_s < math.inf:
         raise InvalidConfig(f"wait must be a number of seconds, at least 0; got {wait_s!r}. Nothing was sent.", field="wait")
-    session = RemoteSession(
+    remote = RemoteSession(
         urls,
         config=settings,
         now_ms=_now_ms,
@@ -169,12 +207,11 @@ async def _connect(
         in_order=in_order,
         wait_s=wait_s,
     )
-    connection = StoreConnection(session, settings, durability, os.urandom, uptime=_uptime)
-    store = Store(connection, close=session.close)
-    try:
-        yield store
-    finally:
-        await store.close()
+    home = Home(line)
+    session = homed(remote, home)
+    opened = Opened(home, session=session, stop=remote.close, abandon=remote.abandon, save=lambda: None)
+    connection = StoreConnection(session, settings, durability, os.urandom, uptime=_uptime, home=home)
+    return Store(connection, close=opened.close, abandon=opened.abandon)
 
 
 def _uptime() -> float:

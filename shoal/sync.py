@@ -9,10 +9,15 @@ names: a call that is awaited there returns its result here, `async for` becomes
 The types of the proxies are in `blocking.pyi`, which `python -m tests.reference` derives
 from the handles. `shoal.sync.Thread` and the like are names for annotations.
 
+`with shoal.sync.open("./state") as store:` closes the store at the end of the block;
+`store = shoal.sync.open("./state")` keeps it open until `store.close()`.
+
 There is no blocking `Crew`: agents are coroutines, which run on the loop of the store that they use.
 
-Leaving the `with` ends everything: calls that still wait on other threads are
+Closing the store ends everything: calls that still wait on other threads are
 cut off with an error, and no thread is left behind.
+
+In a forked child every call raises `WrongProcess` at once: the loop's thread stayed in the parent.
 """
 
 from __future__ import annotations
@@ -23,12 +28,11 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import shoal.opening as opening  # `from shoal import` would look for a public name first, and load them all.
+from shoal.client.home import Line, wrong_process
 from shoal.config import Config
 from shoal.encryption import KeyService
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
@@ -43,9 +47,11 @@ if TYPE_CHECKING:
 class Portal:
     """An event loop on a thread of its own. It runs until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Line | None = None) -> None:
+        self._line = line  # The line of the program that opened the store.
         self._guard = threading.Lock()  # A call is either submitted before the loop is told to end, or refused.
         self._over: asyncio.Event | None = None
+        self._process = os.getpid()
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live(started)), name="shoal-loop", daemon=True)
         self._thread.start()
@@ -66,10 +72,12 @@ class Portal:
         """Call `function` on the loop, await its result if that is awaitable, and return the outcome.
 
         Raises:
+            WrongProcess: this process was forked from the one that opened the store; nothing was called.
             Unavailable: the portal is closed; nothing was called.
             OutcomeUnknown: it was closed during the call.
             InvalidInput: this is the loop's own thread, which would wait for itself.
         """
+        self.check_process()
         future = self._submitted(function)
         try:
             return future.result()
@@ -81,6 +89,20 @@ class Portal:
         except BaseException:
             future.cancel()  # If this thread was interrupted, the call should end too.
             raise
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process was forked from the one whose thread it is."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Check that the loop's thread is in this process.
+
+        Raises:
+            WrongProcess: it is in the process from which this one was forked; nothing was called.
+        """
+        if self.is_inherited:
+            raise wrong_process(self._process, self._line)
 
     def _submitted(self, function: Callable[[], Any]) -> Future[Any]:
         async def call() -> Any:
@@ -98,7 +120,9 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(call(), self._loop)
 
     def close(self) -> None:
-        """End the loop with everything that still runs on it, and wait for its thread."""
+        """End the loop with everything that still runs on it, and wait for its thread. In a forked child it is the parent's."""
+        if self.is_inherited:
+            return
         with self._guard:
             over, self._over = self._over, None
             if over is not None:
@@ -181,7 +205,7 @@ class Proxy:
                 yield _wrapped(self._portal, item)
         finally:
             # An iterator that outlives its store was ended with it.
-            if hasattr(source, "aclose") and not self._portal.closed:
+            if hasattr(source, "aclose") and not self._portal.closed and not self._portal.is_inherited:
                 self._portal.run(lambda: source.aclose())
 
     def __enter__(self) -> Any:
@@ -212,14 +236,35 @@ def _plain(value: Any) -> Any:
     return value._target if isinstance(value, Proxy) else value
 
 
-@contextmanager
-def _opened(make: Callable[[], AbstractAsyncContextManager[Any]]) -> Iterator[Any]:
-    portal = Portal()
+class StoreProxy(Proxy):
+    """Stands for the store, whose loop ends with it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """As `Store.close`, and end the loop. Closing twice is allowed."""
+        if self._portal.is_inherited or self._portal.closed:
+            return
+        try:
+            self._portal.run(self._target.close)
+        finally:
+            self._portal.close()
+
+
+def _opened(opening: opening.Opening) -> Any:
+    """A proxy for the store that `opening` opens, on a loop of its own."""
+    portal = Portal(opening.line)
     try:
-        with Proxy(portal, portal.run(make)) as store:
-            yield store
-    finally:
+        return StoreProxy(portal, portal.run(opening.__aenter__))
+    except BaseException:
         portal.close()
+        raise
 
 
 def open(
@@ -228,10 +273,12 @@ def open(
     config: Config | None = None,
     durability: Durability = "local",
     encryption: str | KeyService = "",
-) -> AbstractContextManager[Store]:
-    """As `shoal.open`, but blocking: `with shoal.sync.open("./state") as store:`. Raises the same errors."""
-    asynchronous = partial(opening.open, config=config, durability=durability, encryption=encryption)
-    return _Opening(_opened(lambda: asynchronous(directory)), "open")
+) -> Store:
+    """As `shoal.open`, but blocking: `with shoal.sync.open("./state") as store:`, or `store = shoal.sync.open("./state")` until
+    `store.close()`. It opens the store at once. Raises the same errors.
+    """
+    store: Store = _opened(opening.open(directory, config=config, durability=durability, encryption=encryption))
+    return store
 
 
 def connect(
@@ -243,36 +290,12 @@ def connect(
     durability: Durability = "local",
     in_order: bool = False,
     wait: float = 0.0,
-) -> AbstractContextManager[Store]:
-    """As `shoal.connect`, but blocking. Raises the same errors."""
-    connecting = partial(
-        opening.connect, token=token, tls_ca=tls_ca, config=config, durability=durability, in_order=in_order, wait=wait
+) -> Store:
+    """As `shoal.connect`, but blocking: `with`, or until `store.close()`. Raises the same errors."""
+    store: Store = _opened(
+        opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, in_order=in_order, wait=wait)
     )
-    return _Opening(_opened(lambda: connecting(urls)), "connect")
-
-
-class _Opening(AbstractContextManager[Any]):
-    """As `shoal.opening.Opening`, blocking."""
-
-    def __init__(self, within: AbstractContextManager[Any], name: str) -> None:
-        self._within = within
-        self._name = name
-
-    def __enter__(self) -> Any:
-        return self._within.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._within.__exit__(kind, error, trace)
-
-    def __getattr__(self, name: str) -> Never:
-        raise AttributeError(
-            f"shoal.sync.{self._name}(…) by itself opens nothing, so it has no {name!r}. "
-            f"Write `with shoal.sync.{self._name}(…) as store:`.",
-            name=name,
-            obj=self,
-        )
+    return store
 
 
 def __getattr__(name: str) -> type[Proxy]:

@@ -17,12 +17,13 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "names", "config", "values", "version", "schemas", "outcomes", "encryption", "extras"}
+BASE = {"errors", "forks", "names", "config", "values", "version", "schemas", "outcomes", "encryption", "extras"}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
+    "forks": set(),
     "names": {"errors"},
     "encryption": {"errors"},
     "extras": {"errors"},
@@ -43,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": BASE | {"crdt", "protocol", "workflows"},
     "api": BASE | {"access", "protocol", "workflows"},  # Not the client: decision 0045.
     "opening": BASE | {"client", "node", "protocol", "transport"},
-    "sync": BASE | {"opening", "protocol"},
+    "sync": BASE | {"client", "opening", "protocol"},
     "replies": {"protocol"},
     "crew": BASE | {"client", "protocol", "workflows"},
     "public": BASE | {"workflows", "client", "crew", "opening", "protocol", "replies", "sync"},

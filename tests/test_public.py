@@ -117,4 +117,4 @@ def test_a_type_checker_sees_the_names(tmp_path: Path) -> None:
     checker = [sys.executable, "-m", "mypy", "--strict", str(written)]
     ended = subprocess.run(checker, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "AbstractAsyncContextManager[shoal.client.store.Store" in ended.stdout
+    assert "-> shoal.opening.Opening" in ended.stdout

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -326,7 +326,7 @@ def test_an_interrupted_call_is_cancelled_and_the_store_is_closed(tmp_path: Path
 
 
 @asynccontextmanager
-async def served(directory: Path) -> AsyncIterator[str]:
+async def serving(directory: Path) -> AsyncIterator[str]:
     config = Config(listen_port=0)
     node = await open_node(directory, config=config, environment=system_environment())
     listener = Listener(create_app(node.session, config=config, node="n", version="0", now_s=time.time), config=config)
@@ -336,8 +336,17 @@ async def served(directory: Path) -> AsyncIterator[str]:
     await node.stop()
 
 
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    portal = sync.Portal()
+    node = serving(directory)
+    yield portal.run(node.__aenter__)
+    portal.run(lambda: node.__aexit__(None, None, None))
+    portal.close()
+
+
 def test_connect_offers_the_same_over_a_node(tmp_path: Path) -> None:
-    with sync._opened(lambda: served(tmp_path / "state")) as url, sync.connect(url) as store:
+    with served(tmp_path / "state") as url, sync.connect(url) as store:
         space = store.space("s")
         space.thread("t").save({"n": 1})
         space.counter("n").add(2, key="k")
@@ -348,7 +357,7 @@ def test_connect_offers_the_same_over_a_node(tmp_path: Path) -> None:
 
 
 def test_a_bookmark_is_handed_over_as_text_and_reads_can_be_stale(tmp_path: Path) -> None:
-    with sync._opened(lambda: served(tmp_path / "state")) as url, sync.connect(url) as one, sync.connect(url) as other:
+    with served(tmp_path / "state") as url, sync.connect(url) as one, sync.connect(url) as other:
         one.space("s").thread("t").save({"n": 1})
         other.observe(one.bookmark)
         assert type(one.bookmark) is str

@@ -55,9 +55,13 @@ class Store:
     for most of `forget_after_s` (a week), they have forgotten it, and the store goes on.
     """
 
-    def __init__(self, connection: StoreConnection, *, close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, connection: StoreConnection, *, close: Callable[[], Awaitable[None]], abandon: Callable[[], None] = lambda: None
+    ) -> None:
+        """`close` closes what is open on its loop, and `abandon` once that has ended."""
         self._connection = connection
         self._close = close
+        self._abandon = abandon
 
     async def __aenter__(self) -> Store:
         return self
@@ -197,7 +201,22 @@ class Store:
         return await self._connection.read(requests.ChangeMembers(change, joins, leaves))
 
     async def close(self) -> None:
-        """Finish pending requests and release all resources. Closing twice is allowed."""
+        """Finish pending requests and release all resources. Closing twice is allowed.
+
+        In a forked child it does nothing, because the store is its parent's. If the loop that the store was opened on has
+        ended, it is released without that loop.
+
+        Raises:
+            WrongLoop: it was opened on another loop, which has not ended; nothing was closed.
+        """
+        home = self._connection.home
+        if home is not None:
+            if home.is_inherited:
+                return
+            if home.has_ended:
+                self._abandon()
+                return
+            home.check()
         self._connection.closed.set()
         closing = list(self._connection.closing.values())
         self._connection.closing.clear()

@@ -62,6 +62,7 @@ class Record:
             LeaseHeld: others have been changing it for `crew_change_s`.
             ShoalError: no quorum can be reached, or the outcome is unknown. Changing it again does no harm.
         """
+        self._connection.check_home()
         wait_s = self._connection.config.crew_change_s
         async with self._turn, self._thread().lease(ttl=_LEASE_S, wait=wait_s, holder=self._holder) as lease:
             return await self._changed(alter, lease)

@@ -2,7 +2,7 @@
 
 Law: a call on the store's own loop is awaited there; from any other thread or loop it is
 handed over, and the caller waits for it. A blocking call on the loop's own thread
-would wait for itself, so it is rejected.
+would wait for itself, so it is rejected; and so is any call in a forked child, to which that loop will never answer.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from shoal.client.home import Home
 from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
 
 T = TypeVar("T")
@@ -24,7 +25,8 @@ class Bridge:
     """A bridge to one loop; it must be made on that loop."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        self._home = Home()
+        self.loop = self._home.loop
 
     @property
     def here(self) -> bool:
@@ -35,8 +37,10 @@ class Bridge:
         """Await a call on the store's loop.
 
         Raises:
+            WrongProcess: this process was forked from the one that opened the store; nothing was called.
             Unavailable: the store's loop is closed.
         """
+        self._home.check_process()
         if self.here:
             return await call()
         return await asyncio.wrap_future(self.handed(call))
@@ -45,6 +49,7 @@ class Bridge:
         """Run a call on the store's loop, and block until it has ended.
 
         Raises:
+            WrongProcess: this process was forked from the one that opened the store; nothing was called.
             InvalidInput: this is the loop's own thread.
             Unavailable: the loop is closed; nothing was called.
             OutcomeUnknown: it was closed during the call.
@@ -56,9 +61,11 @@ class Bridge:
         """Check that the loop runs, on another thread than this one.
 
         Raises:
+            WrongProcess: the loop runs in the process from which this one was forked.
             InvalidInput: this is the loop's own thread.
             Unavailable: the loop is closed.
         """
+        self._home.check_process()
         if _running() is self.loop:
             raise InvalidInput(
                 "a blocking call was made on the loop of the store, where it would wait for itself. "
@@ -117,8 +124,10 @@ class Bridge:
         """Begin a call on the store's loop, from any thread or loop; nobody need wait for it.
 
         Raises:
+            WrongProcess: as `awaited`.
             Unavailable: the loop is closed.
         """
+        self._home.check_process()
         if not self.loop.is_running():
             raise _closed()
         return asyncio.run_coroutine_threadsafe(call(), self.loop)

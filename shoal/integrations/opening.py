@@ -1,15 +1,19 @@
-"""The result of an integration's `open` and `connect`: a context manager for `with` and `async with`."""
+"""The result of an integration's `open` and `connect`: a context manager for `with` and `async with`.
+
+It can also be kept open beyond a block: `await` it and end it with `aclose()`; in blocking code, `begin()` and `close()`.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from types import TracebackType
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from shoal import opening
+from shoal.client.home import calling_line
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidInput
@@ -41,15 +45,33 @@ def checked_store(store: object, kind: str) -> Store:
 class Opening(Generic[T]):
     """A saver or store to open. In `async with` its Shoal store is on the running loop, in `with` on a thread of its own."""
 
-    def __init__(self, store: Callable[[], AbstractAsyncContextManager[Store]], make: Callable[[Store], T]) -> None:
+    def __init__(self, store: Callable[[], opening.Opening], make: Callable[[Store], T]) -> None:
+        self._line = calling_line()
         self._store = store
         self._make = make
         self._open = AsyncExitStack()
         self._blocking = ExitStack()
 
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self.__aenter__().__await__()
+
+    async def aclose(self) -> None:
+        """Close the store that `await` opened. Closing twice is allowed."""
+        await self._open.aclose()
+
+    def begin(self) -> T:
+        """As `with`, without a block: until `close`."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close the store that `begin` opened. Closing twice is allowed."""
+        self._blocking.close()
+
     async def __aenter__(self) -> T:
+        store = self._store()
+        store.line = self._line
         async with AsyncExitStack() as stack:
-            made = self._make(await stack.enter_async_context(self._store()))
+            made = self._make(await stack.enter_async_context(store))
             self._open = stack.pop_all()
         return made
 
@@ -60,10 +82,10 @@ class Opening(Generic[T]):
 
     def __enter__(self) -> T:
         with ExitStack() as stack:
-            portal = Portal()
+            portal = Portal(self._line)
             stack.callback(portal.close)
             made: T = portal.run(self.__aenter__)
-            stack.callback(lambda: portal.run(self._open.aclose))
+            stack.callback(lambda: None if portal.is_inherited else portal.run(self._open.aclose))
             self._blocking = stack.pop_all()
         return made
 

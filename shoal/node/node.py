@@ -21,6 +21,7 @@ import msgspec
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
+from shoal.errors import ShoalError
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
@@ -238,6 +239,23 @@ class Node:
             await self._commit.close()
             await self._environment.run_blocking(self._storage.close)
             self._environment.close()
+
+    def abandon(self) -> None:
+        """Release the directory without the loop, which has ended. What was written is on disk then; the next start checks it.
+
+        Blocks for a sync, and raises nothing. Abandoning or stopping afterwards is allowed.
+        """
+        if not self._stopped:
+            self._stopped = True
+            self._storage.close()
+            with suppress(RuntimeError):  # The collector may call this on the environment's own thread.
+                self._environment.close()
+
+    def save(self) -> None:
+        """Write down what was acknowledged before it was on disk, at the end of the process. Blocks for a sync."""
+        if not self._stopped and self._commit.failed is None:
+            with suppress(ShoalError):
+                self._storage.sync()
 
 
 async def open_node(

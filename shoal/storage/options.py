@@ -8,9 +8,10 @@ Laws:
 
 from __future__ import annotations
 
-from rocksdict import BlockBasedIndexType, BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
+from rocksdict import BlockBasedOptions, Options
 
 from shoal.config import Config, KiB
+from shoal.storage import engine
 
 _WRITE_BUFFER_FACTOR = 4  # RocksDB begins a new log at so many times `memtable_bytes`; ours are begun before that.
 COMPACTS_AT = "level0_file_num_compaction_trigger"
@@ -28,10 +29,10 @@ _ZSTD_WINDOW_BITS = -14  # RocksDB's default.
 
 def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Options:
     """The options for an opening; with `create`, a missing database is made. Encrypted rows do not compress."""
-    options = Options(raw_mode=True)
+    options = engine.library.Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_paranoid_checks(True)
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_wal_recovery_mode(engine.library.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_write_buffer_size(_WRITE_BUFFER_FACTOR * config.memtable_bytes)
     # Room for flushes that lag behind: a stalled write would stop the event loop.
     options.set_max_write_buffer_number(8)
@@ -47,9 +48,9 @@ def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Opt
     # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
     options.set_max_file_opening_threads(1)
     if encrypted:
-        options.set_compression_type(DBCompressionType.none())
+        options.set_compression_type(engine.library.DBCompressionType.none())
     else:
-        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_type(engine.library.DBCompressionType.zstd())
         options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
     options.set_block_based_table_factory(_tables(config))
     # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
@@ -63,14 +64,14 @@ def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Opt
 
 
 def _tables(config: Config) -> BlockBasedOptions:
-    tables = BlockBasedOptions()
-    tables.set_block_cache(Cache(config.block_cache_bytes))
+    tables = engine.library.BlockBasedOptions()
+    tables.set_block_cache(engine.library.Cache(config.block_cache_bytes))
     tables.set_block_size(16 * KiB)
     tables.set_bloom_filter(10, False)
     # Otherwise indexes and filters of every open file live outside the cache's bound. They are in pieces, because the cache is
     # split into up to 64 shards: the filter of a table of 64 MiB is larger than a shard, and would be read again for every row.
     tables.set_cache_index_and_filter_blocks(True)
-    tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+    tables.set_index_type(engine.library.BlockBasedIndexType.two_level_index_search())
     tables.set_partition_filters(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     return tables

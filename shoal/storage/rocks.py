@@ -20,21 +20,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Never
 
-from rocksdict import (
-    AccessType,
-    DbClosedError,
-    Options,
-    Rdict,
-    RdictIter,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions, WriteBatch
 
 from shoal.config import Config
-from shoal.errors import StorageError, StorageFull, StoreCorrupt
-from shoal.storage import layout
+from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
+from shoal.forks import disown_in_children, never_destroy
+from shoal.storage import engine, layout
 from shoal.storage.erasing import ErasingPass
 from shoal.storage.identity import identity_of
 from shoal.storage.interface import too_many_snapshots
@@ -117,6 +110,15 @@ class RocksStorage:
         self._closed = False
         self._reclaiming = False
         self._erasing: ErasingPass | None = None
+        disown_in_children(self)
+
+    def disown(self) -> None:
+        """See `forks.Inherited`: RocksDB's threads and locks stayed in the parent, as did the right to write its files."""
+        for thing in (self._db, self._snapshots, self._witness):
+            never_destroy(thing)
+        self._closed = True
+        stand_in: Any = _Inherited(self._directory)
+        self._db = self._witness = stand_in
 
     @classmethod
     def open(cls, directory: Path, *, config: Config, now_ms: int, encrypted: bool = False) -> RocksStorage:
@@ -378,7 +380,7 @@ class RocksStorage:
         )
 
     def _unreadable(self, error: Exception) -> StorageError:
-        if isinstance(error, DbClosedError):
+        if isinstance(error, engine.library.DbClosedError):
             return StorageError(f"the store in {self._directory} was closed. Nothing was written. Open it again.")
         return StoreCorrupt(
             f"{self._directory} cannot be read: {_text(error)}. Nothing was written. "
@@ -386,8 +388,22 @@ class RocksStorage:
         )
 
 
+class _Inherited:
+    """Stands in a forked child for what its parent has open."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __getattr__(self, name: str) -> Never:
+        raise WrongProcess(
+            f"{self._directory} is open in the process from which this one was forked. Nothing was written. "
+            "Open a store of your own."
+        )
+
+
 def _open_database(directory: Path, *, witness: Witnessed, config: Config, encrypted: bool) -> Rdict:
     """Open RocksDB, unless it holds less than `witness` says it must."""
+    engine.prepare()
     files = directory / layout.DATABASE
     fresh = witness == Witnessed()
     if not fresh and layout.newest_wal(files) < witness.wal:
@@ -407,7 +423,7 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config, encry
 
 def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
     """Recover the log read-only, so that a store that fails the check stays as it was."""
-    probe = _rdict(files, options_for(config, create=False), access_type=AccessType.read_only(False))
+    probe = _rdict(files, options_for(config, create=False), access_type=engine.library.AccessType.read_only(False))
     sequence = probe.latest_sequence_number()
     probe.close()
     if sequence < witness.sequence:
@@ -420,7 +436,8 @@ def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
 def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
     # The column family is named, because this binding opens an unnamed one with the options in the newest OPTIONS file: those
     # that the opening before had last, without filters and cache, which such a file does not hold.
-    return Rdict(str(files), options, {_COLUMN_FAMILY: options}, access_type or AccessType.read_write())
+    access = access_type or engine.library.AccessType.read_write()
+    return engine.library.Rdict(str(files), options, {_COLUMN_FAMILY: options}, access)
 
 
 def _unopenable(files: Path, error: Exception) -> StorageError:
@@ -437,7 +454,7 @@ def _text(error: Exception) -> str:
 
 
 def _batch(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
-    batch = WriteBatch(raw_mode=True)
+    batch = engine.library.WriteBatch(raw_mode=True)
     for start, stop in ranges:
         # RocksDB fails the whole batch over a range that ends before it starts.
         if start < stop:
@@ -452,7 +469,7 @@ def _batch(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, byt
 
 def _ends_before(stop: bytes | None) -> ReadOptions:
     # Only the upper bound: this binding's set_iterate_lower_bound sets the upper one.
-    bounds = ReadOptions()
+    bounds = engine.library.ReadOptions()
     if stop is not None:
         bounds.set_iterate_upper_bound(stop)
     return bounds

@@ -367,6 +367,12 @@ class Link:
             self._socket.cut()
             await self._http.close()
 
+    def abandon(self) -> None:
+        """End the connection without its loop, which has ended, so that no good-bye can be sent."""
+        self._lost = "the connection was left"
+        self._socket.leave()
+        self._http.detach()
+
 
 def _welcomed(url: str, answer: bytes) -> Welcome:
     try:

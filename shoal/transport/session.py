@@ -181,6 +181,13 @@ class RemoteSession:
         if link is not None:
             await link.close()
 
+    def abandon(self) -> None:
+        """Let the connection go without the loop, which has ended."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            link.abandon()
+
     # ── attempts ──────────────────────────────────────────────────────────────
 
     async def _tried(self, ask: Callable[[Link, float], Awaitable[_Answer]], *, key: str | None) -> _Answer:

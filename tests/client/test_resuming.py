@@ -125,4 +125,5 @@ async def test_attempts_that_bring_nothing_do_not_begin_the_timeout_anew() -> No
 def test_every_subscription_of_the_client_is_made_by_what_is_resumed() -> None:
     root = Path(shoal.client.__file__).parent
     found = {path.stem for path in root.rglob("*.py") if ".subscribe(" in path.read_text()}
-    assert found == {"resuming", "watching", "presence", "mirror"}
+    # `home` hands on the subscriptions of the others.
+    assert found == {"resuming", "watching", "presence", "mirror", "home"}

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from shoal import values
+from shoal.client.home import Home
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Overwritten
 from shoal.workflows.moments import as_timeout_s, moment
@@ -78,7 +79,8 @@ class _Waiting(NamedTuple):
 class Feed:
     """The changes of one mirror and their readers; `edit` numbers local edits."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, home: Home) -> None:
+        self.home = home
         self.served = False  # Whether a node currently sends changes of the document.
         self._bytes_max = bytes_max
         self._readers: list[Changes] = []
@@ -168,6 +170,7 @@ class Changes(AsyncIterator[DocumentChange]):
         self._ready.set()
 
     async def __anext__(self) -> DocumentChange:
+        self._feed.home.check()
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._stirred()

@@ -25,6 +25,7 @@ from shoal.client.document.changes import DocumentChange, Feed
 from shoal.client.document.content import Content, Transacted, closed
 from shoal.client.document.outbox import Outbox
 from shoal.client.document.undo import Undo
+from shoal.client.home import Home
 from shoal.client.resuming import StreamTimer, resumed
 from shoal.client.retrying import delays, paused
 from shoal.config import Config
@@ -54,7 +55,8 @@ class Mirror:
     ) -> None:
         self.space, self.name = space, name
         self.content = Content(client_id=client_id, edited=self._edited)
-        self.feed = Feed(config.subscription_bytes_max)
+        self.home = Home()
+        self.feed = Feed(config.subscription_bytes_max, self.home)
         self.undo = Undo(undo) if undo > 0 else None
         self.closed = False
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
@@ -76,6 +78,7 @@ class Mirror:
         Raises:
             Disconnected, Unavailable: the state could not be fetched within `config.request_timeout_s`.
         """
+        self.home.check()
         self.start()
         while not self._current:
             self.raise_error()
@@ -83,6 +86,7 @@ class Mirror:
 
     async def flush(self) -> None:
         """Return once every edit made before this call is durable; raises as `Document.flush`."""
+        self.home.check()
         self.raise_error()
         self.start()
         target = self._outbox.edits
@@ -117,10 +121,11 @@ class Mirror:
         """Check that an edit can be accepted.
 
         Raises:
-            InvalidInput: the document is closed.
+            InvalidInput: the document is closed, or was opened by the process from which this one was forked.
             Overloaded: too many bytes of edits wait to be sent.
             ShoalError: an earlier edit could not be written.
         """
+        self.home.check_process()
         if self.closed:
             raise closed()
         self.raise_error()
@@ -132,6 +137,7 @@ class Mirror:
             )
 
     def _edited(self, made: Transacted) -> None:
+        self.home.check_process()
         if self.closed or self._refused:
             raise self._error or closed()
         self._outbox.add(made.update)
@@ -301,7 +307,9 @@ class Mirror:
             raise
 
     async def stop(self) -> None:
-        """Stop sending and following."""
+        """Stop sending and following. In a forked child there is nothing to stop."""
+        if self.home.is_inherited:
+            return
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

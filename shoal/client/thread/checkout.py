@@ -120,6 +120,7 @@ class Checkout(ThreadCheckpoints):
         model, which knows only its own fields.
         """
         # One save at a time per handle and branch, because the next one builds on this one.
+        self.connection.check_home()
         async with self.turns[request.branch]:
             if request.parent is not None or request.expect_head is not None:
                 return await self._attempt(request, key, durability, take, carry)
@@ -147,6 +148,7 @@ class Checkout(ThreadCheckpoints):
 
     async def move(self, request: requests.Move, key: str | None, durability: Durability | None) -> requests.Moved:
         """Move a branch, and the handle with it."""
+        self.connection.check_home()
         async with self.turns[request.branch]:
             moved = await self.connection.write(request, key=key, durability=durability)
             self.bases.move(request.branch, moved.to)

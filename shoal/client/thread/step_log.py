@@ -175,6 +175,7 @@ class Beginning:
         outer, place = running.get(), (self._log.space, self._log.thread, self._request.step)
         if place in outer:
             raise InvalidInput(f"step {self._request.step!r} was begun within itself. Nothing was written. Use another key.")
+        self._log.connection.check_home()
         self._lock = self._log.turn_of(self._request.step)
         await self._lock.acquire()
         try:

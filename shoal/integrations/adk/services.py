@@ -7,6 +7,7 @@ what was acknowledged is on disk.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -55,7 +56,7 @@ def register() -> None:
 
 
 _guard = threading.Lock()
-_shared: dict[str, tuple[Opening[ShoalServices], ShoalServices]] = {}
+_shared: dict[tuple[int, str], tuple[Opening[ShoalServices], ShoalServices]] = {}  # By process: a forked one opens its own.
 
 
 def shared(uri: str) -> ShoalServices:
@@ -65,10 +66,11 @@ def shared(uri: str) -> ShoalServices:
         InvalidInput: the URI names neither a node nor a directory, or has an unknown option; nothing was opened.
     """
     with _guard:
-        if uri not in _shared:
+        mine = os.getpid(), uri
+        if mine not in _shared:
             opened = opening_of(uri)
-            _shared[uri] = opened, opened.__enter__()
-        return _shared[uri][1]
+            _shared[mine] = opened, opened.begin()
+        return _shared[mine][1]
 
 
 def opening_of(uri: str) -> Opening[ShoalServices]:
