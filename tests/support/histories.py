@@ -13,12 +13,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from shoal.crdt.document import yjs
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import LiveDocument
 from shoal.errors import NotReady
 from tests.clients.js.conftest import NODE
 
 _PROGRAM = Path(__file__).with_suffix(".mjs")
+Id = tuple[int, int]
+A, B = 100, 7  # Yjs client ids.
 ROOTS: dict[str, RootKind] = {"t": "text", "m": "map", "a": "array", "x": "xml"}
 
 
@@ -71,6 +74,22 @@ def delivered(updates: Sequence[bytes], take: Callable[[bytes], object]) -> None
                 early.append(update)
         assert len(early) < len(updates)
         updates = early
+
+
+def typed(text: str, clock: int, *, client: int = B, origin: Id | None = None, right: Id | None = None) -> bytes:
+    """An update with one string in the text `t`."""
+    packed = b"\x01\x01" + yjs.pack_varuint(client) + yjs.pack_varuint(clock)
+    packed += bytes([4 | (0x80 if origin else 0) | (0x40 if right else 0)])
+    for of, at in filter(None, (origin, right)):
+        packed += yjs.pack_varuint(of) + yjs.pack_varuint(at)
+    if origin is None and right is None:
+        packed += b"\x01\x01t"
+    return packed + yjs.pack_varuint(len(text.encode())) + text.encode() + b"\x00"
+
+
+def deleted(client: int, clock: int, length: int) -> bytes:
+    """An update that only deletes."""
+    return b"\x00" + yjs.pack_delete_set([(client, clock, length)])
 
 
 def shuffled(updates: Sequence[bytes], random: Random) -> list[bytes]:

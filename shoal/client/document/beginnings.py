@@ -7,10 +7,8 @@ node that does not know the first. It restores the first before: then the node t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import pycrdt
-
+from shoal.client.document.content import Content
 from shoal.crdt.document import genesis
 from shoal.crdt.document.document import RootKind
 from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
@@ -19,8 +17,8 @@ from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
 class Beginnings:
     """The beginnings that one mirror knows."""
 
-    def __init__(self, doc: pycrdt.Doc[Any]) -> None:
-        self._doc = doc
+    def __init__(self, content: Content) -> None:
+        self._content = content
         self._known: dict[bytes, dict[str, RootKind]] = {}
 
     def learn(self, told: Sequence[Beginning] | None) -> None:
@@ -41,6 +39,6 @@ class Beginnings:
     def restored(self, space: str, document: str, *, authors: Mapping[int, str], generation: int) -> RestoreBeginning:
         """The request that gives a node the beginning that the mirror shows; there must be one."""
         digest = self.shown
-        update, deletions = genesis.cut_out(self._doc, digest)
+        update, deletions = genesis.cut_out(self._content.doc, digest)
         author = authors.get(genesis.client_of(digest), "")
         return RestoreBeginning(space, document, digest, update, deletions, self._known[digest], author, generation)

@@ -3,6 +3,7 @@
 Laws:
 - An edit made here calls `edited` at the end of its transaction; an edit that came from the node does not.
 - While the content is traced, each transaction reports its differences; otherwise they are not computed.
+- An update that cuts a character here is applied to a document that was made anew (`shoal.client.document.remaking`).
 - The node settles the kind of a root; until then it is the kind declared here.
 """
 
@@ -10,18 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pycrdt
 
+from shoal.client.document.remaking import move, remade, replaced
 from shoal.client.document.undo import ARRIVED
+from shoal.crdt.document import yjs
 from shoal.crdt.document.conflicts import Conflicts, Overwritten
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import EMPTY, engine
+from shoal.crdt.document.surrogates import Cut, Fitted, Pairs, fit, is_wide, pairs_of
 from shoal.errors import InvalidInput
 
 
@@ -48,6 +52,8 @@ class Content:
         self._differences: list[Difference] = []
         self._conflicts = Conflicts()
         self._edited = weakref.WeakMethod(edited)
+        self._pairs = Pairs()
+        self._held: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # Roots, by name.
         _observe(self)
 
     @property
@@ -70,7 +76,10 @@ class Content:
             self._declared[name] = kind
         check_kind(name, kind, self.roots[name])
         self._trace_new()
-        return open_root(self.doc, name, kind)
+        root = self._held.get(name)
+        if root is None:
+            root = self._held[name] = open_root(self.doc, name, kind)
+        return root
 
     def trace(self) -> None:
         """Report the differences of each transaction from now on."""
@@ -128,13 +137,43 @@ class Content:
         self._trace_new()
         if update == EMPTY:
             return None
+        with engine("an update from the node was refused by the Yjs engine"):
+            fitted = self._fitted(update)
+            if fitted.broken:
+                self._remake(fitted.broken)
         self._arriving, self._arrived = update, None
         try:
             with engine("an update from the node was refused by the Yjs engine"), self.doc.transaction(origin=ARRIVED):
-                self.doc.apply_update(update)
+                self.doc.apply_update(fitted.updates[0])
         finally:
             self._arriving = None
+        self._pairs.add(fitted.whole)
+        if self._arrived is None and self._differences:
+            return self._told(EMPTY)
         return self._arrived  # None if it was our own edit, coming back.
+
+    def update_since(self, state: bytes) -> bytes:
+        """What a replica with this state vector lacks."""
+        return self.doc.get_update(self._pairs.backed(state))
+
+    def _fitted(self, update: bytes) -> Fitted:
+        if not self._pairs and not is_wide(update):
+            return Fitted([update], (), ())
+        return fit([update], [yjs.parse(update)], self._pairs, lambda: yjs.parse_state(self.doc.get_state()))
+
+    def _remake(self, cut: Collection[Cut]) -> None:
+        self._pairs.remove(cut)
+        new = remade(self.doc, cut)
+        if new is None:
+            return
+        before = None if self._traced is None else self.to_py()
+        old, self.doc = self.doc, new
+        move(dict(self._held), self.roots, old, new)
+        _observe(self)
+        if before is not None:
+            self._traced = {}
+            self._trace_new()
+            self._differences += replaced(before, self.to_py())
 
     def to_py(self) -> dict[str, Any]:
         """All roots as plain values, by name."""
@@ -142,6 +181,8 @@ class Content:
 
     def _observed(self, event: pycrdt.TransactionEvent) -> None:
         """The engine calls this at the end of each transaction that changed something."""
+        if self._arriving is None and is_wide(event.update):
+            self._pairs.add(pairs_of(event.update))
         made = Transacted(event.update, [], []) if self._traced is None else self._told(event.update)
         if self._arriving is not None:
             self._arrived = made

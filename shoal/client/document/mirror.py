@@ -60,8 +60,8 @@ class Mirror:
         self.undo = Undo(undo) if undo > 0 else None
         self.closed = False
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
-        self._beginnings = Beginnings(self.content.doc)
-        self._outbox = Outbox(self.content.doc, bytes_max=config.request_bytes_max)
+        self._beginnings = Beginnings(self.content)
+        self._outbox = Outbox(self.content, bytes_max=config.request_bytes_max)
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._current = False
@@ -267,7 +267,10 @@ class Mirror:
             self.generation = push.generation
         self._learn(push.authors)
         self._beginnings.learn(push.beginnings)
+        doc = self.content.doc
         changed = self.content.take(push.update, push.roots)
+        if self.content.doc is not doc and self.undo is not None:
+            self.undo.forget()
         if changed is not None:
             if self.feed.is_read:
                 sender = next(iter(push.authors.values()), "") if isinstance(push, Edit) else ""

@@ -8,10 +8,7 @@ and is smaller.
 
 from __future__ import annotations
 
-from typing import Any
-
-import pycrdt
-
+from shoal.client.document.content import Content
 from shoal.crdt.document.live import merged
 from shoal.crdt.document.yjs import pack_state, parse_state
 
@@ -22,9 +19,9 @@ _MERGED_MAX = 512
 class Outbox:
     """The outbox of one mirror. `edits` counts the local edits, `written` those that are confirmed."""
 
-    def __init__(self, doc: pycrdt.Doc[Any], *, bytes_max: int) -> None:
+    def __init__(self, content: Content, *, bytes_max: int) -> None:
         self.edits = self.written = 0
-        self._doc, self._bytes_max = doc, bytes_max
+        self._content, self._bytes_max = content, bytes_max
         self._updates: list[bytes] = []
         self._bytes = 0
         self._behind = False  # Whether `_updates` lacks some unwritten edits.
@@ -38,7 +35,7 @@ class Outbox:
     def begin(self) -> None:
         """Note that the document holds what others edited before; an earlier mirror may have edited under our client id."""
         if not self.edits:
-            self._confirmed = parse_state(self._doc.get_state()).get(self._doc.client_id, 0)
+            self._confirmed = parse_state(self._content.doc.get_state()).get(self._content.doc.client_id, 0)
 
     def add(self, update: bytes) -> None:
         """Add a local edit."""
@@ -53,12 +50,12 @@ class Outbox:
 
         With a state vector: all updates, of any author, that a node in that state lacks.
         """
-        clocks = parse_state(self._doc.get_state())
-        client = self._doc.client_id
+        clocks = parse_state(self._content.doc.get_state())
+        client = self._content.doc.client_id
         if lacked_by is not None:
-            update = self._doc.get_update(lacked_by)
+            update = self._content.update_since(lacked_by)
         elif self._behind or len(self._updates) > _MERGED_MAX:
-            update = self._doc.get_update(pack_state({**clocks, client: self._confirmed}))
+            update = self._content.update_since(pack_state({**clocks, client: self._confirmed}))
         else:
             update = merged(self._updates)
         self._updates, self._bytes, self._behind = [], 0, False

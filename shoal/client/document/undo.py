@@ -6,6 +6,7 @@ Laws:
 - A transaction that only uses roots for the first time is not a step.
 - At most twice `steps_max` steps are kept; beyond that the oldest are forgotten. Content that a kept step
   deleted stays in memory until then.
+- If the document is made anew (`shoal.client.document.remaking`), all steps are forgotten.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ class Undo:
         kept = self._manager.undo_stack[-self._steps_max :]
         self._steps = len(kept)
         self._manager = self._made(kept)
+
+    def forget(self) -> None:
+        """Forget all steps, and follow the roots in the document that was made anew."""
+        self._steps = 0
+        self._new.clear()
+        self._manager = self._made([])
 
     def _made(self, kept: list[pycrdt.StackItem[Any]]) -> pycrdt.UndoManager:
         # Transactions are never joined to one step, so that the clock only has to increase.

@@ -196,6 +196,11 @@ def _cuts_nothing(part: Parsed, held: Pairs, state: StateVector) -> bool:
     return not any((client, clock) in held or (client, clock + length) in held for client, clock, length in part.deletes)
 
 
+def pairs_of(update: bytes) -> list[Cut]:
+    """The pairs in an update that was made here, and cuts none."""
+    return [cut for each in yjs.parse(update).wide for cut in _pairs(each)]
+
+
 def rewritten(snapshot: bytes, broken: Collection[Cut]) -> bytes:
     """A whole document as one update, with U+FFFD in the place of these pairs."""
     return _replaced(snapshot, yjs.parse(snapshot).wide, broken)

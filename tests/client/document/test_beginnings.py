@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import pycrdt
 import pytest
 
 from shoal import values
@@ -228,8 +227,11 @@ async def test_a_node_that_has_lost_nothing_is_written_nothing(fleet: Fleet) -> 
     await document.close()
 
 
+NO_CONTENT: Any = None
+
+
 def test_a_node_that_names_no_beginnings_is_not_asked_to_take_any() -> None:
-    known = Beginnings(pycrdt.Doc(client_id=1))
+    known = Beginnings(NO_CONTENT)
     earlier = DocumentState(b"\x00\x00", {})
     assert not known.is_lacked_by(earlier)
     known.learn([Beginning(bytes(32), {})])
@@ -239,6 +241,6 @@ def test_a_node_that_names_no_beginnings_is_not_asked_to_take_any() -> None:
 
 
 def test_of_several_beginnings_that_with_the_least_hash_is_shown() -> None:
-    known = Beginnings(pycrdt.Doc(client_id=1))
+    known = Beginnings(NO_CONTENT)
     known.learn([Beginning(b"\x02" * 32, {}), Beginning(b"\x01" * 32, {}), Beginning(b"\x03" * 32, {})])
     assert known.shown == b"\x01" * 32

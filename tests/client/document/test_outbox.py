@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pycrdt
@@ -22,7 +23,8 @@ def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(pycrdt, "merge_updates", merge_updates)
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
-    outbox = Outbox(doc, bytes_max=1 << 20)
+    content: Any = SimpleNamespace(doc=doc, update_since=doc.get_update)
+    outbox = Outbox(content, bytes_max=1 << 20)
     doc.observe(lambda event: outbox.add(event.update))
     text = doc.get("t", type=pycrdt.Text)
     for _ in range(200):

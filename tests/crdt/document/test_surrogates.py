@@ -16,7 +16,18 @@ from shoal.crdt.document.live import Building, LiveDocument
 from shoal.crdt.document.structs import walk
 from shoal.crdt.document.surrogates import Pairs
 from tests.clients.js.conftest import needs_node
-from tests.support.histories import History, delivered, document, generated, shown_by, shown_by_yjs, shuffled
+from tests.support.histories import (
+    A,
+    History,
+    deleted,
+    delivered,
+    document,
+    generated,
+    shown_by,
+    shown_by_yjs,
+    shuffled,
+    typed,
+)
 
 AT_ONCE = 500
 
@@ -85,26 +96,6 @@ def test_every_replica_shows_what_yjs_shows_for_long(seed: int) -> None:
 
 
 # ── each way to cut ───────────────────────────────────────────────────────────
-
-Id = tuple[int, int]
-A, B = 100, 7
-NO_DELETES = b"\x00"
-
-
-def typed(text: str, clock: int, *, client: int = B, origin: Id | None = None, right: Id | None = None) -> bytes:
-    """An update with one string in the text `t`."""
-    packed = b"\x01\x01" + yjs.pack_varuint(client) + yjs.pack_varuint(clock)
-    packed += bytes([4 | (0x80 if origin else 0) | (0x40 if right else 0)])
-    for of, at in filter(None, (origin, right)):
-        packed += yjs.pack_varuint(of) + yjs.pack_varuint(at)
-    if origin is None and right is None:
-        packed += b"\x01\x01t"
-    return packed + yjs.pack_varuint(len(text.encode())) + text.encode() + NO_DELETES
-
-
-def deleted(client: int, clock: int, length: int) -> bytes:
-    return b"\x00" + yjs.pack_delete_set([(client, clock, length)])
-
 
 BASE = typed("x😀y", 0, client=A)  # The pair has the clocks 1 and 2.
 CUTS = {
