@@ -24,11 +24,24 @@ from tests.terminal import in_terminal, shoal_in_terminal
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+SESSION = (ROOT / "docs" / "TERMINAL.md").read_text()
 ADDRESS = "127.0.0.1:7400"  # As the README has it; here the system chooses the port.
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def block(mark: str) -> str:
+    """The one block of Python that holds this."""
+    (found,) = [each for each in blocks("python") if mark in each]
+    return found
+
+
+def program(body: str, before: str = "") -> str:
+    """A program whose `main` is `body`."""
+    indented = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"import asyncio\nimport shoal\n\n{before}\nasync def main():\n{indented}\nasyncio.run(main())\n"
 
 
 def commands(program: str) -> list[str]:
@@ -61,7 +74,7 @@ def run_again(program: str, *, directory: Path) -> str:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the embedded example was run, twice: ./state is its store."""
     made = tmp_path_factory.mktemp("readme")
-    (embedded,) = [block for block in blocks("python") if "asyncio.run(main())" in block]
+    embedded = block("asyncio.run(main())")
     state, *history = run(sys.executable, "-W", "error", "-c", embedded, directory=made).splitlines()
     assert state == "{'messages': ['step 1 is done'], 'step': 1}"
     assert len(history) == 2
@@ -90,7 +103,7 @@ def test_a_command_over_the_directory_runs(directory: Path, command: str, monkey
 
 def test_the_session_in_a_terminal_is_as_it_is_shown(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(directory / "state", tmp_path / "state")
-    (session,) = blocks("console")
+    (session,) = blocks("console", SESSION)
     export, *steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE)
     environment = {"PYTHONPATH": str(ROOT)} | dict(word.split("=") for word in export[0].split()[1:])
     started = [sys.executable, "-m", "shoal.cli"]
@@ -141,19 +154,51 @@ def test_each_request_with_curl_succeeds(url: str, directory: Path) -> None:
 
 
 def test_the_example_that_connects_runs(url: str, directory: Path) -> None:
-    (connecting,) = [block for block in blocks("python") if "shoal.connect" in block]
-    indented = "".join(f"    {line}\n" for line in connecting.replace(f"http://{ADDRESS}", url).splitlines())
-    program = f"import asyncio\nimport shoal\n\nasync def main():\n{indented}\nasyncio.run(main())\n"
-    run(sys.executable, "-c", program, directory=directory)
+    connecting = block("# the same Store").replace(f"http://{ADDRESS}", url)
+    run(sys.executable, "-c", program(connecting), directory=directory)
+
+
+LOOK_UP = """
+async def look_up():
+    print("called")
+    return {"due": 120}
+"""
+
+
+def test_the_first_example_calls_its_tool_once(tmp_path: Path) -> None:
+    example = program(block('key="call-42", call=look_up)  # after'), LOOK_UP)
+    assert run(sys.executable, "-W", "error", "-c", example, directory=tmp_path) == "called\n"
+    assert run_again(example, directory=tmp_path) == ""
+
+
+CREW = """
+async def read(page):
+    print(page)
+
+async def finished(crew):
+    states = []
+    while not states or set(states) != {"finished"}:
+        await asyncio.sleep(0.1)
+        try:
+            states = [agent.state for agent in (await crew.status()).agents]
+        except shoal.errors.NotFound:
+            pass  # Not declared yet.
+"""
+
+
+def test_the_example_of_a_crew_runs_each_agent(url: str, directory: Path) -> None:
+    example = block("@crew.agent(").replace('"http://n1:7400,http://n2:7400,http://n3:7400"', repr(url)).replace("1000", "2")
+    example = example.replace(
+        "await crew.run()", "running = asyncio.create_task(crew.run())\n    await finished(crew)\n    running.cancel()"
+    )
+    assert sorted(run(sys.executable, "-c", program(example, CREW), directory=directory).split()) == ["0"] * 6 + ["1"] * 6
 
 
 def test_the_example_of_threads_runs(tmp_path: Path) -> None:
-    (threads,) = [block for block in blocks("python") if "thread.step(" in block]
-    indented = "".join(f"        {line}\n" for line in threads.splitlines())
-    opened = 'async with shoal.open("./state") as store:\n        space = store.space("support")'
-    program = f"import asyncio\nimport shoal\n\nasync def main():\n    {opened}\n{indented}\nasyncio.run(main())\n"
-    first = run(sys.executable, "-W", "error", "-c", program, directory=tmp_path)
-    second = run_again(program, directory=tmp_path)
+    opened = 'async with shoal.open("./state") as store:\n    space = store.space("support")\n'
+    threads = program(opened + "".join(f"    {line}\n" for line in block("request_approval(").splitlines()))
+    first = run(sys.executable, "-W", "error", "-c", threads, directory=tmp_path)
+    second = run_again(threads, directory=tmp_path)
     assert first.startswith("billed {'due': 120} at ")
     assert "1 steps are done and will not be called again: call-42" in first
     assert second == first
@@ -175,4 +220,5 @@ def test_every_target_of_make_is_one_that_there_is() -> None:
 def test_every_link_leads_somewhere() -> None:
     linked = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert linked
-    assert [link for link in linked if not (ROOT / link).exists()] == []
+    headings = {re.sub(r"\W+", "-", line.lower()) for line in re.findall(r"^## (.+)$", README, re.MULTILINE)}
+    assert [link for link in linked if link.removeprefix("#") not in headings and not (ROOT / link).exists()] == []
