@@ -239,7 +239,9 @@ class Config(Struct, frozen=True, kw_only=True):
     stream_group_appends_max: int = 256  # Appends to one stream that are written as one record.
     stream_group_bytes_max: int = 1 * MiB  # The same in bytes; the first append may exceed it.
     stream_read_bytes_max: int = 1 * MiB  # In one answer; the append that reaches it is sent whole.
-    stream_producers_max: int = 256  # Idempotent producers of one stream; one that was silent for seven days is forgotten.
+    stream_producers_max: int = (
+        256  # Idempotent producers of one stream; beyond this, one that was silent for an hour is forgotten.
+    )
     stream_forks_max: int = 1024  # Of one stream.
     stream_fork_depth_max: int = 32  # Forks of forks of a stream.
     stream_writers_max: int = 256  # Streams that one node writes at a time; see lease_shards.

@@ -1,6 +1,7 @@
 """Ids of frameworks as parts of Shoal's names, and back.
 
 Laws:
+- An id becomes text once, where a framework hands it over (`text_of`): text, an int and a UUID are ids, nothing else.
 - Ids are arbitrary text, Shoal's names are not: characters that a name cannot hold, and `%`, are
   percent-encoded. Different ids have different names, and each name gives its id back.
 - An id that is too long for a name is rejected where names are checked; it is never cut. Only keys are: see `key_of`.
@@ -9,8 +10,10 @@ Laws:
 
 from __future__ import annotations
 
+import operator
 import re
 from hashlib import sha256
+from uuid import UUID
 
 from shoal.errors import InvalidName
 from shoal.names import check_key
@@ -23,14 +26,34 @@ _WHOLE = {"": _EMPTY, ".": "%2e", "..": "%2e%2e"}
 _ENCODED = re.compile("(?:%[0-9a-f]{2})+")
 
 
+def text_of(id: object, what: str = "an id") -> str:
+    """An id as text, so that 17 and "17" are one, and so are a UUID and its usual form. `what` it is of, for the error.
+
+    Raises:
+        InvalidName: it is no text, int or UUID. What None, True, 1.5 or b"17" stand for is not guessed; nothing was written.
+    """
+    if isinstance(id, str):
+        return str.__str__(id)  # Of a member of an enumeration, its value.
+    if isinstance(id, UUID):
+        return str(id)
+    if not isinstance(id, bool):
+        try:
+            return str(operator.index(id))  # type: ignore[arg-type]  # NumPy's ints too.
+        except TypeError:
+            pass
+    raise InvalidName(
+        f"{what} must be text, an int or a UUID; got {id!r:.80} ({type(id).__name__}). Nothing was written. Pass it as text."
+    )
+
+
 def unsafe(more: str = "") -> re.Pattern[str]:
     """A pattern of the characters to escape: those that are illegal, and `more`."""
     return re.compile(f"[{ILLEGAL}{more}]")
 
 
-def escaped(id: str, pattern: re.Pattern[str]) -> str:
-    """`id` with every character of `pattern` percent-encoded."""
-    return pattern.sub(_percent, id)
+def escaped(id: object, pattern: re.Pattern[str]) -> str:
+    """An id with every character of `pattern` percent-encoded. Raises as `text_of`."""
+    return pattern.sub(_percent, text_of(id))
 
 
 def unescaped(name: str) -> str:
@@ -38,9 +61,10 @@ def unescaped(name: str) -> str:
     return _ENCODED.sub(_text, name)
 
 
-def name_of(id: str, pattern: re.Pattern[str]) -> str:
+def name_of(id: object, pattern: re.Pattern[str]) -> str:
     """`escaped`, for an id that is a whole name: none is empty, `.` or `..`."""
-    return _WHOLE.get(id) or escaped(id, pattern)
+    text = text_of(id)
+    return _WHOLE.get(text) or escaped(text, pattern)
 
 
 def id_of(name: str) -> str:
@@ -51,17 +75,18 @@ def id_of(name: str) -> str:
 _IN_TAG = unsafe("{}./")
 
 
-def tag(id: str) -> str:
+def tag(id: object) -> str:
     """The tag of names, `{id}`: the name of a partition, and a legal first label of items."""
     return f"{{{name_of(id, _IN_TAG)}}}"
 
 
-def key_of(id: str) -> str:
-    """The idempotency key of what has an id: the id, or its SHA-256 in hex if it is no legal key."""
+def key_of(id: object) -> str:
+    """The idempotency key of what has an id: the id, or its SHA-256 in hex if it is no legal key. Raises as `text_of`."""
+    text = text_of(id)
     try:
-        return check_key("key", id)
+        return check_key("key", text)
     except InvalidName:
-        return sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _percent(match: re.Match[str]) -> str:

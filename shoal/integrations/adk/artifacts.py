@@ -24,9 +24,10 @@ from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged
 from shoal.integrations import opaque
-from shoal.integrations.adk.naming import FORM, NAME, below, ids_of
+from shoal.integrations.adk.naming import FORM, NAME, app_of, below, ids_of, user_of
 from shoal.integrations.batches import pieces
 from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.escaping import text_of
 from shoal.integrations.opening import checked_store
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
@@ -127,10 +128,10 @@ class ShoalArtifactService(BaseArtifactService):
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
         """The names of the user's artifacts, and of the session's if one is given, in order."""
-        _check_ids(app_name, user_id, session_id)
-        scopes = [below(app_name, "artifacts", user_id, "user")]
-        if session_id is not None:
-            scopes.append(below(app_name, "artifacts", user_id, "session", session_id))
+        app, user, session = _ids(app_name, user_id, session_id)
+        scopes = [below(app, "artifacts", user, "user")]
+        if session is not None:
+            scopes.append(below(app, "artifacts", user, "session", session))
         return sorted(await self._bridge.awaited(lambda: self._names(scopes)))
 
     async def delete_artifact(self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None) -> None:
@@ -213,7 +214,7 @@ def _file(app: str, user: str, name: str, session: str | None) -> _File:
     InputValidationError: a name is not legal, or the session of an artifact that is not the user's is missing.
     """
     of_user = name.startswith(_OF_USER)
-    _check_ids(app, user, None if of_user else session)
+    app, user, session = _ids(app, user, None if of_user else session)
     if not name or "\0" in name:
         raise InputValidationError("The filename must not be empty, nor contain null bytes. Nothing was written.")
     if of_user:
@@ -223,11 +224,17 @@ def _file(app: str, user: str, name: str, session: str | None) -> _File:
     return _File(app, user, session, name)
 
 
-def _check_ids(app: str, user: str, session: str | None) -> None:
-    artifact_util.validate_path_segment(app, "app_name")
-    artifact_util.validate_path_segment(user, "user_id")
-    if session is not None:
-        artifact_util.validate_path_segment(session, "session_id")
+def _ids(app: object, user: object, session: object) -> tuple[str, str, str | None]:
+    """The ids as text. Raises as `text_of`, and:
+
+    Raises:
+        InputValidationError: one cannot be a part of a path.
+    """
+    named = app_of(app), user_of(user), None if session is None else text_of(session, "the id of a session")
+    for id, what in zip(named, ("app_name", "user_id", "session_id"), strict=True):
+        if id is not None:
+            artifact_util.validate_path_segment(id, what)
+    return named
 
 
 def _mime_type(file: _File, part: types.Part) -> str | None:

@@ -42,6 +42,7 @@ class Given(NamedTuple):
     """An event as it is to be stored."""
 
     id: str
+    plain: Any  # JSON.
     packed: bytes
     timestamp: float
     continues: bool  # Whether it continues the conversation.
@@ -64,11 +65,14 @@ def given(event: Event, after: str) -> Given:
     """
     try:
         plain = event.model_dump(mode="json", exclude_none=True)
-    except ValueError as error:  # As pydantic's serialization errors are.
-        raise InvalidValue(f"the event {event.id!r} is no JSON: {error}. Nothing was written.") from None
+    except Exception as error:  # Of pydantic, or of a value's own methods.
+        raise InvalidValue(
+            f"the event {event.id!r} is no JSON: {type(error).__name__}: {error}. Nothing was written."
+        ) from error
     continues = not _only_sets_state(event)
-    record = {NAME: FORM, "event": opaque.stored(plain, "the event"), **({"after": after} if continues else {})}
-    return Given(event.id, values.encode(record, where="the event"), event.timestamp, continues)
+    stored = opaque.stored(plain, "the event")
+    record = {NAME: FORM, "event": stored, **({"after": after} if continues else {})}
+    return Given(event.id, opaque.shown(stored), values.encode(record, where="the event"), event.timestamp, continues)
 
 
 def stored_event(record: Any) -> Stored | None:

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from google.adk.events.event import Event
@@ -26,9 +27,10 @@ from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged
 from shoal.integrations import opaque
-from shoal.integrations.adk.naming import FORM, NAME, below, key_in
+from shoal.integrations.adk.naming import FORM, NAME, app_of, below, key_in, user_of
 from shoal.integrations.batches import pieces
 from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.escaping import text_of
 from shoal.integrations.opening import checked_store
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -78,7 +80,7 @@ class ShoalMemoryService(BaseMemoryService):
         """Add events that are not there yet. Events without content are no memories."""
         entries = [
             MemoryEntry(
-                id=event.id,
+                id=event.id or sha256(event.model_dump_json().encode()).hexdigest(),  # Without one, all would be one memory.
                 content=event.content,
                 author=event.author,
                 timestamp=datetime.fromtimestamp(event.timestamp, UTC).isoformat(),
@@ -87,7 +89,8 @@ class ShoalMemoryService(BaseMemoryService):
             for event in events
             if event.content and event.content.parts
         ]
-        await self._add(below(app_name, _KIND, user_id, session_id or ""), entries)
+        session = "" if session_id is None else text_of(session_id, "the id of a session")
+        await self._add(_of_user(app_name, user_id, session), entries)
 
     async def add_memory(
         self,
@@ -108,14 +111,15 @@ class ShoalMemoryService(BaseMemoryService):
             )
             for entry in memories
         ]
-        await self._add(below(app_name, _KIND, user_id, ""), entries)
+        await self._add(_of_user(app_name, user_id, ""), entries)
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """The memories that share words with the query, those that share most first."""
         wanted = set(_WORD.findall(_folded(query)))
         if not wanted:
             return SearchMemoryResponse()
-        entries = await self._bridge.awaited(lambda: self._entries(below(app_name, _KIND, user_id)))
+        of_user = _of_user(app_name, user_id)
+        entries = await self._bridge.awaited(lambda: self._entries(of_user))
         scored = [(score, entry) for entry in entries if (score := _shared_words(wanted, entry))]
         scored.sort(key=lambda found: -found[0])
         return SearchMemoryResponse(memories=[entry for _, entry in scored[: self._results_max]])
@@ -123,8 +127,8 @@ class ShoalMemoryService(BaseMemoryService):
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
         """Delete a memory. It does not come back when its session is added again."""
         if memory_id:
-            found = below(app_name, _KIND, user_id)
-            await settled(self._bridge.awaited(lambda: self._delete(found, memory_id)))
+            of_user, memory = _of_user(app_name, user_id), text_of(memory_id, "the id of a memory")
+            await settled(self._bridge.awaited(lambda: self._delete(of_user, memory)))
 
     # ── on the store's loop ───────────────────────────────────────────────────
 
@@ -171,6 +175,11 @@ class ShoalMemoryService(BaseMemoryService):
         async for item in self._space.items.scan(namespace):
             if item.key == key_in(memory_id):
                 await self._space.items.put(item.namespace, item.key, {NAME: FORM})
+
+
+def _of_user(app: object, user: object, *session: str) -> Namespace:
+    """The memories of a user, or those of one session; of none, if its id is empty. Raises as `text_of`."""
+    return below(app_of(app), _KIND, user_of(user), *session)
 
 
 def _record(entry: MemoryEntry) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.client.items.item import Namespace
-from shoal.integrations.escaping import escaped, id_of, name_of, tag, unsafe
+from shoal.integrations.escaping import escaped, id_of, name_of, tag, text_of, unsafe
 from shoal.names import check_name
 
 NAME = "adk"
@@ -44,6 +44,26 @@ class Place(NamedTuple):
     def state(self) -> Namespace:
         """The items of its own state."""
         return below(self.app, "state", self.user, self.session)
+
+
+def app_of(id: object) -> str:
+    """The name of an app as text. Raises as `text_of`."""
+    return text_of(id, "the name of an app")
+
+
+def user_of(id: object) -> str:
+    """The id of a user as text. Raises as `text_of`."""
+    return text_of(id, "the id of a user")
+
+
+def session_of(id: object) -> str:
+    """The id of a session as text, without space around it, as the ADK's own services have it. Raises as `text_of`."""
+    return text_of(id, "the id of a session").strip()
+
+
+def place_of(app: object, user: object, session: object) -> Place:
+    """The place of a session. Raises as `text_of`."""
+    return Place(app_of(app), user_of(user), session_of(session))
 
 
 def below(app: str, kind: str, *ids: str) -> Namespace:

@@ -28,10 +28,10 @@ from google.adk.sessions.session import Session
 from shoal.client.items.item import Namespace, delete_request, put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
-from shoal.errors import ItemChanged, KeyReused
+from shoal.errors import InvalidValue, ItemChanged, KeyReused
 from shoal.integrations.adk import events, naming
 from shoal.integrations.adk.events import Given, Head, Stored
-from shoal.integrations.adk.naming import Place, below
+from shoal.integrations.adk.naming import Place, app_of, below, place_of, user_of
 from shoal.integrations.batches import pieces, remember
 from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.escaping import key_of
@@ -67,13 +67,15 @@ class ShoalSessionService(BaseSessionService):
 
         Raises:
             AlreadyExistsError: the user has a session with this id; nothing was written.
-            InvalidName: the ids are longer than a name; nothing was written.
+            InvalidName: an id is no text, int or UUID, or the ids are longer than a name; nothing was written.
+            InvalidValue: the state is no JSON; nothing was written.
             TooLarge: the state has more keys, or is larger, than one batch; nothing was written.
         """
-        place = Place(app_name, user_id, (session_id or "").strip() or platform_uuid.new_uuid())
-        deltas, now = extract_json_safe_state_delta(state or {}), platform_time.get_time()
+        place = place_of(app_name, user_id, "" if session_id is None else session_id)
+        place = place if place.session else place._replace(session=platform_uuid.new_uuid())
+        deltas, now = _scoped(state or {}), platform_time.get_time()
         shown = await settled(self._bridge.awaited(lambda: self._create(place, deltas, now)))
-        session = Session(app_name=app_name, user_id=user_id, id=place.session, state=shown, last_update_time=now)
+        session = Session(app_name=place.app, user_id=place.user, id=place.session, state=shown, last_update_time=now)
         session._storage_update_marker = ""
         return session
 
@@ -85,7 +87,7 @@ class ShoalSessionService(BaseSessionService):
         Raises:
             SchemaTooNew: a newer version of Shoal wrote it.
         """
-        place = Place(app_name, user_id, session_id.strip())
+        place = place_of(app_name, user_id, session_id)
         found = await self._bridge.awaited(lambda: self._read(place))
         if found is None:
             return None
@@ -97,7 +99,8 @@ class ShoalSessionService(BaseSessionService):
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """The sessions of a user, or of all, without their events; those that were changed first come first."""
-        found = await self._bridge.awaited(lambda: self._list(app_name, user_id))
+        app, user = app_of(app_name), None if user_id is None else user_of(user_id)
+        found = await self._bridge.awaited(lambda: self._list(app, user))
         found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=found)
 
@@ -107,32 +110,37 @@ class ShoalSessionService(BaseSessionService):
         Raises:
             OutcomeUnknown: a part of it is deleted; delete it again.
         """
-        place = Place(app_name, user_id, session_id.strip())
+        place = place_of(app_name, user_id, session_id)
         await settled(self._bridge.awaited(lambda: self._delete(place)))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """The state of a user, in all sessions of an app, without the prefix `user:`."""
-        return await self._bridge.awaited(lambda: self._values(below(app_name, "users", user_id)))
+        app, user = app_of(app_name), user_of(user_id)
+        return await self._bridge.awaited(lambda: self._values(below(app, "users", user)))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Append an event and set the state of its delta, on every node or not at all. Partial events are not stored.
+
+        An event without an id gets one, as the ADK gives it to an event that is made without one.
 
         Raises:
             StaleSessionError: the conversation went on since the session was loaded; nothing was written.
             SessionNotFoundError: the session does not exist, or was deleted; nothing was written.
             AlreadyExistsError: another event of the session has this id; nothing was written.
-            InvalidValue: the event is no JSON; nothing was written.
+            InvalidValue: the event, or the state that it sets, is no JSON; nothing was written.
             OutcomeUnknown: it may be appended. Append the same event again: it counts once.
         """
         if event.partial:
             return event
+        if not event.id:
+            event.id = platform_uuid.new_uuid()
         self._apply_temp_state(session, event)
         event = self._trim_temp_delta_state(event)
-        place = Place(session.app_name, session.user_id, session.id)
+        place = place_of(session.app_name, session.user_id, session.id)
         seen = session._storage_update_marker
         if seen is None:  # A session that somebody made by hand, or that came through JSON.
             seen = events.marker_of(session.events)
-        deltas, stored = extract_json_safe_state_delta(event.actions.state_delta), events.given(event, seen)
+        deltas, stored = _scoped(event.actions.state_delta), events.given(event, seen)
         marker = await settled(self._bridge.awaited(lambda: self._append(place, stored, deltas, seen)))
         session._storage_update_marker = marker
         session.last_update_time = event.timestamp
@@ -159,6 +167,8 @@ class ShoalSessionService(BaseSessionService):
         while True:
             head = await self._fresh(place, seen if stored.continues else None)
             if stored.id in head.newest:
+                if not await self._is_there(place, stored):
+                    raise _taken(place, stored)
                 return head.marker if stored.continues else seen
             if stored.continues and head.marker != seen:
                 raise StaleSessionError(
@@ -173,10 +183,7 @@ class ShoalSessionService(BaseSessionService):
                     raise
                 await asyncio.sleep(pause)
             except KeyReused:
-                raise AlreadyExistsError(
-                    f"The session {place.session} has another event with the id {stored.id}. Nothing was written. "
-                    "Give each event an id of its own."
-                ) from None
+                raise _taken(place, stored) from None
             else:
                 return written.marker if stored.continues else seen
 
@@ -185,7 +192,7 @@ class ShoalSessionService(BaseSessionService):
         record = events.head_record(place.user, place.session, last=last, newest=stored.id, updated=stored.timestamp)
         writes: list[requests.BatchWrite] = [
             self._put_head(place, record, head.version),
-            requests.Append(self._space.name, place.thread, stored.packed, key_of(stored.id) if stored.id else None),
+            requests.Append(self._space.name, place.thread, stored.packed, key_of(stored.id)),
             *self._sets(place, deltas),
         ]
         self._heads.pop(place, None)  # If this fails, nobody knows.
@@ -272,6 +279,10 @@ class ShoalSessionService(BaseSessionService):
         read = [events.stored_event(each.event) async for each in self._space.thread(thread).journal.read()]
         return [event for event in read if event is not None]
 
+    async def _is_there(self, place: Place, given: Given) -> bool:
+        """Whether the session has this very event, and no other one under its id."""
+        return any(event.id == given.id and event.plain == given.plain for event in await self._events(place.thread))
+
     async def _list(self, app: str, user: str | None) -> list[Session]:
         of_user = () if user is None else (user,)
         heads = {}
@@ -312,6 +323,28 @@ class ShoalSessionService(BaseSessionService):
 
     def _remember(self, place: Place, head: Head) -> None:
         remember(self._heads, place, head, HEADS_MAX)
+
+
+def _scoped(state: Mapping[str, Any]) -> Deltas:
+    """The state by its scopes, as JSON.
+
+    Raises:
+        InvalidValue: the ADK cannot make JSON of it; nothing was written.
+    """
+    try:
+        deltas: Deltas = extract_json_safe_state_delta({**state})
+    except Exception as error:  # Of its serialiser, or of a value's own methods.
+        raise InvalidValue(
+            f"the state is no JSON: {type(error).__name__}: {error}. Nothing was written. Set values that JSON has."
+        ) from error
+    return deltas
+
+
+def _taken(place: Place, event: Given) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"The session {place.session} has another event with the id {event.id}. Nothing was written. "
+        "Give each event an id of its own."
+    )
 
 
 def _listed(place: Place) -> tuple[Namespace, str]:

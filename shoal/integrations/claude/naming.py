@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from shoal.errors import InvalidName
-from shoal.integrations.escaping import escaped, name_of, tag, unescaped, unsafe
+from shoal.integrations.escaping import escaped, name_of, tag, text_of, unescaped, unsafe
 from shoal.names import check_name
 
 _IN_SESSION = unsafe("/")
@@ -48,16 +48,20 @@ def transcript_of(key: Mapping[str, Any]) -> Transcript:
     """The place that a `SessionKey` names.
 
     Raises:
-        InvalidName: a part of it is missing, empty or no string.
+        InvalidName: a part of it is missing, empty, or no text, int or UUID.
     """
-    parts = [key.get("project_key"), key.get("session_id"), key.get("subpath", "-")]
-    for name, part in zip(("project_key", "session_id", "subpath"), parts, strict=True):
-        if not isinstance(part, str) or not part:
+    parts = []
+    for name in ("project_key", "session_id", "subpath"):
+        part = key.get(name, "-" if name == "subpath" else None)
+        text = "" if part is None else text_of(part, f"the {name} of a session key")
+        if not text:
             raise InvalidName(
                 f"the {name} of a session key must be a string that is not empty; got {part!r:.80}. Nothing was written. "
                 "Leave subpath out for a session's own transcript."
             )
-    return Transcript(key["project_key"], key["session_id"], key.get("subpath"))
+        parts.append(text)
+    project, session, subpath = parts
+    return Transcript(project, session, subpath if "subpath" in key else None)
 
 
 def session_thread(project: str, session: str) -> str:

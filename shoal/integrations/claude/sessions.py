@@ -35,7 +35,7 @@ from shoal.integrations import opaque
 from shoal.integrations.batches import pieces, remember
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.claude.naming import INDEX, Transcript, item_key, transcript_of
-from shoal.integrations.escaping import key_of, tag
+from shoal.integrations.escaping import key_of, tag, text_of
 from shoal.integrations.opening import OnStore, checked_store
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -171,9 +171,10 @@ class ShoalSessionStore(OnStore):
     async def _below(self, transcript: Transcript) -> list[str]:
         return [transcript.subpath_of(thread) async for thread in self._space.threads(transcript.below)]
 
-    async def _listed(self, project: str) -> list[SessionSummaryEntry]:
-        if not isinstance(project, str) or not project:
-            raise InvalidName(f"a project key must be a string that is not empty; got {project!r:.80}.")
+    async def _listed(self, project_key: str) -> list[SessionSummaryEntry]:
+        project = text_of(project_key, "a project key")
+        if not project:
+            raise InvalidName("a project key must not be empty.")
         listed = []
         async for item in self._space.items.scan(_index(project)):
             record = opaque.of_form(item.value, _NAME, FORM)

@@ -34,6 +34,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import NotFound, StoreCorrupt
+from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.bases import NOTHING_PACKED, Base, Bases, Packed
 from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
@@ -45,6 +46,7 @@ from shoal.values.filtering import check, meets
 from shoal.values.foreign import LANGGRAPH
 
 PAGE_ITEMS = 100
+THREAD, CHECKPOINT = "the id of a thread", "the id of a checkpoint"
 _NO_VERSIONS: Mapping[str, Any] = {}
 _NONE: frozenset[str] = frozenset()
 
@@ -96,13 +98,13 @@ class Checkpoints:
             except (NotFound, StoreCorrupt) as error:
                 self.forget_parent(draft, error)
         place = place_of(put.config)
-        base = await self._read_base(put.serde, place, put.config["configurable"]["checkpoint_id"])
+        base = await self._read_base(put.serde, place, cast(str, checkpoint_id_of(put.config)))
         draft = self._draft(put, place, base)
         return self.saved(draft, await self._writes.put(draft.request))
 
     def drafted(self, put: Put) -> Draft | None:
         """The request of a put; None if its parent must be read first."""
-        place, parent = place_of(put.config), put.config["configurable"].get("checkpoint_id")
+        place, parent = place_of(put.config), checkpoint_id_of(put.config)
         base = self.bases.get(place, parent) if parent else None
         return None if parent and base is None else self._draft(put, place, base)
 
@@ -124,9 +126,9 @@ class Checkpoints:
 
     def _draft(self, put: Put, place: Place, base: Base | None) -> Draft:
         serde, config, checkpoint, metadata, new_versions, owner = put
-        parent = config["configurable"].get("checkpoint_id")
+        parent = checkpoint_id_of(config)
         bare: dict[str, Any] = {**checkpoint}
-        values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], checkpoint["id"]
+        values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], text_of(checkpoint["id"], CHECKPOINT)
         before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
         lists = self.bases.lists(place, parent, base) if parent and base is not None else NOTHING_PACKED
         channels: dict[str, bytes] = {}
@@ -206,12 +208,12 @@ class Checkpoints:
             name = encoding.pack_note_name(task_id, index)
             notes.append(Note(name, encoding.pack_write(serde, task_path, channel, value), first=index >= 0))
         place = place_of(config)
-        label = label_of(place.namespace, config["configurable"]["checkpoint_id"])
+        label = label_of(place.namespace, text_of(config["configurable"]["checkpoint_id"], CHECKPOINT))
         return requests.Annotate(self.space, name_of(place.thread_id), label, notes, owner)
 
     async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
         """See `BaseCheckpointSaver.aget_tuple`; without a checkpoint id, the one with the greatest id."""
-        place, id = place_of(config), config["configurable"].get("checkpoint_id")
+        place, id = place_of(config), checkpoint_id_of(config)
         if id:
             page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
         else:
@@ -236,9 +238,9 @@ class Checkpoints:
         """
         check(filter or {}, terms_max=self.connection.config.filter_terms_max)
         wanted = {} if config is None else config["configurable"]
-        namespace, id = wanted.get("checkpoint_ns"), wanted.get("checkpoint_id")
-        until = before["configurable"].get("checkpoint_id") if before else None
-        threads = self.threads() if config is None else _only(str(wanted["thread_id"]))
+        namespace, id = wanted.get("checkpoint_ns"), None if config is None else checkpoint_id_of(config)
+        until = checkpoint_id_of(before) if before else None
+        threads = self.threads() if config is None else _only(text_of(wanted["thread_id"], THREAD))
         given = 0
         async for thread_id in threads:
             # With a filter most checkpoints may not match, so only the matching ones are read in full.
@@ -329,9 +331,19 @@ class Checkpoints:
 
 
 def place_of(config: RunnableConfig) -> Place:
-    """The thread and namespace that a config names."""
+    """The thread and namespace that a config names.
+
+    Raises:
+        InvalidName: the thread's id is no text, int or UUID.
+    """
     configurable = config["configurable"]
-    return Place(str(configurable["thread_id"]), configurable.get("checkpoint_ns", ""))
+    return Place(text_of(configurable["thread_id"], THREAD), configurable.get("checkpoint_ns") or "")
+
+
+def checkpoint_id_of(config: RunnableConfig) -> str | None:
+    """The checkpoint that a config names; None if it names none. Raises as `place_of`."""
+    id = config["configurable"].get("checkpoint_id")
+    return None if id is None or id == "" else text_of(id, CHECKPOINT)
 
 
 def config_of(place: Place, id: str) -> RunnableConfig:

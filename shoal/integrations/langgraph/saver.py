@@ -31,8 +31,9 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.integrations.bridge import Bridge
+from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import upkeep
-from shoal.integrations.langgraph.checkpoints import Checkpoints, Put
+from shoal.integrations.langgraph.checkpoints import THREAD, Checkpoints, Put
 from shoal.integrations.langgraph.lease import RunLease
 from shoal.integrations.langgraph.naming import name_of
 from shoal.integrations.langgraph.writes import Writes
@@ -43,10 +44,11 @@ from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
 
 _FRACTION_DIGITS = 16
+_RUN = "the id of a run"
 
 
 class ShoalSaver(BaseCheckpointSaver[str]):
-    """Saves a graph's checkpoints in the threads of one space.
+    """Saves a graph's checkpoints in the threads of one space. The id of a thread is text, an int or a UUID, and 17 is "17".
 
     A superseded owner's writes (see `aclaim_write_ownership`) raise `OwnerSuperseded`;
     other failures raise other `ShoalError`s.
@@ -202,29 +204,33 @@ class ShoalSaver(BaseCheckpointSaver[str]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread on every node."""
-        await self._bridge.awaited(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
+        thread = text_of(thread_id, THREAD)
+        await self._bridge.awaited(lambda: upkeep.delete_thread(self._checkpoints, thread))
 
     def delete_thread(self, thread_id: str) -> None:
         """`adelete_thread`, blocking."""
-        self._bridge.blocking(lambda: upkeep.delete_thread(self._checkpoints, thread_id))
+        thread = text_of(thread_id, THREAD)
+        self._bridge.blocking(lambda: upkeep.delete_thread(self._checkpoints, thread))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs. It reads the whole space, because a run may have written to any thread."""
-        await self._bridge.awaited(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, run_ids))
+        runs = [text_of(run_id, _RUN) for run_id in run_ids]
+        await self._bridge.awaited(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, runs))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`adelete_for_runs`, blocking."""
-        self._bridge.blocking(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, run_ids))
+        runs = [text_of(run_id, _RUN) for run_id in run_ids]
+        self._bridge.blocking(lambda: upkeep.delete_for_runs(self._checkpoints, self.serde, runs))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and pending writes of a thread, one write per checkpoint."""
-        await self._bridge.awaited(
-            lambda: upkeep.copy_thread(self._checkpoints, self.serde, source_thread_id, target_thread_id)
-        )
+        source, target = text_of(source_thread_id, THREAD), text_of(target_thread_id, THREAD)
+        await self._bridge.awaited(lambda: upkeep.copy_thread(self._checkpoints, self.serde, source, target))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`acopy_thread`, blocking."""
-        self._bridge.blocking(lambda: upkeep.copy_thread(self._checkpoints, self.serde, source_thread_id, target_thread_id))
+        source, target = text_of(source_thread_id, THREAD), text_of(target_thread_id, THREAD)
+        self._bridge.blocking(lambda: upkeep.copy_thread(self._checkpoints, self.serde, source, target))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Delete all checkpoints of these threads but the newest of each namespace; "delete" deletes whole threads.
@@ -232,11 +238,13 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         Raises:
             InvalidInput: the strategy is neither "keep_latest" nor "delete".
         """
-        await self._bridge.awaited(lambda: upkeep.prune(self._checkpoints, self.serde, thread_ids, strategy))
+        threads = [text_of(thread_id, THREAD) for thread_id in thread_ids]
+        await self._bridge.awaited(lambda: upkeep.prune(self._checkpoints, self.serde, threads, strategy))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """`aprune`, blocking."""
-        self._bridge.blocking(lambda: upkeep.prune(self._checkpoints, self.serde, thread_ids, strategy))
+        threads = [text_of(thread_id, THREAD) for thread_id in thread_ids]
+        self._bridge.blocking(lambda: upkeep.prune(self._checkpoints, self.serde, threads, strategy))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -271,7 +279,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
             NoQuorum: on entering: too few nodes can be reached.
         """
         checkpoints = self._checkpoints
-        name = name_of(thread_id)
+        name = name_of(text_of(thread_id, THREAD))
         leasing = Leasing(checkpoints.connection, checkpoints.space, name, thread=True, ttl=ttl, wait=wait, holder=holder)
         return RunLease(self._bridge, leasing)
 
@@ -282,11 +290,13 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         serving node knows of the later claim, and nothing is written. Writes of a saver that
         never claimed the thread are not rejected.
         """
-        return self._as_owner(thread_id, await self._bridge.awaited(lambda: self._claimed(thread_id)))
+        thread = text_of(thread_id, THREAD)
+        return self._as_owner(thread, await self._bridge.awaited(lambda: self._claimed(thread)))
 
     def claim_write_ownership(self, thread_id: str) -> ShoalSaver:
         """`aclaim_write_ownership`, blocking."""
-        return self._as_owner(thread_id, self._bridge.blocking(lambda: self._claimed(thread_id)))
+        thread = text_of(thread_id, THREAD)
+        return self._as_owner(thread, self._bridge.blocking(lambda: self._claimed(thread)))
 
     async def _claimed(self, thread_id: str) -> str:
         request = requests.Claim(self._checkpoints.space, name_of(thread_id))
@@ -299,6 +309,6 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         return clone
 
     def _owner(self, config: RunnableConfig) -> str:
-        if self._owned is not None and self._owned[0] == str(config["configurable"]["thread_id"]):
+        if self._owned is not None and self._owned[0] == text_of(config["configurable"]["thread_id"], THREAD):
             return self._owned[1]
         return ""

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
-from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, pending_writes, place_of
+from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, checkpoint_id_of, pending_writes, place_of
 from shoal.integrations.langgraph.naming import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -69,7 +69,7 @@ async def delete_for_runs(checkpoints: Checkpoints, serde: SerializerProtocol, r
         items = []
         async for item in checkpoints.labelled(serde, thread_id):
             opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
-            if opened is not None and opened.metadata.get("run_id") in wanted:
+            if opened is not None and str(opened.metadata.get("run_id")) in wanted:
                 items.append(item)
         with partly(done, f"{done} checkpoints are deleted", _AGAIN):
             await delete(checkpoints, thread_id, items)
@@ -216,7 +216,7 @@ async def delta_channel_history(
 
 async def _ancestors(checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig) -> AsyncIterator[Labelled]:
     """The ancestors of the target, newest first; without values, with notes."""
-    place, id = place_of(config), config["configurable"].get("checkpoint_id")
+    place, id = place_of(config), checkpoint_id_of(config)
     if id:
         page = await checkpoints.read(place.thread_id, label=label_of(place.namespace, id))
     else:

@@ -133,7 +133,7 @@ class ShoalHistoryProvider(HistoryProvider):
 
 
 def _thread(session_id: str | None) -> str:
-    return f"{escaping.tag(session_id or DEFAULT_SESSION)}/messages"
+    return f"{escaping.tag(DEFAULT_SESSION if session_id is None or session_id == '' else session_id)}/messages"
 
 
 def _listed(thread: str) -> tuple[tuple[str, str], str]:

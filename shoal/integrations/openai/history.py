@@ -5,7 +5,8 @@ Laws:
   added, `usage` the tokens of each turn, and `run_state` a run that waits for a person.
 - What is added is appended to the newest state, so that two writers lose nothing. Whatever else changes a
   branch names the checkpoint that it was decided on, and is rejected (`HeadMoved`) or decided anew if that has moved.
-- A deleted branch keeps its name, marked and empty, so that no branch takes the name again.
+- A deleted branch does not exist any more. Whoever still works on it goes on in `main`, unless its name is taken again. Earlier
+  versions marked it, and kept its name.
 - If two nodes that could not reach each other both added items, both additions are kept, and merged when it is read.
 """
 
@@ -143,9 +144,9 @@ class History:
     async def living(self, id: str) -> Branch:
         """A branch, or `main` if it was deleted."""
         branch = await self.read(id)
-        return await self.read() if branch.deleted and id != MAIN else branch
+        return await self.read() if id != MAIN and (branch.deleted or branch.head == NO_HEAD) else branch
 
-    async def rewrite(self, branch: Branch, state: Mapping[str, Any], *, label: str = "", deleted: bool = False) -> None:
+    async def rewrite(self, branch: Branch, state: Mapping[str, Any], *, label: str = "") -> None:
         """Replace a branch, if it is as it was read.
 
         Raises:
@@ -155,7 +156,7 @@ class History:
             state,
             branch=name_of(branch.id),
             expect_head=branch.head,
-            metadata=_metadata(deleted=deleted),
+            metadata=_metadata(),
             label=label,
         )
 
@@ -178,14 +179,8 @@ class History:
         )
 
     async def delete(self, id: str) -> None:
-        """Delete a branch: empty it, and mark it, so that its name is not used again."""
-
-        async def deleted() -> None:
-            branch = await self.read(id)
-            if not branch.deleted:
-                await self.rewrite(branch, channels([], [], {}), deleted=True)
-
-        await self.retried(deleted)
+        """Delete a branch. Items that a node adds to it without knowledge of that stay, and with them the branch."""
+        await self.thread.delete_branch(name_of(id))
 
     async def change(self, id: str, fn: Callable[[Branch], Mapping[str, Any] | None]) -> Branch:
         """Save what `fn` makes of a branch, on exactly that; again if somebody was faster. If it makes None, nothing is saved.
@@ -219,11 +214,7 @@ class History:
 
     async def branches(self) -> list[Branch]:
         """All branches that are not deleted, those that are older first."""
-        try:
-            names = list(await self.thread.heads())
-        except NotFound:
-            return []
-        found = [await self.read(escaping.id_of(name)) for name in names]
+        found = [await self.read(escaping.id_of(name)) for name in await self._names()]
         return sorted((each for each in found if not each.deleted), key=lambda each: (each.created or "~", each.id != MAIN))
 
     async def clear(self) -> None:
@@ -240,19 +231,26 @@ class History:
                 return
 
     async def _cleared(self) -> None:
-        living = [each for each in await self.branches() if each.head != NO_HEAD]
-        living.sort(key=lambda each: each.id != MAIN)
+        main = await self.read()
+        names = [name for name in await self._names() if name != MAIN or main.head != NO_HEAD]
+        names.sort(key=lambda name: name != MAIN)
         most = self._connection.config.batch_writes_max
-        for start in range(0, len(living), most):
+        for start in range(0, len(names), most):
             with partly(start, f"{start} branches are cleared", "Clear the session again."):
                 async with self._space.batch() as batch:
-                    for each in living[start : start + most]:
-                        batch.thread(self.thread_name).save(
-                            channels([], [], {}),
-                            branch=name_of(each.id),
-                            expect_head=each.head,
-                            metadata=_metadata(deleted=each.id != MAIN),
-                        )
+                    thread = batch.thread(self.thread_name)
+                    for name in names[start : start + most]:
+                        if name == MAIN:
+                            thread.save(channels([], [], {}), branch=MAIN, expect_head=main.head, metadata=_metadata())
+                        else:
+                            thread.delete_branch(name)
+
+    async def _names(self) -> list[str]:
+        """The names of all branches as they are stored."""
+        try:
+            return list(await self.thread.heads())
+        except NotFound:
+            return []
 
     async def labelled(self, label: str) -> bool:
         """Whether a checkpoint has this label."""
@@ -273,8 +271,8 @@ class History:
         opaque.of_form(found.metadata, NAME, FORM)
 
 
-def _metadata(*, deleted: bool = False) -> dict[str, Any]:
-    return {NAME: FORM} | ({_DELETED: True} if deleted else {})
+def _metadata() -> dict[str, Any]:
+    return {NAME: FORM}
 
 
 def _resolved(channel: str, base: Any, sides: Sequence[Any]) -> Any:

@@ -20,6 +20,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import HeadMoved
 from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.escaping import text_of
 from shoal.integrations.openai import conversation
 from shoal.integrations.openai.conversation import UserTurn
 from shoal.integrations.openai.history import MAIN, Branch, History, channels, now
@@ -36,6 +37,9 @@ _COUNTS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 _DETAILS = ("input_tokens_details", "output_tokens_details")
 
 
+_BRANCH = "the id of a branch"
+
+
 class ShoalSession:
     """One conversation, in a thread of one space. Its failures are `ShoalError`s, and of branches the SDK's `ValueError`s."""
 
@@ -49,10 +53,10 @@ class ShoalSession:
             InvalidName: `session_id`, with what a name cannot hold escaped, is longer than 1,024 bytes.
         """
         connection = checked_store(store, "ShoalSession").connection
-        self.session_id = session_id
+        self.session_id = text_of(session_id, "the id of a session")
         self.session_settings: SessionSettings | None = session_settings or SessionSettings()
         self._bridge = Bridge()
-        self._history = History(store.space(space), connection, session_id)
+        self._history = History(store.space(space), connection, self.session_id)
         self._branch = MAIN
 
     @classmethod
@@ -125,7 +129,7 @@ class ShoalSession:
         return cast("TResponseInputItem", branch.items[-1]) if branch.items else None
 
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
-        """Remove all items, and all branches but `main`. Their names are not used again."""
+        """Remove all items, and all branches but `main`."""
         await settled(self._bridge.awaited(self._history.clear))
         self._branch = MAIN
 
@@ -162,9 +166,10 @@ class ShoalSession:
         """Begin a branch with the items before a turn, switch to it, and return its name.
 
         Raises:
-            ValueError: there is no such turn, or the name is blank or was used before.
+            ValueError: there is no such turn, or the name is blank or in use.
         """
-        if branch_name is not None and not branch_name.strip():
+        name = None if branch_name is None else text_of(branch_name, _BRANCH)
+        if name is not None and not name.strip():
             raise ValueError("Branch name cannot be empty. Nothing was written.")
         source = await self._read(None)
         start = conversation.start_of(source.items, turn_number)
@@ -174,9 +179,8 @@ class ShoalSession:
             )
         usage = {turn: used for turn, used in source.usage.items() if int(turn) < turn_number}
         state = channels(source.items[:start], source.times[:start], usage)
-        name = await settled(self._bridge.awaited(lambda: self._begun(turn_number, branch_name, state)))
-        self._branch = name
-        return name
+        self._branch = made = await settled(self._bridge.awaited(lambda: self._begun(turn_number, name, state)))
+        return made
 
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
         """Begin a branch before the first turn whose message holds a text; otherwise as `create_branch_from_turn`.
@@ -195,26 +199,24 @@ class ShoalSession:
         Raises:
             ValueError: there is none of this name.
         """
-        await self._existing(branch_id)
-        self._branch = branch_id
+        self._branch = (await self._existing(branch_id)).id
 
     async def delete_branch(self, branch_id: str, force: bool = False) -> None:
-        """Delete a branch; its name is not used again. With `force` also the current one: then `main` is current.
+        """Delete a branch, whose name is free then. With `force` also the current one: then `main` is current.
 
         Raises:
             ValueError: there is none of this name, it is `main`, or it is the current one.
         """
-        if not branch_id or not branch_id.strip():
+        branch = "" if branch_id is None else text_of(branch_id, _BRANCH)
+        if not branch.strip():
             raise ValueError("Branch ID cannot be empty. Nothing was written.")
-        if branch_id == MAIN:
+        if branch == MAIN:
             raise ValueError("Cannot delete the 'main' branch. Nothing was written.")
-        if branch_id == self._branch and not force:
-            raise ValueError(
-                f"Cannot delete current branch '{branch_id}'. Nothing was written. Use force=True, or switch first."
-            )
-        await self._existing(branch_id)
-        await settled(self._bridge.awaited(lambda: self._history.delete(branch_id)))
-        if branch_id == self._branch:
+        if branch == self._branch and not force:
+            raise ValueError(f"Cannot delete current branch '{branch}'. Nothing was written. Use force=True, or switch first.")
+        await self._existing(branch)
+        await settled(self._bridge.awaited(lambda: self._history.delete(branch)))
+        if branch == self._branch:
             self._branch = MAIN
 
     async def list_branches(self) -> list[dict[str, Any]]:
@@ -286,7 +288,8 @@ class ShoalSession:
     async def _read(self, branch_id: str | None) -> Branch:
         """A branch, or the current one, which is `main` if it was deleted meanwhile."""
         if branch_id is not None:
-            return await self._bridge.awaited(lambda: self._history.read(branch_id))
+            named = text_of(branch_id, _BRANCH)
+            return await self._bridge.awaited(lambda: self._history.read(named))
         current = self._branch
         branch = await self._bridge.awaited(lambda: self._history.living(current))
         self._found(current, branch.id)
@@ -304,13 +307,14 @@ class ShoalSession:
             self._branch = found
 
     async def _existing(self, branch_id: str) -> Branch:
-        branch = await self._bridge.awaited(lambda: self._history.read(branch_id))
+        named = text_of(branch_id, _BRANCH)
+        branch = await self._bridge.awaited(lambda: self._history.read(named))
         if branch.head == NO_HEAD or branch.deleted:
-            raise ValueError(f"Branch '{branch_id}' does not exist. Nothing was written.")
+            raise ValueError(f"Branch '{named}' does not exist. Nothing was written.")
         return branch
 
     async def _begun(self, turn: int, name: str | None, state: dict[str, Any]) -> str:
-        """Begin a branch under a name that was never used."""
+        """Begin a branch under a name that no branch has."""
         made = f"branch_from_turn_{turn}_{int(time.time())}"
         number = 1
         while True:
@@ -320,7 +324,7 @@ class ShoalSession:
             except HeadMoved:
                 if name is not None:
                     raise ValueError(
-                        f"Branch ID '{name}' has already been used. Nothing was written. Choose a name that was never used."
+                        f"Branch ID '{name}' is in use. Nothing was written. Choose another name, or delete that branch."
                     ) from None
                 number += 1
             else:

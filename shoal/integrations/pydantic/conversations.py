@@ -23,7 +23,7 @@ from shoal.client.items.item import delete_request, put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged
-from shoal.integrations.escaping import name_of, unsafe
+from shoal.integrations.escaping import name_of, text_of, unsafe
 from shoal.integrations.in_space import InSpace
 from shoal.integrations.pydantic.forms import Entry, Kept, packed_entry, packed_record, shown_entry, shown_record
 from shoal.outcomes import partly
@@ -106,7 +106,8 @@ class ShoalConversationStore(InSpace, ConversationStore):
             ConversationConflict: it has another revision, or is deleted.
             OutcomeUnknown: it is deleted, and some of its messages are not erased yet. The next deletion erases them.
         """
-        await self._bridge.awaited(lambda: self._delete(conversation_id, expected_revision))
+        conversation = text_of(conversation_id, "the id of a conversation")
+        await self._bridge.awaited(lambda: self._delete(conversation, expected_revision))
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """One entry.

@@ -15,8 +15,7 @@ from shoal.errors import Conflict, Forbidden, InvalidInput, InvalidValue, NotFou
 from shoal.workflows.streams.record import BEGINNING, Fork, Offset, Producer, State, media_type
 
 BINARY = "application/octet-stream"
-_DAY_MS = 24 * 3600 * 1000
-_PRODUCER_KEPT_MS = 7 * _DAY_MS  # One that was silent for longer may be forgotten, as the protocol allows.
+_PRODUCER_KEPT_MS = 3_600_000  # One that was silent for longer, longer than any retry takes, makes room for another.
 
 
 class StreamGone(NotFound):
@@ -273,7 +272,7 @@ class Append:
             oldest = min(producers, key=lambda id: producers[id].used_ms)
             if now_ms - producers[oldest].used_ms < _PRODUCER_KEPT_MS:
                 raise Overloaded(
-                    f"stream {self.stream!r} has {self.producers_max} producers of the last seven days (stream_producers_max). "
+                    f"stream {self.stream!r} has {self.producers_max} producers of the last hour (stream_producers_max). "
                     "Nothing was written. Use the id of an earlier producer, with a greater epoch.",
                     retry_after_s=60.0,
                 )

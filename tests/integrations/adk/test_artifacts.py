@@ -162,3 +162,13 @@ async def test_a_newer_form_is_refused(opened: Store, space: str) -> None:
     for call in (artifacts.list_versions(**FILE), artifacts.save_artifact(**FILE, artifact=text("y"))):
         with pytest.raises(SchemaTooNew):
             await call
+
+
+async def test_ints_are_ids(artifacts: ShoalArtifactService) -> None:
+    who: dict[str, Any] = {"app_name": 1, "user_id": 2, "session_id": 3}
+    assert await artifacts.save_artifact(**who, filename="a.txt", artifact=text("hi")) == 0
+    same: dict[str, Any] = {name: str(id) for name, id in who.items()}
+    assert await artifacts.load_artifact(**same, filename="a.txt") == text("hi")
+    assert await artifacts.list_artifact_keys(**who) == ["a.txt"]
+    with pytest.raises(InvalidName, match="must be text, an int or a UUID"):
+        await artifacts.list_artifact_keys(**who | {"user_id": None})

@@ -49,6 +49,24 @@ async def test_a_memory_is_there_once(memories: ShoalMemoryService) -> None:
     assert answer.memories[0].author == "user"
 
 
+async def test_events_without_an_id_are_memories_each(memories: ShoalMemoryService) -> None:
+    session = session_of(*TEXTS[:2])
+    for event in session.events:
+        event.id = ""
+    for _ in range(2):
+        await memories.add_session_to_memory(session)
+    assert sorted(await found(memories, "order")) == sorted(TEXTS[:2])
+
+
+async def test_an_int_is_the_id_of_a_user(memories: ShoalMemoryService) -> None:
+    entry = MemoryEntry(id="m", content=said("an order").content)
+    user: Any = 17
+    await memories.add_memory(app_name="desk", user_id=user, memories=[entry])
+    assert await found(memories, "order", user_id=user) == await found(memories, "order", user_id="17") == ["an order"]
+    await memories.delete_memory(app_name="desk", user_id=user, memory_id="m")
+    assert await found(memories, "order", user_id="17") == []
+
+
 async def test_a_deleted_memory_does_not_come_back(memories: ShoalMemoryService) -> None:
     await memories.add_session_to_memory(session_of(*TEXTS))
     await memories.delete_memory(**WHO, memory_id="e0")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from google.adk.errors import StaleSessionError
@@ -252,6 +253,69 @@ async def test_an_event_that_is_sent_again_is_there_once(sessions: ShoalSessionS
     with pytest.raises(AlreadyExistsError, match=r"another event with the id.*Nothing was written"):
         await sessions.append_event(session, said("other", id=session.events[0].id))
     assert len((await read(sessions, session)).events) == 3
+
+
+async def test_another_event_under_the_newest_id_is_refused(sessions: ShoalSessionService) -> None:
+    session = await sessions.create_session(**WHO, session_id="s")
+    first, state = said("one"), setting(a=1)
+    for event, other in ((first, said("two", id=first.id)), (state, said("three", id=state.id))):
+        await sessions.append_event(session, event)
+        for given in (session, await read(sessions, session)):
+            with pytest.raises(AlreadyExistsError, match=r"another event with the id.*Nothing was written"):
+                await sessions.append_event(given, other)
+    assert (await read(sessions, session)).events == [first, state]
+    await sessions.append_event(await read(sessions, session), state)
+    assert (await read(sessions, session)).events == [first, state], "the same one again counts once"
+
+
+async def test_events_without_an_id_get_one(sessions: ShoalSessionService) -> None:
+    session = await sessions.create_session(**WHO, session_id="s")
+    events = [said("1"), setting(a=1), said("2")]
+    for event in events:
+        event.id = ""
+        for _ in range(2):
+            await sessions.append_event(session, event)
+    assert all(event.id for event in events)
+    assert (await read(sessions, session)).events == events
+
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize("value", [{"k\ud83d": 1}, b"\xff", nested(300)], ids=["key", "bytes", "deep"])
+async def test_state_that_is_no_json_is_refused_whole(sessions: ShoalSessionService, value: Any) -> None:
+    session = await sessions.create_session(**WHO, session_id="s")
+    delta = value if isinstance(value, dict) and "k\ud83d" in value else {"k": value, "other": 1}
+    with pytest.raises(InvalidValue, match=r"is no JSON.*Nothing was written"):
+        await sessions.append_event(session, said("hi", actions=EventActions(state_delta=delta)))
+    found = await read(sessions, session)
+    assert (found.events, found.state) == ([], {})
+    with pytest.raises(InvalidValue, match="Nothing was written"):
+        await sessions.create_session(**WHO, session_id="t", state=delta)
+    assert await sessions.get_session(**WHO, session_id="t") is None
+
+
+@pytest.mark.parametrize("id", [17, UUID(int=5)])
+async def test_ints_and_uuids_are_ids(sessions: ShoalSessionService, id: Any) -> None:
+    session = await sessions.create_session(app_name=id, user_id=id, session_id=id, state={"user:a": 1})
+    assert (session.app_name, session.user_id, session.id) == (str(id),) * 3
+    await sessions.append_event(session, said("hi"))
+    for given in (id, str(id)):
+        found = await sessions.get_session(app_name=given, user_id=given, session_id=given)
+        assert found is not None
+        assert texts(found) == ["hi"]
+        assert await sessions.get_user_state(app_name=given, user_id=given) == {"a": 1}
+    assert [each.id for each in (await sessions.list_sessions(app_name=id, user_id=id)).sessions] == [str(id)]
+    await sessions.delete_session(app_name=id, user_id=id, session_id=id)
+    assert (await sessions.list_sessions(app_name=id)).sessions == []
+
+
+@pytest.mark.parametrize("id", [True, 1.5, b"s"])
+async def test_what_is_no_id_is_refused(sessions: ShoalSessionService, id: Any) -> None:
+    for who in ({"session_id": id}, {"user_id": id}, {"app_name": id}):
+        with pytest.raises(InvalidName, match=r"must be text, an int or a UUID.*Nothing was written"):
+            await sessions.create_session(**(WHO | {"session_id": "s"} | who))
 
 
 async def test_a_repeated_append_after_a_lost_answer_counts_once(sessions: ShoalSessionService) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from crewai.flow.async_feedback.types import PendingFeedbackContext
@@ -33,6 +34,15 @@ def test_the_newest_state_comes_back(persistence: ShoalFlowPersistence) -> None:
         persistence.save_state("f", "step", state)
         assert persistence.load_state("f") == state
     assert persistence.load_state("g") is None
+
+
+def test_a_uuid_is_the_id_of_a_flow(persistence: ShoalFlowPersistence) -> None:
+    flow: Any = UUID(int=5)
+    persistence.save_state(flow, "step", {"n": 1})
+    assert persistence.load_state(flow) == persistence.load_state(str(flow)) == {"n": 1}
+    for id in (None, True, b"f"):
+        with pytest.raises(InvalidName, match="must be text, an int or a UUID"):
+            persistence.save_state(id, "step", {})  # type: ignore[arg-type]
 
 
 def test_a_flow_goes_on_from_its_state(persistence: ShoalFlowPersistence) -> None:

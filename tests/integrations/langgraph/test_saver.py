@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -479,3 +480,44 @@ async def test_the_allow_list_is_the_serialisers(tmp_path: Path) -> None:
         assert allowed.serde is not saver.serde
         await put(allowed, 1, {"a": 1}, {"a": "1"})
         assert await saver.aget_tuple(config()) is not None
+
+
+# ── ids ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("id", [17, UUID(int=5)], ids=repr)
+async def test_ints_and_uuids_are_ids_everywhere(saver: ShoalSaver, id: Any) -> None:
+    for given in (id, str(id)):
+        await put(saver, 1, {"a": 1}, {"a": "1"}, thread_id=given, run_id=id)
+        await put(saver, 2, {"a": 2}, {"a": "2"}, thread_id=given, parent=1)
+        found = await saver.aget_tuple(config(given))
+        assert found is not None
+        assert found.config["configurable"]["thread_id"] == str(id)
+        await saver.aprune([given])
+        assert len([each async for each in saver.alist(config(given))]) == 1
+        owner = await saver.aclaim_write_ownership(given)
+        async with owner.lease(given):
+            await put(owner, 3, {"a": 3}, {"a": "3"}, thread_id=id)
+        copy: Any = UUID(int=9)
+        await saver.acopy_thread(given, copy)
+        await put(saver, 4, {"a": 4}, {"a": "4"}, thread_id=given, run_id=id)
+        await saver.adelete_for_runs([given])
+        assert [each.checkpoint["id"] async for each in saver.alist(config(given))] == ["0003", "0002"]
+        await saver.adelete_thread(given)
+        assert await saver.aget_tuple(config(id)) is None
+
+
+@pytest.mark.parametrize("id", [None, True, 1.5, b"t"], ids=repr)
+async def test_what_is_no_id_of_a_thread_is_refused(saver: ShoalSaver, id: Any) -> None:
+    for call in (
+        lambda: put(saver, 1, {}, {}, thread_id=id),
+        lambda: saver.aget_tuple(config(id)),
+        lambda: saver.adelete_thread(id),
+        lambda: saver.acopy_thread("t", id),
+        lambda: saver.aprune(["t", id]),
+        lambda: saver.aclaim_write_ownership(id),
+    ):
+        with pytest.raises(InvalidName, match=r"the id of a thread must be text, an int or a UUID.*Nothing was written"):
+            await call()
+    with pytest.raises(InvalidName, match="must be text"):
+        saver.lease(id)

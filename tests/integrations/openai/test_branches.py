@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from agents.usage import Usage
 
+import shoal
 from shoal.client.store import Store
+from shoal.config import Config
+from shoal.errors import InvalidName
 from shoal.integrations.openai import ShoalSession
 
 
@@ -54,8 +59,48 @@ async def test_branches_are_there_for_others_and_a_deleted_one_leaves_them_on_ma
     for again in (session.switch_to_branch("b"), session.delete_branch("b")):
         with pytest.raises(ValueError, match="'b' does not exist"):
             await again
-    with pytest.raises(ValueError, match="already been used"):
-        await session.create_branch_from_turn(2, "b")
+    assert await session.create_branch_from_turn(2, "b") == "b", "its name is free"
+    with pytest.raises(ValueError, match="is in use"):
+        await session.create_branch_from_turn(1, "b")
+
+
+@pytest.mark.parametrize("id", [17, UUID(int=5)])
+async def test_ints_and_uuids_are_ids(opened: Store, space: str, id: Any) -> None:
+    session, same = ShoalSession(opened, id, space=space), ShoalSession(opened, str(id), space=space)
+    await session.add_items(FIRST)
+    assert await session.create_branch_from_turn(2, id) == str(id)
+    await same.switch_to_branch(id)
+    assert await same.get_items() == await session.get_items() == FIRST[:2]
+    await session.delete_branch(id, force=True)
+    assert [each["branch_id"] for each in await same.list_branches()] == ["main"]
+    with pytest.raises(InvalidName, match="must be text, an int or a UUID"):
+        ShoalSession(opened, cast(Any, None), space=space)
+
+
+async def test_branches_that_come_and_go_reach_no_bound(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state", config=Config(branches_max=3)) as store:
+        session = ShoalSession(store, "s")
+        await session.add_items(FIRST)
+        for n in range(20):
+            await session.create_branch_from_turn(2, f"b{n}")
+            await session.delete_branch(f"b{n}", force=True)
+        for n in range(10):
+            await session.create_branch_from_turn(2, f"c{n}")
+            await session.clear_session()
+            await session.add_items(FIRST)
+        assert list(await store.space("openai").thread("s").heads()) == ["main"]
+
+
+async def test_branches_that_an_earlier_version_deleted_stay_so(opened: Store, space: str) -> None:
+    session = ShoalSession(opened, "s", space=space)
+    await session.add_items(FIRST)
+    empty: dict[str, Any] = {"items": [], "times": []}
+    await opened.space(space).thread("s").save(empty, branch="old", metadata={"openai": 1, "deleted": True})
+    with pytest.raises(ValueError, match="does not exist"):
+        await session.switch_to_branch("old")
+    assert [each["branch_id"] for each in await session.list_branches()] == ["main"]
+    await session.clear_session()
+    assert list(await opened.space(space).thread("s").heads()) == ["main"]
 
 
 @pytest.mark.parametrize("name", ["", "  "])

@@ -116,14 +116,24 @@ def test_a_repeated_append_counts_also_after_the_stream_was_closed() -> None:
     assert append(closed, b"", closes=True).status == 204
 
 
-def test_a_producer_that_was_silent_for_a_week_makes_room() -> None:
+def test_a_producer_that_was_silent_for_an_hour_makes_room() -> None:
     full = replace(TEXT, producers={"a": Producer(0, 0, 1), "b": Producer(0, 0, NOW.now_ms)})
     refused = append(full, producer=of("c", 0, 0), producers_max=2)
     assert (refused.status, type(refused.error), refused.state) == (429, Overloaded, None)
-    later = NOW._replace(now_ms=8 * 24 * 3600 * 1000)
+    later = NOW._replace(now_ms=3_600_001)
     accepted = append(full, producer=of("c", 0, 0), producers_max=2, moment=later).state
     assert accepted is not None
     assert set(accepted.producers) == {"b", "c"}
+    assert append(accepted, producer=of("a", 0, 1), moment=later).status == 409, "it begins a new epoch"
+
+
+def test_producers_without_end_reach_no_bound() -> None:
+    state: State | None = TEXT
+    for hour in range(300):
+        moment = NOW._replace(now_ms=NOW.now_ms + hour * 3_600_000)
+        state = append(state, producer=of(f"process-{hour}", 0, 0), producers_max=2, moment=moment).state
+        assert state is not None
+        assert len(state.producers) <= 2
 
 
 def test_a_stream_is_created_once() -> None:
