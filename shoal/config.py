@@ -94,6 +94,8 @@ class Config(Struct, frozen=True, kw_only=True):
     crew_backoff_s_max: float = 60.0  # Between two tries of an agent that raises; the first pause is a second.
     crew_steady_s: float = 600.0  # After an agent has run for this long, its tries are counted anew.
     crew_standby_s: float = 1.0  # Between two loads of the checkpoint of an agent on standby.
+    crew_linger_s: float = 1.0  # An agent that has waited for this long gives its lease back; at once if it waits for a person.
+    crew_return_s: float = 60.0  # How long an agent waits for its lease after a wait, if somebody else holds it.
     crew_change_s: float = 30.0  # How long a change of a crew's record waits for others.
     compare_ttl_s: float = 2.0  # The lease of one compare_and_set, or of a tie of steps: if its node dies, others wait so long.
     rights_wait_s: float = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.

@@ -24,6 +24,7 @@ from shoal.client.leases import check_times
 from shoal.client.retrying import delays, paused
 from shoal.client.tenure import Held, Tenure, keeper_of
 from shoal.client.thread.queues import Queue
+from shoal.client.waiting import waiting
 from shoal.errors import InvalidInput, LeaseLost, ShoalError, Taken
 from shoal.protocol.requests import (
     ClaimItem,
@@ -213,6 +214,11 @@ async def claimed(queue: Queue, *, ttl: float, wait: float, holder: str | None) 
     A claim that ended before its answer arrived was never held: while its `wait` lasts, the client goes on waiting.
     """
     check_times(ttl, wait)
+    async with waiting():
+        return await _claimed(queue, ttl=ttl, wait=wait, holder=holder)
+
+
+async def _claimed(queue: Queue, *, ttl: float, wait: float, holder: str | None) -> Job | None:
     connection = queue.connection
     name = connection.holder if holder is None else holder
     request = ClaimItem(queue.space, queue.thread, queue.name, round(ttl * 1000), name)

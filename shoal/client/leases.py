@@ -19,6 +19,7 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
 from shoal.client.tenure import Held, Tenure, keeper_of
+from shoal.client.waiting import waiting
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, ShoalError
 from shoal.names import check_name
 from shoal.protocol.requests import AcquireLease, LeaseGranted, LeaseState, ReadLease, ReleaseLease, Term
@@ -37,6 +38,21 @@ class Lease(Held):
 
     def __repr__(self) -> str:
         return f"Lease({self.space!r}, {self.name!r}, fence={self.fence})"
+
+    def check(self) -> None:
+        """Return if you hold it: call it before an effect outside the store.
+
+        Raises:
+            LeaseLost: it has ended, because it was lost or released.
+        """
+        super().check()
+        if self.ended.is_set():
+            raise LeaseLost(
+                f"your lease of {self.name!r} (fencing number {self.fence}) was released. Nothing was written. Acquire it "
+                "again, and load the current state.",
+                fence=self.fence,
+                holder="",
+            )
 
     async def renew(self) -> None:
         """Renew it now. It is renewed by itself, so this is rarely needed.
@@ -73,6 +89,11 @@ class Lease(Held):
 def tenure_of(lease: Lease) -> Tenure:
     """The term of a lease."""
     return lease._tenure
+
+
+def go_on_as(lease: Lease, later: Lease) -> None:
+    """Let a lease that was released stand for one that was acquired later by the same holder."""
+    lease._tenure, lease.fence, lease.ended = later._tenure, later.fence, later.ended
 
 
 @named
@@ -141,22 +162,35 @@ class Leasing:
         Close it to stop (`contextlib.aclosing`). Changes that follow each other quickly may be yielded as one.
         """
         known = ""
-        pauses = None
         while not self._connection.closed.is_set():
-            wait_ms = int(self._connection.config.lease_poll_s * 1000) if known else 0
+            async with waiting():
+                state = await self._changed(known)
+            if state is not None:
+                known = state.mark
+                yield state
+
+    async def _changed(self, known: str) -> LeaseState | None:
+        """Who holds it, once that has another mark; None if the store is closed before."""
+        connection, pauses = self._connection, None
+        wait_ms = int(connection.config.lease_poll_s * 1000) if known else 0
+        while not connection.closed.is_set():
             try:
-                state = await self._connection.session.call(ReadLease(self._space, self._name, self._is_thread, wait_ms, known))
+                state = await connection.session.call(ReadLease(self._space, self._name, self._is_thread, wait_ms, known))
             except ShoalError as error:
-                pauses = pauses or delays(self._connection.config)
+                pauses = pauses or delays(connection.config)
                 if not error.retryable or not await paused(pauses, error):
                     raise
                 continue
             pauses = None
             if state.mark != known:
-                known = state.mark
-                yield state
+                return state
+        return None
 
     async def _acquired(self) -> Tenure:
+        async with waiting():
+            return await self._begun()
+
+    async def _begun(self) -> Tenure:
         token = self._connection.entropy(_TOKEN_BYTES).hex()
         try:
             ends_s = self._connection.uptime() + self._wait_s

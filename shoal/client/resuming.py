@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
+from shoal.client.waiting import waiting
 from shoal.config import Config
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol import requests
@@ -115,7 +116,7 @@ async def resumed(
     try:
         while True:
             try:
-                async with timer.waiting() as scope:
+                async with waiting(), timer.waiting() as scope:
                     if failure is not None:
                         if closed() or not failure.retryable or not await paused(timer.pauses, failure):
                             break

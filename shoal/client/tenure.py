@@ -61,6 +61,7 @@ class Tenure:
         self.task: asyncio.Task[Any] | None = None
         self.interrupted = False  # Whether the task was cancelled.
         self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
+        self.on_lost: Callable[[], None] | None = None  # Called once it is lost.
         self._connection = connection
         self._lost: LeaseLost | None = None
         self._until_s = 0.0
@@ -129,6 +130,8 @@ class Tenure:
         )
         self.ended.set()
         keeper_of(self._connection).drop(self)
+        if self.on_lost is not None:
+            self.on_lost()
         task = self.task
         if task is not None and not task.done() and task is not asyncio.current_task():
             self.interrupted = True
@@ -163,7 +166,7 @@ class Tenure:
             queue = f"worklist {term.worklist!r}" if term.worklist else "the inbox"
             what = f"claim of an item of {queue} of thread {term.lease!r}"
         else:
-            what = f"lease of thread {term.lease!r}" if term.thread else f"lease of lease {term.lease!r}"
+            what = f"lease of thread {term.lease!r}" if term.thread else f"lease {term.lease!r}"
         return f"your {what} (fencing number {self.term.fence}) has ended, because it was not renewed in time"
 
     async def renew(self) -> None:

@@ -19,7 +19,7 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -28,11 +28,13 @@ from msgspec import Struct
 
 from shoal.client.arguments import named
 from shoal.client.store import Store
+from shoal.client.thread.status import HELD, Standing
 from shoal.crew import declaration
 from shoal.crew.declaration import CrewRecord, Declared, Taker
 from shoal.crew.driving import Function, Stage
 from shoal.crew.machine import Machine, machines_of
 from shoal.crew.record import Record
+from shoal.crew.seat import WAITS
 from shoal.errors import InvalidInput, NotFound
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
@@ -56,7 +58,8 @@ class AgentStatus(Struct, frozen=True, kw_only=True):
 
     name: str
     state: AgentState
-    machine: str  # Where it runs; "" if it does not.
+    reason: str  # What it waits for.
+    machine: str  # Where it runs or waits; "" if it does neither.
     version: int  # That is declared.
     fence: int  # The fencing number of its lease; 0 if nobody holds it.
     tries: int  # How often it has raised.
@@ -251,7 +254,16 @@ class Crew:
         record = await self._record().read()
         _check_declared(record, self._space.name)
         leases = await self._space.leases()
-        return _status(record, {state.lease: state for state in leases if state.thread}, machines_of(leases))
+        return _status(record, leases, await self._held(record))
+
+    async def _held(self, record: CrewRecord) -> dict[str, Standing]:
+        """The agents whose threads are paused or wait for approval, with the status of each."""
+        found: dict[str, Standing] = {}
+        for status in HELD:
+            async for name in self._space.threads(status=status):
+                if record.declared(name) is not None:
+                    found[name] = await self._space.thread(name).status()
+        return {name: standing for name, standing in found.items() if standing.status in HELD}
 
     async def scale(self, agent: str, count: int) -> None:
         """Let there be so many agents of this name, whatever the programs declare. Those with greater numbers end.
@@ -305,8 +317,11 @@ def _check_declared(record: CrewRecord, space: str) -> None:
         raise NotFound(f"there is no crew in space {space!r}. Nothing was written. A program declares one: crew.run().")
 
 
-def _status(record: CrewRecord, leases: Mapping[str, LeaseState], alive: set[str]) -> CrewStatus:
-    agents = [_agent(record, name, leases.get(name)) for name in record.names()]
+def _status(record: CrewRecord, leases: Iterable[LeaseState], held: Mapping[str, Standing]) -> CrewStatus:
+    threads = {state.lease: state for state in leases if state.thread}
+    waits = {state.lease.removeprefix(WAITS): state for state in leases if not state.thread and state.lease.startswith(WAITS)}
+    alive = machines_of(leases)
+    agents = [_agent(record, name, threads.get(name), waits.get(name), held.get(name)) for name in record.names()]
     machines = [
         MachineStatus(
             name=name,
@@ -322,21 +337,43 @@ def _status(record: CrewRecord, leases: Mapping[str, LeaseState], alive: set[str
     return CrewStatus(agents, machines)
 
 
-def _agent(record: CrewRecord, name: str, lease: LeaseState | None) -> AgentStatus:
+def _agent(
+    record: CrewRecord, name: str, lease: LeaseState | None, wait: LeaseState | None, standing: Standing | None
+) -> AgentStatus:
     outcome = record.outcome(name)
-    state: AgentState = "waiting" if lease is None else "running"
+    state: AgentState = "running"
+    reason = ""
     if outcome is not None:
         state = outcome.state
+    elif reason := _reason(lease, wait, standing):
+        state = "waiting"
+    driver = wait or lease
     return AgentStatus(
         name=name,
         state=state,
-        machine="" if lease is None else lease.holder,
+        reason=reason,
+        machine="" if driver is None else driver.holder,
         version=declaration.declared_agent(record, name).version,
         fence=0 if lease is None else lease.fence,
         tries=0 if outcome is None else outcome.tries,
         error="" if outcome is None else outcome.error,
         pinned=record.pins.get(name, ""),
     )
+
+
+def _reason(lease: LeaseState | None, wait: LeaseState | None, standing: Standing | None) -> str:
+    """What an agent that has not ended waits for; "" if it runs."""
+    reasons = []
+    if standing is not None:
+        asked = "approval" if standing.status == "waiting" else "the end of its pause"
+        reasons.append(": ".join(filter(None, (asked, standing.reason))))
+    if wait is not None and lease is not None and lease.holder != wait.holder:
+        reasons.append(f"its lease, which {lease.holder!r} holds" if lease.holder else "its lease, which another client holds")
+    if wait is not None and not reasons:
+        reasons.append("something outside of it")
+    if wait is None and lease is None:
+        reasons.append("a machine")
+    return "; ".join(reasons)
 
 
 # ── checks ────────────────────────────────────────────────────────────────────

@@ -267,12 +267,13 @@ def raised(record: CrewRecord, name: str, error: str, *, version: int, anew: boo
     return replace(record, outcomes={**record.outcomes, name: outcome})
 
 
-def finished(record: CrewRecord, name: str, *, version: int) -> CrewRecord:
-    """An agent's function returned: it is not started again."""
+def finished(record: CrewRecord, name: str, *, version: int, error: str = "") -> CrewRecord:
+    """An agent's function returned: it is not started again. With an `error` it has said that it has failed."""
     agent = record.declared(name)
     if agent is None or agent.version != version:
         return record
-    return replace(record, outcomes={**record.outcomes, name: Outcome(state="finished", version=version)})
+    outcome = Outcome(state="failed" if error else "finished", version=version, error=error[:_ERROR_CHARS_MAX])
+    return replace(record, outcomes={**record.outcomes, name: outcome})
 
 
 def restarted(record: CrewRecord, name: str) -> CrewRecord:

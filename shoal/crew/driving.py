@@ -1,9 +1,10 @@
 """One agent on one machine: from the acquisition of its lease to its release.
 
 Laws:
-- The function runs only while this machine holds the agent's lease, and after the record was read behind its acquisition:
-  an agent that has ended, or that a newer version runs, is not started.
-- How a run ended is recorded while the lease is held, so that the next holder finds it.
+- The function runs only while this machine holds the agent (`shoal.crew.seat`), and after the record was read behind its
+  acquisition: an agent that has ended, or that a newer version runs, is not started.
+- How a run ended is recorded while the lease is held, so that the next holder finds it. The status of the agent's thread says
+  the same: it is written before the record, and a run that begins makes it "running".
 - If the lease is lost, or the agent given up, the function is cancelled. If it has not ended after the grace period, the
   process is ended: nothing else stops its effects.
 """
@@ -13,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from shoal.client.connection import StoreConnection
-from shoal.client.leases import Lease, tenure_of
 from shoal.client.store import Space
+from shoal.client.thread.resume import Resumption
+from shoal.client.waiting import attend
 from shoal.crew.context import CrewContext
 from shoal.crew.declaration import CrewRecord, Declared, finished, raised
 from shoal.crew.record import Record
-from shoal.errors import LeaseHeld, ShoalError
+from shoal.crew.seat import Seat
+from shoal.errors import ShoalError
 from shoal.protocol.requests import Batch, Request, Save
 from shoal.workflows.checkpoint import Checkpoint
 
@@ -33,6 +35,7 @@ Function = Callable[[CrewContext], Awaitable[object]]
 
 _log = logging.getLogger("shoal.crew")
 
+_OVER = ("done", "failed")  # The statuses of threads of agents that do not run.
 _UNWIND_S = 1.0  # A function that is cancelled has at least so long to end.
 _PAUSE_S = 0.5  # Before the record is read or changed again.
 
@@ -59,9 +62,14 @@ class Driving:
         self._function = function
         self._version = version
         self._loaded = loaded
-        self._thread = stage.space.thread(name)
+        # The agent is the author of its saves, so that the history tells them from those of people.
+        self._thread = stage.space.thread(name, author=stage.record.author_of(name))
         self._leaving = asyncio.Event()
         self._is_stuck = False  # Its function swallowed a cancellation.
+
+    @property
+    def _author(self) -> str:
+        return self._stage.record.author_of(self.name)
 
     @property
     def is_leaving(self) -> bool:
@@ -79,22 +87,22 @@ class Driving:
         declared = (await self._stage.record.read()).declared(self.name)
         if declared is None or self.is_leaving:
             return
-        try:
-            lease = await self._thread.lease(ttl=declared.ttl, holder=self._stage.machine).acquire()
-        except LeaseHeld:
+        stage = self._stage
+        seat = await Seat.taken(stage.connection, stage.space, self.name, machine=stage.machine, ttl_s=declared.ttl)
+        if seat is None:
             return
+        seat.settled = stage.record.settled
         try:
-            while (wanted := await self._wanted(lease)) is not None:
-                if not await self._once(lease, wanted):
+            while (wanted := await self._wanted(seat)) is not None:
+                if not await self._once(seat, wanted):
                     break
         finally:
             if not self._is_stuck:
-                with suppress(ShoalError):  # If it fails, the lease ends by itself.
-                    await lease.release()
+                await seat.release()
 
-    async def _wanted(self, lease: Lease) -> Declared | None:
+    async def _wanted(self, seat: Seat) -> Declared | None:
         """What is declared, if this program is to run the agent now."""
-        record = await self._retried(lease, self._stage.record.settled)
+        record = await self._retried(seat, self._stage.record.settled)
         if record is None or self.is_leaving or self.name not in record.wanted():
             return None
         declared = record.declared(self.name)
@@ -102,47 +110,59 @@ class Driving:
 
     # ── one run of the function ───────────────────────────────────────────────
 
-    async def _once(self, lease: Lease, declared: Declared) -> bool:
+    async def _once(self, seat: Seat, declared: Declared) -> bool:
         """Run the function; True if it is to run here again."""
-        resumption = await self._retried(lease, lambda: self._thread.resume(loaded=self._loaded))
+        resumption = await self._retried(seat, self._resumed)
         self._loaded = None
         if resumption is None or not resumption.reason.quorum:
-            await self._until_leaving(_PAUSE_S, lease)
-            return not self._is_over(lease)
+            await self._until_leaving(_PAUSE_S, seat)
+            return not self._is_over(seat)
         context = CrewContext(
             self.name,
             declared,
             machine=self._stage.machine,
             space=self._stage.space,
             thread=self._thread,
-            lease=lease,
+            seat=seat,
             resumption=resumption,
         )
         uptime = self._stage.connection.uptime
         began_s = uptime()
-        task = asyncio.get_running_loop().create_task(self._called(context))
-        tenure_of(lease).on_write = lambda request: self._handed_over(request, task)
+        task = asyncio.get_running_loop().create_task(self._called(context, seat))
+        seat.on_write = lambda request: self._handed_over(request, task, seat)
         try:
-            await self._supervise(task, lease, context)
+            await self._supervise(task, seat, context)
         finally:
-            tenure_of(lease).on_write = None
-        if self._is_over(lease) or self._is_stuck:
+            seat.on_write = seat.on_back = None
+        if self._is_over(seat) or self._is_stuck:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                _log.warning("agent %s raised while it was given up: %s: %s", self.name, type(error).__qualname__, error)
             return False
-        return await self._ended(lease, task, ran_s=uptime() - began_s)
+        return await self._ended(seat, task, ran_s=uptime() - began_s)
 
-    async def _called(self, context: CrewContext) -> None:
+    async def _resumed(self) -> Resumption:
+        """Where the agent goes on. Its thread runs from now on, whatever its last run has left."""
+        resumption = await self._thread.resume(loaded=self._loaded)
+        if resumption.reason.quorum and (await self._thread.status()).status in _OVER:
+            await self._thread.approve(by=self._author, reason="the crew runs it again")
+        return resumption
+
+    async def _called(self, context: CrewContext, seat: Seat) -> None:
+        seat.on_back = context.look
+        attend(seat)
         await self._function(context)
 
-    def _handed_over(self, request: Request[Any], task: asyncio.Task[None]) -> None:
+    def _handed_over(self, request: Request[Any], task: asyncio.Task[None], seat: Seat) -> None:
         """A save of an agent that is given up is the point from which it goes on elsewhere."""
         writes = request.writes if isinstance(request, Batch) else [request]
         if self.is_leaving and any(isinstance(write, Save) and write.thread == self.name for write in writes):
+            seat.end()
             task.cancel()
 
-    async def _supervise(self, task: asyncio.Task[None], lease: Lease, context: CrewContext) -> None:
+    async def _supervise(self, task: asyncio.Task[None], seat: Seat, context: CrewContext) -> None:
         """Return when the function has ended. If it does not end although it must, end the process."""
         loop = asyncio.get_running_loop()
-        lost, leaving = loop.create_task(lease.ended.wait()), loop.create_task(self._leaving.wait())
+        lost, leaving = loop.create_task(seat.ended.wait()), loop.create_task(self._leaving.wait())
         try:
             await asyncio.wait((task, lost, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and not lost.done():
@@ -151,12 +171,13 @@ class Driving:
         finally:
             lost.cancel()
             leaving.cancel()
-            await self._cancelled(task, lease)
+            await self._cancelled(task, seat)
 
-    async def _cancelled(self, task: asyncio.Task[None], lease: Lease) -> None:
+    async def _cancelled(self, task: asyncio.Task[None], seat: Seat) -> None:
+        seat.end()
         if task.done():
             return
-        if lease.ended.is_set():
+        if seat.ended.is_set():
             _log.warning("agent %s: its lease is lost, so its function is cancelled", self.name)
         task.cancel()
         await asyncio.wait((task,), timeout=max(self._stage.grace_s, _UNWIND_S))
@@ -172,36 +193,50 @@ class Driving:
 
     # ── how it ended ──────────────────────────────────────────────────────────
 
-    async def _ended(self, lease: Lease, task: asyncio.Task[None], *, ran_s: float) -> bool:
+    async def _ended(self, seat: Seat, task: asyncio.Task[None], *, ran_s: float) -> bool:
         """Record how the function ended; True if it is started again here."""
         error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
             _log.info("agent %s has finished", self.name)
-            await self._recorded(lease, lambda record: finished(record, self.name, version=self._version))
+            await self._recorded(seat, self._finished)
             return False
         _log.warning("agent %s raised", self.name, exc_info=error)
         config = self._stage.connection.config
         if isinstance(error, ShoalError) and error.retryable:
-            await self._until_leaving(1.0, lease)  # The cluster is to blame, so it is not a try.
-            return not self._is_over(lease)
+            await self._until_leaving(1.0, seat)  # The cluster is to blame, so it is not a try.
+            return not self._is_over(seat)
         text, anew = f"{type(error).__qualname__}: {error}", ran_s >= config.crew_steady_s
-        record = await self._recorded(lease, lambda record: raised(record, self.name, text, version=self._version, anew=anew))
+
+        async def failed(record: CrewRecord) -> CrewRecord:
+            record = raised(record, self.name, text, version=self._version, anew=anew)
+            if record.has_ended(self.name):
+                await self._thread.fail(text, by=self._author)
+            return record
+
+        record = await self._recorded(seat, failed)
         outcome = None if record is None else record.outcome(self.name)
         if outcome is None or outcome.state != "retrying":
             return False
-        await self._until_leaving(min(2.0 ** (outcome.tries - 1), config.crew_backoff_s_max), lease)
-        return not self._is_over(lease)
+        await self._until_leaving(min(2.0 ** (outcome.tries - 1), config.crew_backoff_s_max), seat)
+        return not self._is_over(seat)
 
-    async def _recorded(self, lease: Lease, alter: Callable[[CrewRecord], CrewRecord]) -> CrewRecord | None:
-        def checked(record: CrewRecord) -> CrewRecord:
-            lease.check()
-            return alter(record)
+    async def _finished(self, record: CrewRecord) -> CrewRecord:
+        standing = await self._thread.status()
+        if standing.status not in _OVER:
+            standing = await self._thread.finish(by=self._author)
+        error = (standing.reason or "failed") if standing.status == "failed" else ""
+        return finished(record, self.name, version=self._version, error=error)
 
-        return await self._retried(lease, lambda: self._stage.record.change(checked))
+    async def _recorded(self, seat: Seat, alter: Callable[[CrewRecord], Awaitable[CrewRecord]]) -> CrewRecord | None:
+        async def checked(record: CrewRecord) -> CrewRecord:
+            seat.lease.check()
+            return await alter(record)
 
-    async def _retried(self, lease: Lease, call: Callable[[], Awaitable[T]]) -> T | None:
+        return await self._retried(seat, lambda: self._stage.record.change(checked))
+
+    async def _retried(self, seat: Seat, call: Callable[[], Awaitable[T]]) -> T | None:
         """Call until it succeeds; None if the lease is lost before."""
-        while not lease.ended.is_set():
+        while not seat.ended.is_set():
             try:
                 return await call()
             except ShoalError as error:
@@ -209,15 +244,15 @@ class Driving:
             await asyncio.sleep(_PAUSE_S)
         return None
 
-    async def _until_leaving(self, seconds: float, lease: Lease) -> None:
+    async def _until_leaving(self, seconds: float, seat: Seat) -> None:
         """Return after this time, or when the agent is given up or its lease is lost."""
         loop = asyncio.get_running_loop()
-        waits = [loop.create_task(event.wait()) for event in (self._leaving, lease.ended)]
+        waits = [loop.create_task(event.wait()) for event in (self._leaving, seat.ended)]
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    def _is_over(self, lease: Lease) -> bool:
-        return self.is_leaving or lease.ended.is_set()
+    def _is_over(self, seat: Seat) -> bool:
+        return self.is_leaving or seat.ended.is_set()

@@ -19,7 +19,8 @@ from shoal.crew.declaration import CrewRecord, Declared, Taker, declared, joined
 from shoal.crew.driving import Driving, Function, Stage
 from shoal.crew.holders import Holders
 from shoal.crew.placement import View, decide, standbys
-from shoal.errors import CrewConflict, LeaseHeld, ShoalError
+from shoal.crew.seat import WAITS
+from shoal.errors import CrewConflict, LeaseHeld, LeaseLost, ShoalError
 from shoal.protocol.requests import LeaseState
 
 MACHINES = "shoal-crew/"
@@ -31,6 +32,7 @@ _PAUSE_S = 0.5  # Before something that failed is tried again.
 _REST_S = 2.0  # After an agent could not be taken because of an error.
 _LOOK_S = 5.0  # Between two looks if nothing changes.
 _LEAVE_S = 5.0  # A machine that drains takes at least so long to tell the others, if there is no quorum.
+_NAMINGS_MAX = 10  # A machine that stands still while it takes its name tries so often.
 _TURNS = 2.2  # A machine waits for its name for so many times its ttl: that of a process that died ends within it.
 
 
@@ -59,6 +61,7 @@ class Machine:
         self._record = CrewRecord()
         self._drivings: dict[str, Driving] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
+        self._known: dict[str, str] = {}  # Agent → the machine that drove it when that was known last; "" if none.
         self._resting: dict[str, float] = {}  # Agent → when it may be tried again.
         # How long an agent may be free before this machine takes it out of turn: different for each machine.
         self._patience_s = self._config.crew_patience_s * (1 + self._connection.entropy(1)[0] / 255)
@@ -66,6 +69,8 @@ class Machine:
         self._stirred = asyncio.Event()
         self._is_draining = False
         self._agents = Holders(self._connection, lambda name: self._space.thread(name).lease(), self._stirred)
+        # An agent whose thread is free may wait somewhere: only then it is asked who holds it while it waits.
+        self._waits = Holders(self._connection, lambda name: self._space.lease(WAITS + name), self._stirred)
         self._ahead = Ahead(self._connection, self._space)
         self._machines = Holders(self._connection, self._leasing, self._stirred)
 
@@ -105,13 +110,19 @@ class Machine:
         return self._space.lease(MACHINES + machine, ttl=self._ttl_s, wait=wait_s, holder=machine)
 
     async def _named(self) -> Lease:
-        try:
-            return await self._leasing(self._name, wait_s=_TURNS * self._ttl_s).acquire()
-        except LeaseHeld:
-            raise CrewConflict(
-                f"another process runs this crew as machine {self._name!r}. Nothing was written. Give each a name of its own: "
-                "run(name=…)."
-            ) from None
+        for nth in range(_NAMINGS_MAX):
+            try:
+                return await self._leasing(self._name, wait_s=_TURNS * self._ttl_s).acquire()
+            except LeaseHeld:
+                raise CrewConflict(
+                    f"another process runs this crew as machine {self._name!r}. Nothing was written. Give each a name of its "
+                    "own: run(name=…)."
+                ) from None
+            except LeaseLost as error:
+                if nth + 1 == _NAMINGS_MAX:
+                    raise
+                _log.warning("machine %s stood still while it took its name, and tries again: %s", self._name, error)
+        raise AssertionError
 
     async def _join(self, *, declares: bool) -> CrewRecord:
         async def alter(record: CrewRecord) -> CrewRecord:
@@ -155,6 +166,7 @@ class Machine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._agents.close()
+        await self._waits.close()
         await self._machines.close()
         await self._ahead.close()
         if self._lease is not None:
@@ -185,17 +197,22 @@ class Machine:
     def _reconcile(self) -> None:
         record, now = self._record, self._connection.uptime()
         self._agents.follow(record.names())
+        self._waits.follow([name for name in record.names() if self._agents.holders.get(name) == ""])
         self._machines.follow(record.machines)
         self._resting = {name: until_s for name, until_s in self._resting.items() if until_s > now}
+        drivers = self._drivers()
+        if any(self._known.get(name) != driver for name, driver in drivers.items()):
+            self._changed_s = now  # An agent that only waits, or goes on, is not on the move.
+        self._known = {name: at for name, at in (self._known | drivers).items() if record.declared(name) is not None}
         view = View(
             self._name,
             record,
             alive={name for name, holder in self._machines.holders.items() if holder == name},
-            holders={name: holder for name, holder in self._agents.holders.items() if name not in self._resting},
-            last=self._agents.last,
+            holders={name: holder for name, holder in drivers.items() if name not in self._resting},
+            last={**self._agents.last, **self._waits.last},
             mine=self._drivings.keys(),
             leaving={name for name, driving in self._drivings.items() if driving.is_leaving},
-            overdue={name for name, since_s in self._agents.free_since_s.items() if since_s + self._patience_s <= now},
+            overdue={name for name, since_s in self._waits.free_since_s.items() if since_s + self._patience_s <= now},
             calm=now - self._quiet_since_s() >= self._config.crew_balance_s,
         )
         decision = decide(view)
@@ -204,8 +221,17 @@ class Machine:
         if self._is_present:
             for name in decision.take:
                 self._take(name)
-        free = [name for name in self._ahead.names if self._agents.holders.get(name) == "" and name not in self._drivings]
+        free = [name for name in self._ahead.names if self._is_free(name) and name not in self._drivings]
         self._ahead.follow([*standbys(view), *free])
+
+    def _is_free(self, name: str) -> bool:
+        """Whether nobody is known to drive an agent."""
+        return self._agents.holders.get(name) == "" and not self._waits.holders.get(name)
+
+    def _drivers(self) -> dict[str, str]:
+        """The machines that drive agents, or have them wait; "" for those that are free."""
+        agents, waits = self._agents.holders, self._waits.holders
+        return {name: holder or waits[name] for name, holder in agents.items() if holder or name in waits}
 
     @property
     def _is_present(self) -> bool:
@@ -238,11 +264,11 @@ class Machine:
             _log.error("agent %s: a bug in Shoal", name, exc_info=error)
 
     def _quiet_since_s(self) -> float:
-        return max(self._changed_s, self._agents.changed_s, self._machines.changed_s)
+        return max(self._changed_s, self._machines.changed_s)
 
     async def _until_stirred(self) -> None:
         now = self._connection.uptime()
-        due = [since_s + self._patience_s for since_s in self._agents.free_since_s.values()]
+        due = [since_s + self._patience_s for since_s in self._waits.free_since_s.values()]
         due += [*self._resting.values(), self._quiet_since_s() + self._config.crew_balance_s]
         wait_s = min((at_s - now for at_s in due if at_s > now), default=_LOOK_S)
         with suppress(TimeoutError):

@@ -18,7 +18,7 @@ from shoal.client.resuming import reread
 from shoal.client.store import Space, Store
 from shoal.client.thread.thread import Thread
 from shoal.crew.declaration import CrewRecord, from_channels, to_channels
-from shoal.errors import NoQuorum, NotFound
+from shoal.errors import Forbidden, LeaseLost, NoQuorum, NotFound
 from shoal.protocol.requests import NO_HEAD, Save
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
 from shoal.workflows.resume import catch_up
@@ -28,6 +28,7 @@ Alter = Callable[[CrewRecord], CrewRecord | Awaitable[CrewRecord]]
 
 _LEASE_S = 10.0  # A change takes a few milliseconds; this is for one whose machine dies meanwhile.
 _KEPT = 64  # Checkpoints of the record: its history.
+_CHANGES_MAX = 5  # A change whose lease was lost meanwhile is made so often.
 _FENCE, _CHANGE = "fence", "change"
 
 
@@ -38,7 +39,12 @@ class Record:
         self._space = space
         self._connection = store.connection
         self._holder = holder
+        self._signs = True  # Whether its writes name their authors; a token may forbid it.
         self._turn = asyncio.Lock()  # One change at a time of this process; others wait for the lease.
+
+    def author_of(self, agent: str) -> str:
+        """The author that an agent's writes name: the agent, or nobody if the store's token may not name it."""
+        return agent if self._signs else ""
 
     async def read(self) -> CrewRecord:
         """The record as the serving node holds it."""
@@ -63,9 +69,24 @@ class Record:
             ShoalError: no quorum can be reached, or the outcome is unknown. Changing it again does no harm.
         """
         self._connection.check_home()
+        for nth in range(_CHANGES_MAX):
+            try:
+                return await self._change(alter)
+            except LeaseLost:  # This process stood still, or its node.
+                if nth + 1 == _CHANGES_MAX:
+                    raise
+        raise AssertionError
+
+    async def _change(self, alter: Alter) -> CrewRecord:
         wait_s = self._connection.config.crew_change_s
         async with self._turn, self._thread().lease(ttl=_LEASE_S, wait=wait_s, holder=self._holder) as lease:
-            return await self._changed(alter, lease)
+            try:
+                return await self._changed(alter, lease)
+            except Forbidden as error:
+                if not self._signs or error.detail.get("action") != "impersonate":
+                    raise
+                self._signs = False
+                return await self._changed(alter, lease)
 
     async def _changed(self, alter: Alter, lease: Lease) -> CrewRecord:
         thread = self._thread()
@@ -81,7 +102,7 @@ class Record:
                 encode_metadata({"by": self._holder, _FENCE: lease.fence, _CHANGE: number}),
                 parent=NO_HEAD if found is None else found.id,
                 merged=[] if found is None else [head for head in found.heads if head != found.id],
-                author=self._holder,
+                author=self.author_of(self._holder),
             )
             await self._connection.write(request, key=None, durability=None)
             if number % _KEPT == 0:

@@ -24,13 +24,15 @@ def _untold(_: Request[Any]) -> None:
 class HeldLease(NamedTuple):
     """A thread's lease. `check` raises LeaseLost once it is lost; `lost` is called if a node says that it is.
 
-    `written` is called with each write that was acknowledged under it.
+    `written` is called with each write that was acknowledged under it. If it does not fence, it was given back for a while: the
+    client may write still, as long as `check` passes, but as everybody else does.
     """
 
     term: Term
     check: Callable[[], None]
     lost: Callable[[], None]
     written: Callable[[Request[Any]], None] = _untold
+    fences: bool = True
 
 
 def threads_of(request: Request[Any]) -> list[tuple[str, str]]:
@@ -81,11 +83,9 @@ class Connection:
         if self.held and (leases := self.held.of(request)):
             for lease in leases:
                 lease.check()
-            write: Any = request
-            fenced = Fenced([lease.term for lease in leases], write)
             default: Durability = "all" if self.durability == "all" else "quorum"
             try:
-                reply = await self.session.call(fenced, key=key, durability=durability or default)
+                reply = await self._under([lease.term for lease in leases if lease.fences], request, key, durability or default)
             except LeaseLost as error:
                 for lease in leases:
                     if lease.term.fence == error.detail.get("fence"):
@@ -93,8 +93,14 @@ class Connection:
                 raise
             for lease in leases:
                 lease.written(request)
-            return cast("R", reply.reply)
+            return reply
         return await self.session.call(request, key=key, durability=durability or self.durability)
+
+    async def _under(self, terms: list[Term], request: Request[R], key: str | None, durability: Durability) -> R:
+        if not terms:
+            return await self.session.call(request, key=key, durability=durability)
+        write: Any = request
+        return cast("R", (await self.session.call(Fenced(terms, write), key=key, durability=durability)).reply)
 
     async def read(self, request: Request[R], *, stale: bool = False) -> R:
         """Send a read; if `stale`, the node's state may be older than the session's bookmark."""

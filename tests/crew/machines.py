@@ -132,8 +132,10 @@ class Ground:
         self.saved: list[Saved] = []
         self.processes: dict[str, Process] = {}
 
-    def process(self, name: str, *, count: int = 6, node: str = "", goal: int = 10**9, **options: Any) -> Process:
-        """A process whose agents `w-1` … save numbers, one after another, up to `goal`."""
+    def process(
+        self, name: str, *, count: int = 6, node: str = "", goal: int = 10**9, waits_s: float = 0.0, **options: Any
+    ) -> Process:
+        """A process whose agents `w-1` … save numbers, one after another, up to `goal`, and wait so long before each."""
         process = self.processes[name] = Process(self.nodes, node or "abc"[len(self.processes) % 3], name)
 
         @process.crew.agent("w", count=count, ttl=TTL_S, **options)
@@ -141,6 +143,9 @@ class Ground:
             n = ctx.state.get("n", 0)
             while n < goal:
                 await asyncio.sleep(0.4)
+                if waits_s:
+                    async with ctx.waiting():
+                        await asyncio.sleep(waits_s)
                 n += 1
                 await ctx.thread.save({"n": n})
                 assert process.is_awake

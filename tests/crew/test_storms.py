@@ -22,8 +22,9 @@ AGENTS = 4
 class Storm:
     """Strikes against processes and nodes, and what people do meanwhile. All chance comes from the seed."""
 
-    def __init__(self, ground: Ground, seed: int, lasts_s: float) -> None:
+    def __init__(self, ground: Ground, seed: int, lasts_s: float, waits_s: float) -> None:
         self._ground = ground
+        self._waits_s = waits_s
         self._lasts_s = lasts_s
         self._random = Random(seed)
         self._started = 0
@@ -36,7 +37,7 @@ class Storm:
         while len(self._alive) < PROCESSES:
             self._started += 1
             node = self._random.choice(sorted(self._ground.nodes.members))
-            process = self._ground.process(f"p{self._started}", count=AGENTS, node=node, standby=1)
+            process = self._ground.process(f"p{self._started}", count=AGENTS, node=node, standby=1, waits_s=self._waits_s)
             self._alive.append(process.start(grace_s=1.0))
 
     async def rage(self) -> None:
@@ -133,12 +134,14 @@ class Storm:
         await self._crew().drain_machine(self._drawn().name, undo=self._random.random() < 0.5)
 
 
-@pytest.mark.parametrize(
-    ("seed", "lasts_s"), [(0, SHORT_S), *(pytest.param(seed, LONG_S, marks=pytest.mark.thorough) for seed in range(6))]
-)
-def test_in_a_storm_an_agent_has_one_driver_and_healed_each_is_at_work(seed: int, lasts_s: float) -> None:
+SEEDS = [(0, SHORT_S), *(pytest.param(seed, LONG_S, marks=pytest.mark.thorough) for seed in range(6))]
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 1.5])
+@pytest.mark.parametrize(("seed", "lasts_s"), SEEDS)
+def test_in_a_storm_an_agent_has_one_driver_and_healed_each_is_at_work(seed: int, lasts_s: float, waits_s: float) -> None:
     async def work(ground: Ground) -> None:
-        storm = Storm(ground, seed, lasts_s)
+        storm = Storm(ground, seed, lasts_s, waits_s)
         storm.start()
         await storm.rage()
         await storm.heal()

@@ -9,7 +9,7 @@ import typer
 
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL
-from shoal.cli.output import to_text
+from shoal.cli.output import plain, to_text
 from shoal.cli.terminal import Listing
 from shoal.client.store import Store
 from shoal.crew.crew import AgentStatus, Crew, MachineStatus
@@ -41,7 +41,7 @@ def status(run: Run) -> Work:
             run.show(msgspec.to_builtins(found), "")
             return
         with Listing(
-            "agent", "state", "machine", "version", "fence", "error", json=False, none="the crew has no agents."
+            "agent", "state", "machine", "version", "fence", "for", "error", json=False, none="the crew has no agents."
         ) as rows:
             for agent in found.agents:
                 rows.add({}, _agent_text(agent), *_agent_cells(agent))
@@ -134,12 +134,13 @@ def _agent_text(agent: AgentStatus) -> str:
     where = f"  on {to_text(agent.machine)}" if agent.machine else ""
     pinned = f"  belongs on {to_text(agent.pinned)}" if agent.pinned else ""
     error = f"  tries {agent.tries}: {to_text(agent.error)}" if agent.error else ""
-    return f"{to_text(agent.name)}  {agent.state}{where}{pinned}  version {agent.version}{error}"
+    reason = f"  for {plain(agent.reason)}" if agent.reason else ""
+    return f"{to_text(agent.name)}  {agent.state}{where}{pinned}  version {agent.version}{reason}{error}"
 
 
 def _agent_cells(agent: AgentStatus) -> tuple[str, ...]:
     fence = str(agent.fence) if agent.fence else ""
-    return agent.name, agent.state, agent.machine, str(agent.version), fence, agent.error
+    return agent.name, agent.state, agent.machine, str(agent.version), fence, agent.reason, agent.error
 
 
 def _machine_text(machine: MachineStatus) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from shoal import values
 from shoal.client.home import Home
+from shoal.client.waiting import waiting
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Overwritten
 from shoal.workflows.moments import as_timeout_s, moment
@@ -172,7 +173,7 @@ class Changes(AsyncIterator[DocumentChange]):
     async def __anext__(self) -> DocumentChange:
         self._feed.home.check()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with waiting(), asyncio.timeout(self._timeout_s):
                 await self._stirred()
         except TimeoutError:
             if not self._feed.served:

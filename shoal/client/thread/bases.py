@@ -48,6 +48,10 @@ class Bases:
         if branch in self._unsettled:
             self._unsettled[branch].is_held = False
 
+    def position(self, branch: str) -> str | None:
+        """The checkpoint that the handle last loaded or saved; None if it has done neither."""
+        return self._seen.get(branch)
+
     def saved(self, branch: str, id: str) -> None:
         """Set the position after an acknowledged save."""
         self.move(branch, id)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.resuming import reread
+from shoal.client.waiting import lasting
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, ThreadStatus
@@ -105,6 +106,8 @@ class ThreadControl:
             current = standing.status
             if holds(standing):
                 yield standing
+            else:
+                lasting()
 
         async with aclosing(reread(self._connection, self._space, self._thread, "status", read, timeout=timeout)) as found:
             async for standing in found:

@@ -1,0 +1,301 @@
+"""A machine's hold of one agent: the lease of its thread while the agent works, and one of its own name while it waits.
+
+Laws:
+- Until the seat is released one of the two leases is held: each is given up only after the other was acquired. A machine
+  that has acquired the lease of the thread starts the agent only if nobody holds the lease of its wait. So an agent that
+  waits has one driver, too, and is free when that one dies.
+- While the agent waits, its thread is free for people. A wait that is over has the lease of the thread again, behind a quorum,
+  so whatever people were acknowledged meanwhile is there; and nobody else has driven the agent, or the seat is lost.
+- If somebody else holds the lease of the thread then, the agent waits for it for `crew_return_s`. After that the seat is lost:
+  the agent is started again, from its last checkpoint, once the lease is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from shoal.client.connection import StoreConnection
+from shoal.client.leases import Lease, Leasing, go_on_as, tenure_of
+from shoal.client.store import Space
+from shoal.client.tenure import Tenure, keeper_of
+from shoal.crew.declaration import CrewRecord
+from shoal.errors import LeaseHeld, LeaseLost, ShoalError
+from shoal.protocol.requests import Request
+from shoal.workflows.connection import HeldLease
+
+WAITS = "shoal-crew-waits/"
+"""Before the name of an agent, the name of the lease that its machine holds while it waits."""
+
+_log = logging.getLogger("shoal.crew")
+
+_PAUSE_S = 0.5  # Before something that failed is tried again.
+
+
+class Seat:
+    """The hold of one agent. `lease` is the lease of its thread, the same object before and after a wait."""
+
+    def __init__(
+        self, connection: StoreConnection, space: Space, name: str, lease: Lease, *, machine: str, ttl_s: float
+    ) -> None:
+        self.name = name
+        self.lease = lease
+        self.ended = asyncio.Event()
+        """Set once this machine must not drive the agent any more."""
+        self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
+        self.on_back: Callable[[], Awaitable[None]] | None = None  # Called at the end of a wait in which the thread was free.
+        self.settled: Callable[[], Awaitable[CrewRecord]] | None = None  # Reads the record behind a quorum.
+        self._connection = connection
+        self._space = space
+        self._machine = machine
+        self._ttl_s = ttl_s
+        self._depth = 0  # Of waits within each other.
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving: asyncio.Task[None] | None = None
+        self._away: Lease | None = None  # The lease of the wait, once the one of the thread is given back.
+        self._guard: HeldLease | None = None
+        self._is_over = False
+        self._counted: Tenure | None = None
+        self._count(lease)
+
+    @classmethod
+    async def taken(cls, connection: StoreConnection, space: Space, name: str, *, machine: str, ttl_s: float) -> Seat | None:
+        """The hold of an agent; None if another machine drives it, also if it waits there.
+
+        Raises:
+            ShoalError: that cannot be known, or no lease be acquired.
+        """
+        try:
+            lease = await space.thread(name).lease(ttl=ttl_s, holder=machine).acquire()
+        except LeaseHeld:
+            return None
+        seat, is_free = cls(connection, space, name, lease, machine=machine, ttl_s=ttl_s), False
+        try:
+            is_free = not (await seat._waits().state()).held
+        finally:
+            if not is_free:
+                await seat.release()
+        return seat if is_free else None
+
+    def waited(self) -> AbstractAsyncContextManager[None]:
+        """A context around one wait of the agent's function."""
+        return _Wait(self)
+
+    def lasts(self) -> None:
+        """The present wait will take long: the lease is given back at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._leave()
+
+    def end(self) -> None:
+        """The function is about to be cancelled: no lease is taken again for it."""
+        self._is_over = True
+
+    async def release(self) -> None:
+        """Give the agent up. If that fails, the leases end by themselves."""
+        self._is_over = True
+        await self._still()
+        if self._guard is not None:
+            self._connection.held.drop(self._guard)
+        await self._let_go(self.lease)
+        if self._away is not None:
+            await self._let_go(self._away)
+
+    # ── giving the lease of the thread back ───────────────────────────────────
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._depth += 1
+        if self._depth == 1 and not self._is_over:
+            self._timer = asyncio.get_running_loop().call_later(self._connection.config.crew_linger_s, self._leave)
+
+    async def finish(self) -> None:
+        """A wait is over: return once the lease of the thread is held again.
+
+        Raises:
+            LeaseLost: this machine must not drive the agent any more.
+        """
+        try:
+            if self._depth == 1 and (self._giving is not None or self._away is not None):
+                await self._whole(self._return())
+            elif self._depth == 1 and self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        finally:
+            self._depth -= 1
+
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this even if the caller is cancelled, as by a timeout: it goes on afterwards, and needs the lease."""
+        task = asyncio.get_running_loop().create_task(work)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+                if self._is_over:
+                    task.cancel()
+        if cancelled is not None:
+            _ = task.cancelled() or task.exception()
+            raise cancelled
+        task.result()
+
+    async def _return(self) -> None:
+        await self._still()
+        if self._away is not None and not self._is_over:
+            await self._take_back(self._away)
+
+    def _leave(self) -> None:
+        self._timer = None
+        self._giving = asyncio.get_running_loop().create_task(self._give_back())
+
+    async def _still(self) -> None:
+        """Return once the lease of the thread is held, or is given back."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        giving, self._giving = self._giving, None
+        if giving is not None:
+            if self._away is None:
+                giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+
+    async def _give_back(self) -> None:
+        away = await self._acquired()
+        self._away = away
+        self._count(away)  # From here on the loss of the other one says nothing.
+        await self._let_go(self.lease)
+        self._guard = HeldLease(tenure_of(self.lease).term, away.check, _nothing, self._written, fences=False)
+        self._connection.held.put(self._guard)
+
+    async def _acquired(self) -> Lease:
+        while True:
+            try:
+                return await self._waits().acquire()
+            except ShoalError as error:
+                _log.warning("agent %s waits, and keeps its lease for now: %s", self.name, error)
+            await asyncio.sleep(_PAUSE_S)
+
+    # ── taking it again ───────────────────────────────────────────────────────
+
+    async def _take_back(self, away: Lease) -> None:
+        lease = await self._had(away)
+        try:
+            away.check()
+        except LeaseLost:
+            # Another machine may have driven the agent, to its end or to another wait.
+            self.ended.set()
+            await self._let_go(lease)
+            raise
+        go_on_as(self.lease, lease)
+        self._count(self.lease)
+        self._away = self._guard = None
+        keeper_of(self._connection).later(self._let_go(away))
+        await self._look()
+
+    async def _had(self, away: Lease) -> Lease:
+        """The lease of the thread; others may hold it for a while."""
+        uptime = self._connection.uptime
+        ends_s, wait_s = uptime() + self._connection.config.crew_return_s, 0.0
+        while True:
+            try:
+                return await self._leasing(wait_s).acquire()
+            except LeaseHeld as held:
+                if uptime() >= ends_s:
+                    raise self._forsaken(str(held.detail.get("holder", ""))) from None
+                if not wait_s:
+                    _log.warning(
+                        "agent %s goes on once it has its lease again, within %g s: %s", self.name, ends_s - uptime(), held
+                    )
+                wait_s = ends_s - uptime()
+            except ShoalError as error:
+                if self.ended.is_set():
+                    away.check()
+                if uptime() >= ends_s:
+                    raise self._forsaken("") from error
+                _log.warning("agent %s does not have its lease again: %s", self.name, error)
+                await asyncio.sleep(_PAUSE_S)
+
+    def _forsaken(self, holder: str) -> LeaseLost:
+        self.ended.set()
+        why = f"{holder!r} still holds it" if holder else "it cannot be acquired"
+        return LeaseLost(
+            f"agent {self.name!r} gave its lease back while it waited, and {why} {self._connection.config.crew_return_s:g} s "
+            "after the wait was over (crew_return_s). Nothing was written. The agent is started again, from its last "
+            "checkpoint, once its lease is free.",
+            fence=self.lease.fence,
+            holder=holder,
+        )
+
+    async def _look(self) -> None:
+        """Look at what has happened meanwhile: a program that does not know of waits may have run the agent to its end."""
+        while not self.ended.is_set():
+            try:
+                if self.settled is not None and (await self.settled()).has_ended(self.name):
+                    self.ended.set()
+                    break
+                if self.on_back is not None:
+                    await self.on_back()
+                return
+            except ShoalError as error:
+                _log.warning("agent %s: %s", self.name, error)
+            await asyncio.sleep(_PAUSE_S)
+        raise LeaseLost(
+            f"agent {self.name!r} was ended, or taken by another machine, while it waited here. Nothing was written.",
+            fence=self.lease.fence,
+            holder="",
+        )
+
+    # ── leases ────────────────────────────────────────────────────────────────
+
+    def _leasing(self, wait_s: float) -> Leasing:
+        return self._space.thread(self.name).lease(ttl=self._ttl_s, wait=wait_s, holder=self._machine)
+
+    def _waits(self) -> Leasing:
+        return self._space.lease(WAITS + self.name, ttl=self._ttl_s, holder=self._machine)
+
+    def _count(self, lease: Lease) -> None:
+        """From now on the seat is lost with this lease."""
+        tenure = self._counted = tenure_of(lease)
+        tenure.on_lost = partial(self._lost, tenure)
+        tenure.on_write = self._written
+        if tenure.is_lost:
+            self.ended.set()
+
+    def _lost(self, tenure: Tenure) -> None:
+        if tenure is self._counted:
+            self.ended.set()
+
+    def _written(self, request: Request[Any]) -> None:
+        if self.on_write is not None:
+            self.on_write(request)
+
+    async def _let_go(self, lease: Lease) -> None:
+        try:
+            with suppress(ShoalError, TimeoutError):
+                async with asyncio.timeout(self._ttl_s):
+                    await lease.release()
+        finally:
+            tenure_of(lease).forget()
+
+
+class _Wait:
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+
+    async def __aenter__(self) -> None:
+        self._seat.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._seat.finish()
+
+
+def _nothing() -> None:
+    """There is nothing to lose."""
