@@ -99,7 +99,7 @@ class CrewContext:
         """
         return waiting()
 
-    async def look(self) -> None:
+    async def _look(self) -> None:
         """A wait is over in which others could save."""
         try:
             newest: Checkpoint | None = await self.space.thread(self.name).load()

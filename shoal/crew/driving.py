@@ -148,7 +148,7 @@ class Driving:
         return resumption
 
     async def _called(self, context: CrewContext, seat: Seat) -> None:
-        seat.on_back = context.look
+        seat.on_back = context._look
         attend(seat)
         await self._function(context)
 
