@@ -108,10 +108,10 @@ def _plain(trace: Trace) -> float:
 
 async def _typed(trace: Trace, directory: Path) -> float:
     async with shoal.open(directory) as store, await store.space("s").document("paper") as document:
-        text, shown = document.text("t"), bytearray()
+        text = document.text("t")
         began = process_time()
         for transaction in trace.transactions:
-            traces.type_in(text, shown, transaction)
+            traces.type_characters(text, transaction)
         await document.flush()
         taken = process_time() - began
     async with shoal.open(directory) as store, await store.space("s").document("paper") as document:

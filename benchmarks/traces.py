@@ -64,8 +64,17 @@ def parse(found: dict[str, Any]) -> Trace:
     return Trace(found.get("startContent", ""), found["endContent"], found.get("numAgents", 1), transactions)
 
 
+def type_characters(text: pycrdt.Text, transaction: Transaction) -> None:
+    """Type it into a text of a mirror, whose positions are characters, as those of traces."""
+    for position, deleted, inserted in transaction.patches:
+        if deleted:
+            del text[position : position + deleted]
+        if inserted:
+            text.insert(position, inserted)
+
+
 def type_in(text: pycrdt.Text, shown: bytearray, transaction: Transaction) -> None:
-    """Type it; `shown` is the text's content as UTF-8, which is kept in step. The engine counts bytes, traces characters."""
+    """Type it into a text of the engine, which counts bytes; `shown` is its content as UTF-8, which is kept in step."""
     for position, deleted, inserted in transaction.patches:
         start = _offset(shown, 0, position)
         stop = _offset(shown, start, deleted)

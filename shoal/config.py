@@ -279,6 +279,7 @@ class Config(Struct, frozen=True, kw_only=True):
     request_timeout_s: float = 30.0
     reconnect_delay_s_max: float = 2.0
     client_requests_max: int = 4096  # In progress; further callers wait.
+    edits_refused_max: int = 6  # Of a mirror's edits, by nodes that lack nothing for them; then EditsRefused, in some 2 s.
     save_attempts_max: int = 64  # Of a change that is repeated because another writer saved first.
 
     # The log of operations. Each node truncates its own.

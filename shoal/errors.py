@@ -8,18 +8,19 @@ status. docs/ERRORS.md is made from this module.
 
     ShoalError
     ├── InvalidInput: InvalidName, InvalidValue, InvalidConfig, TooLarge, SpansPartitions, InvalidSchema, SchemaViolation,
-    │       Unsupported, WrongProcess, WrongLoop
+    │       Unsupported, WrongProcess, WrongLoop, StoreClosed
     ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
     │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
-    │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict
+    │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict,
+    │       EditsRefused
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
     │       NoQuorum
     │       └── ReadOnly: ClockWrong
-    ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation
+    ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation, EngineFailed
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong
 """
 
@@ -113,6 +114,12 @@ class WrongLoop(InvalidInput):
     """A store was used on another event loop than the one that it was opened on. Open one on each loop, or use `shoal.sync`."""
 
     code = "wrong-loop"
+
+
+class StoreClosed(InvalidInput):
+    """A handle was used after its store was closed. Nothing was written; open the store again, and make a new handle."""
+
+    code = "store-closed"
 
 
 class NotFound(ShoalError):
@@ -286,6 +293,15 @@ class GenerationEnded(Conflict):
 
     code = "generation-ended"
     status = 410
+
+
+class EditsRefused(Conflict):
+    """A node lacks nothing that a mirror's edits of a document build on, and refuses them again and again.
+
+    `detail["refusals"]` says how often. The edits since the last flush are not written, and stay readable in the mirror.
+    """
+
+    code = "edits-refused"
 
 
 class DeletedMeanwhile(Conflict):
@@ -521,6 +537,12 @@ class BadOperation(ShoalError):
 
     code = "bad-operation"
     status = 422
+
+
+class EngineFailed(ShoalError):
+    """The engine of documents or of storage panicked. What it was working on is discarded, and built again when it is used."""
+
+    code = "engine-failed"
 
 
 class StorageError(ShoalError):

@@ -126,8 +126,14 @@ async def _open(
     except StoreLocked as error:
         raise _locked_here(error, where) from None
     home = Home(line)
-    session = homed(node.session(), home)
-    opened = Opened(home, session=session, stop=node.stop, abandon=node.abandon, save=node.save, directory=where)
+    own = node.session()
+
+    async def stop() -> None:
+        own.end()
+        await node.stop()
+
+    session = homed(own, home)
+    opened = Opened(home, session=session, stop=stop, abandon=node.abandon, save=node.save, directory=where)
     connection = StoreConnection(session, settings, durability, environment.entropy, uptime=environment.uptime, home=home)
     return Store(connection, close=opened.close, abandon=opened.abandon)
 

@@ -35,7 +35,7 @@ import shoal.opening as opening  # `from shoal import` would look for a public n
 from shoal.client.home import Line, wrong_process
 from shoal.config import Config
 from shoal.encryption import KeyService
-from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
+from shoal.errors import InvalidInput, OutcomeUnknown, StoreClosed
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
 
@@ -73,7 +73,7 @@ class Portal:
 
         Raises:
             WrongProcess: this process was forked from the one that opened the store; nothing was called.
-            Unavailable: the portal is closed; nothing was called.
+            StoreClosed: the portal is closed; nothing was called.
             OutcomeUnknown: it was closed during the call.
             InvalidInput: this is the loop's own thread, which would wait for itself.
         """
@@ -116,7 +116,7 @@ class Portal:
             )
         with self._guard:
             if self.closed:
-                raise Unavailable("this store is closed. Nothing was written. Open it again.")
+                raise StoreClosed("this store is closed. Nothing was written. Open it again, and make new handles.")
             return asyncio.run_coroutine_threadsafe(call(), self._loop)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ def _wrapped(portal: Portal, value: Any) -> Any:
     if type(value) is tuple:
         return tuple(_wrapped(portal, item) for item in value)
     module = type(value).__module__
-    live = module.startswith(("shoal.client.", "pycrdt")) and not is_value(type(value))
+    live = module.startswith(("shoal.client.", "shoal.crdt.document.shared.", "pycrdt")) and not is_value(type(value))
     return Proxy(portal, value) if live or isinstance(value, _UNDER_WAY) else value
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import shoal
 from shoal.config import Config, checked
-from shoal.errors import HeadMoved, InvalidConfig, InvalidInput, ShuttingDown, StorageError, StoreLocked, StoreTooNew
+from shoal.errors import HeadMoved, InvalidConfig, InvalidInput, StorageError, StoreClosed, StoreLocked, StoreTooNew
 
 
 async def test_a_missing_directory_is_made_with_its_parents(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_saves_under_way_when_the_store_closes_are_durable_or_refused(tmp_
         adding += [asyncio.create_task(counter.add(1)) for _ in range(50)]
     outcomes = await asyncio.gather(*adding, return_exceptions=True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    assert all(isinstance(error, ShuttingDown) and error.written == "no" for error in refused)
+    assert all(isinstance(error, StoreClosed) and error.written == "no" for error in refused)
     assert len(outcomes) - len(refused) >= 50
     async with shoal.open(tmp_path / "state") as store:
         assert await store.space("s").counter("n").value() == len(outcomes) - len(refused)
@@ -192,10 +192,12 @@ async def test_a_closed_store_refuses_with_a_typed_error(tmp_path: Path) -> None
     async with shoal.open(tmp_path / "state") as store:
         counter = store.space("s").counter("n")
         await counter.add(1)
-    with pytest.raises(ShuttingDown):
-        await counter.add(1)
-    with pytest.raises(shoal.errors.ShoalError):
-        await counter.value()
+    for call in (counter.add(1), counter.value(), store.status(), store.space("s").thread("t").load()):
+        with pytest.raises(StoreClosed) as raised:
+            await call
+        assert not raised.value.retryable
+    with pytest.raises(StoreClosed):
+        await anext(store.space("s").watch())
 
 
 async def test_an_opening_that_is_cancelled_frees_the_directory(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from shoal.errors import (
     KeyReused,
     OutcomeUnknown,
     RootConflict,
+    StoreClosed,
     StoreLocked,
-    Unavailable,
 )
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
@@ -272,7 +272,7 @@ def test_after_closing_every_call_says_that_the_store_is_closed(tmp_path: Path) 
         space = store.space("s")
         counter, events = space.counter("n"), space.thread("t").journal.read()
     for call in (lambda: counter.add(1), lambda: space.thread("t"), lambda: list(events), lambda: store.status()):
-        with pytest.raises(Unavailable, match="this store is closed"):
+        with pytest.raises(StoreClosed, match="this store is closed"):
             call()
 
 
@@ -283,7 +283,7 @@ def test_an_iterator_that_was_left_open_is_closed_with_its_store(tmp_path: Path)
             journal.append(n)
         events = iter(journal.read(follow=True))
         assert next(events).event == 0
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreClosed):
         next(events)
 
 
@@ -294,7 +294,7 @@ def test_a_thread_that_waits_while_the_store_closes_is_told_so(tmp_path: Path) -
             waiting = pool.submit(lambda: list(journal.read(follow=True)))
             while store.status().connections == 0:
                 pass
-        with pytest.raises((Unavailable, OutcomeUnknown)):
+        with pytest.raises((StoreClosed, OutcomeUnknown)):
             waiting.result()
 
 

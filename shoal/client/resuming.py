@@ -23,7 +23,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.retrying import delays, paused
 from shoal.client.waiting import waiting
 from shoal.config import Config
-from shoal.errors import Disconnected, ShoalError, SlowConsumer
+from shoal.errors import Disconnected, ShoalError, SlowConsumer, StoreClosed
 from shoal.protocol import requests
 from shoal.workflows.moments import as_timeout_s
 
@@ -108,6 +108,7 @@ async def resumed(
 
     Raises:
         Disconnected, Unavailable: no node served it for `config.request_timeout_s`, or at the end of `timeout`.
+        StoreClosed: it broke off, and `closed` is true.
         ShoalError: an error that is not retryable.
     """
     timer = StreamTimer(config, timeout)
@@ -139,6 +140,10 @@ async def resumed(
                 timer.taken()
     finally:
         await items.aclose()
+    if closed() and failure.retryable:
+        raise StoreClosed(
+            "this ended because its store or document was closed. Open it again, and make new handles."
+        ) from failure
     raise failure
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from shoal.errors import BookmarkLost, ShoalError
+from shoal.errors import BookmarkLost, ShoalError, ShuttingDown, StoreClosed
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 class ServiceSession:
     """A `Prompt` session of this node: its service, and one consumer's bookmark. Closing it does not stop the node."""
 
-    __slots__ = ("_forget_after_s", "_service", "bookmark")
+    __slots__ = ("_ended", "_forget_after_s", "_service", "bookmark")
 
     def __init__(self, service: Service, bookmark: Bookmark, *, forget_after_s: float) -> None:
         self._service = service
         self._forget_after_s = forget_after_s
+        self._ended = False
         self.bookmark = bookmark
 
     @property
@@ -37,26 +38,31 @@ class ServiceSession:
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
         """See `Session.call`."""
+        self._refuse_if_ended()
         check_manner(key, durability, stale)
         request = conforming(request)
         reply: Any
-        if durability != "memory" and type(request) in self._service.prompt:
-            # Fewer coroutines, each of which would be resumed for the answer.
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            begun: Any = request
-            if self._service.begin(begun, self.bookmark, partial(_settle, answer), key=key, durability=durability, stale=stale):
-                reply = await answer
-                return cast("R", reply)
-        announce = self._service.presences.of_sessions.get(type(request))
-        if announce is not None:
-            reply = announce(self, request)
-        else:
-            try:
-                reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
-            except BookmarkLost as lost:
-                if not self.bookmark.let_go(lost, self._forget_after_s):
-                    raise
-                reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+        try:
+            if durability != "memory" and type(request) in self._service.prompt:
+                # Fewer coroutines, each of which would be resumed for the answer.
+                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                told, begun = partial(_settle, answer), cast("Any", request)
+                if self._service.begin(begun, self.bookmark, told, key=key, durability=durability, stale=stale):
+                    reply = await answer
+                    return cast("R", reply)
+            announce = self._service.presences.of_sessions.get(type(request))
+            if announce is not None:
+                reply = announce(self, request)
+            else:
+                try:
+                    reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+                except BookmarkLost as lost:
+                    if not self.bookmark.let_go(lost, self._forget_after_s):
+                        raise
+                    reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+        except ShuttingDown:
+            self._refuse_if_ended()  # The node stops because the store does: it will not come back.
+            raise
         found: R = reply
         return found
 
@@ -73,13 +79,23 @@ class ServiceSession:
         """See `Prompt.begin`."""
         if durability == "memory" or type(request) not in self._service.prompt:
             return False
+        self._refuse_if_ended()
         check_manner(key, durability, stale)
         wanted: Any = conforming(request)
         return self._service.begin(wanted, self.bookmark, told, key=key, durability=durability, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         """See `Session.subscribe`."""
+        self._refuse_if_ended()
         return self._service.subscribe(conforming(subscription), self.bookmark)
+
+    def end(self) -> None:
+        """Refuse everything from now on, because the store that uses this session is closed."""
+        self._ended = True
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise StoreClosed("this store is closed. Nothing was written. Open it again, and make new handles.")
 
     async def close(self) -> None:
         """End the presences that this session announced."""

@@ -10,7 +10,7 @@ Laws, each of which RocksDB breaks if left to itself:
   they are never reached.
 - An iterator that met a bad block looks like one that is at its end, so its
   `status` is read after every scan.
-- After one failed write or sync nothing is written any more.
+- After one failed write or sync nothing is written any more. A panic of the binding is such a failure.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions, WriteB
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
+from shoal.panics import is_panic
 from shoal.storage import engine, layout
 from shoal.storage.erasing import ErasingPass
 from shoal.storage.identity import identity_of
@@ -59,7 +60,7 @@ class RocksSnapshot:
     """
 
     def __init__(
-        self, rows: RdictIter, unreadable: Callable[[Exception], StorageError], ended: Callable[[RocksSnapshot], None]
+        self, rows: RdictIter, unreadable: Callable[[BaseException], StorageError], ended: Callable[[RocksSnapshot], None]
     ):
         self._rows: RdictIter | None = rows
         self._unreadable = unreadable
@@ -76,7 +77,9 @@ class RocksSnapshot:
                 yield key, rows.value()
                 rows.next()
             rows.status()
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._unreadable(error) from error
 
     def close(self) -> None:
@@ -168,7 +171,9 @@ class RocksStorage:
         """See `Storage.get`."""
         try:
             value: bytes | None = self._db.get(key)
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._unreadable(error) from error
         return value
 
@@ -188,7 +193,9 @@ class RocksStorage:
                 taken += 1
                 step()
             rows.status()
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._unreadable(error) from error
 
     def snapshot(self) -> RocksSnapshot:
@@ -199,7 +206,9 @@ class RocksStorage:
             rows = self._db.iter()
             rows.seek_to_first()  # It shows what is there now from the moment of its making; this fails if that failed.
             rows.status()
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._unreadable(error) from error
         taken = RocksSnapshot(rows, self._unreadable, self._snapshots.discard)
         self._snapshots.add(taken)
@@ -212,7 +221,9 @@ class RocksStorage:
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
         try:
             self._db.write(batch)
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._fail("A write", error) from error
         self._written += 1
         self._log_bytes += size
@@ -236,7 +247,9 @@ class RocksStorage:
         wal_bytes = self._wal_bytes(wal)
         try:
             self._db.flush_wal(True)
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._fail("An fsync", error) from error
         with self._synced_guard:
             self._synced = max(self._synced, Synced(number, sequence, wal, wal_bytes))
@@ -291,7 +304,9 @@ class RocksStorage:
                 return False
             if self._reclaiming:  # The pass has set the usual trigger again.
                 self._db.set_options({COMPACTS_AT: "1"})
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._fail("Erasing", error) from error
         self._erasing = None
         return True
@@ -341,9 +356,12 @@ class RocksStorage:
         with suppress(StorageFull):
             self.sync()
         # After a failure RocksDB reports it once more here.
-        with suppress(Exception):
+        try:
             self._db.close()
             layout.sync_directory(self._files)
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
         with suppress(StorageFull):
             self.write_witness()
         self._witness.close()
@@ -355,7 +373,9 @@ class RocksStorage:
         try:
             self._db.flush(wait=False)
             self._wal = layout.newest_wal(self._files)
-        except Exception as error:
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             raise self._fail("Beginning a new log", error) from error
         self._log_bytes = 0
         self.rotations += 1
@@ -372,14 +392,14 @@ class RocksStorage:
                 f"The store rejects writes since an earlier failure: {self.failed}. Check the disk, then open the store again."
             )
 
-    def _fail(self, what: str, error: Exception) -> StorageFull:
+    def _fail(self, what: str, error: BaseException) -> StorageFull:
         self.failed = f"{what} failed in {self._directory}: {_text(error)}"
         return StorageFull(
             f"{self.failed}. The writes since the last sync may or may not be on disk. Nothing more is written until "
             "the store is opened again: free some space or replace the disk first."
         )
 
-    def _unreadable(self, error: Exception) -> StorageError:
+    def _unreadable(self, error: BaseException) -> StorageError:
         if isinstance(error, engine.library.DbClosedError):
             return StorageError(f"the store in {self._directory} was closed. Nothing was written. Open it again.")
         return StoreCorrupt(
@@ -417,7 +437,9 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config, encry
         return _rdict(files, options_for(config, create=fresh, encrypted=encrypted))
     except StoreCorrupt:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
         raise _unopenable(files, error) from error
 
 
@@ -440,7 +462,7 @@ def _rdict(files: Path, options: Options, *, access_type: AccessType | None = No
     return engine.library.Rdict(str(files), options, {_COLUMN_FAMILY: options}, access)
 
 
-def _unopenable(files: Path, error: Exception) -> StorageError:
+def _unopenable(files: Path, error: BaseException) -> StorageError:
     text = _text(error)
     if "No space left" in text:
         return StorageFull(f"{files} cannot be opened: {text}. No acknowledged write is lost. Free some space first.")
@@ -449,7 +471,12 @@ def _unopenable(files: Path, error: Exception) -> StorageError:
     return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {_START_OVER}")
 
 
-def _text(error: Exception) -> str:
+def _is_failure(error: BaseException) -> bool:
+    """Whether an error is a failure of RocksDB, as its panics are, and no interrupt or the end of a generator."""
+    return isinstance(error, Exception) or is_panic(error)
+
+
+def _text(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__
 
 

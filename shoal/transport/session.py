@@ -49,6 +49,7 @@ from shoal.errors import (
     SessionBehind,
     ShoalError,
     ShuttingDown,
+    StoreClosed,
     Unauthenticated,
     Unavailable,
     Unsupported,
@@ -192,6 +193,7 @@ class RemoteSession:
 
     async def _tried(self, ask: Callable[[Link, float], Awaitable[_Answer]], *, key: str | None) -> _Answer:
         """The answer of the first node that gives one, within `request_timeout_s`."""
+        self._refuse_if_closed()
         loop = asyncio.get_running_loop()
         if not self._reached:
             await self._connect(loop.time() + max(self._config.request_timeout_s, self._wait_s))
@@ -205,6 +207,8 @@ class RemoteSession:
                 return await ask(link, _remaining_s(ends_at))
             except (Disconnected, OutcomeUnknown, ShuttingDown) as failure:
                 left = left or isinstance(failure, OutcomeUnknown)
+                if not left:
+                    self._refuse_if_closed()
                 # If the link still holds, it is the node's answer: the node itself does not know.
                 answered = isinstance(failure, OutcomeUnknown) and link is not None and link.open
                 # Without a key it would be done twice, or its answer would describe only the second attempt.
@@ -351,7 +355,7 @@ class RemoteSession:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise Unavailable("this session is closed. Nothing was sent. Open another.")
+            raise StoreClosed("this store is closed. Nothing was sent. Connect again, and make new handles.")
 
 
 def _remaining_s(ends_at: float) -> float:

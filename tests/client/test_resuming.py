@@ -11,7 +11,7 @@ import pytest
 import shoal.client
 from shoal.client.resuming import StreamTimer, resumed
 from shoal.config import Config
-from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown
+from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown, StoreClosed
 
 CONFIG = Config(request_timeout_s=30.0, reconnect_delay_s_max=0.001)
 
@@ -96,7 +96,7 @@ async def test_once_closed_no_other_node_is_asked() -> None:
     node = Node(([1], gone()))
     source = resumed(CONFIG, node, closed=lambda: True)
     assert await anext(source) == 1
-    with pytest.raises(Disconnected):
+    with pytest.raises(StoreClosed):
         await anext(source)
     assert node.attempts == 1
 

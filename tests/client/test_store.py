@@ -15,7 +15,7 @@ import shoal
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change
 from shoal.config import Config
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, ShuttingDown, SpansPartitions
+from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, SpansPartitions, StoreClosed
 from shoal.workflows.events import Event
 
 PATIENCE_S = 20
@@ -149,7 +149,7 @@ async def test_following_ends_with_an_error_when_the_store_closes(tmp_path: Path
     async with shoal.open(tmp_path / "other") as store:
         following = asyncio.ensure_future(_all(store.space("s").thread("t").journal.read(follow=True)))
         await subscribers(store, 1)
-    with pytest.raises(ShuttingDown):
+    with pytest.raises(StoreClosed):
         await following
 
 

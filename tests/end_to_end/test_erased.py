@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -196,7 +197,7 @@ async def test_of_a_deleted_space_its_deletions_are_left_and_no_other_row(tmp_pa
 
 def rows(store: Store) -> set[bytes]:
     """The tables of an embedded store that have rows."""
-    storage = store._close.__self__._storage  # type: ignore[attr-defined]
+    storage = inspect.getclosurevars(store._close.__self__._stop).nonlocals["node"]._storage  # type: ignore[attr-defined]
     return {key[:1] for key, _ in storage.scan(b"", None)}
 
 

@@ -345,5 +345,5 @@ async def test_what_waits_ends_when_its_store_is_closed(tmp_path: Path) -> None:
         waiting = asyncio.create_task(store.space("crew").thread("t").inbox.next())
         while not (await store.status()).connections:
             await asyncio.sleep(0)
-    with pytest.raises(shoal.errors.ShuttingDown):
+    with pytest.raises(shoal.errors.StoreClosed):
         await waiting

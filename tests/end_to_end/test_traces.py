@@ -69,10 +69,10 @@ async def test_one_authors_traces_end_as_they_ended(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         for index, trace in enumerate(sequential()):
             async with await store.space("s").document(f"d{index}") as document:
-                text, shown = document.text("t"), bytearray(trace.start.encode())
+                text = document.text("t")
                 text.insert(0, trace.start)
                 for number, transaction in enumerate(trace.transactions):
-                    traces.type_in(text, shown, transaction)
+                    traces.type_characters(text, transaction)
                     if number % TICK == 0:
                         await asyncio.sleep(0)
             async with await store.space("s").document(f"d{index}") as again:

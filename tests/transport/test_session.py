@@ -24,6 +24,7 @@ from shoal.errors import (
     ShoalError,
     ShuttingDown,
     StorageFull,
+    StoreClosed,
     StoreCorrupt,
     Unavailable,
 )
@@ -358,8 +359,8 @@ async def test_a_closed_session_refuses_and_ends_what_is_under_way(peer: Peer, c
     await peer.next_call()
     await session.close()
     failures = await asyncio.gather(write, read, return_exceptions=True)
-    assert [type(failure) for failure in failures] == [OutcomeUnknown, Disconnected]
-    with pytest.raises(Unavailable, match="closed"):
+    assert [type(failure) for failure in failures] == [OutcomeUnknown, StoreClosed]
+    with pytest.raises(StoreClosed, match="closed"):
         await session.call(READ)
     await session.close()
 

@@ -56,7 +56,7 @@ class DocumentChange:
 
     `kind`: of a map's key "add", "set" or "delete", with its `old` and `new` value; of an array
     or a text "insert" or "delete" at the index that ends the path, with a list or a string.
-    In a text an index counts UTF-8 bytes. Done one after the other, changes give the content.
+    In a text an index counts characters, an embedded object as one. Done one after the other, changes give the content.
 
     A "conflict" changes nothing: a map's key was assigned two values concurrently, of which `old` by `lost_by`
     was overwritten, and `new` by `author` stands.

@@ -25,6 +25,7 @@ from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import EMPTY, engine
+from shoal.crdt.document.shared.doc import Doc, observe_deep
 from shoal.crdt.document.surrogates import Cut, Fitted, Pairs, fit, is_wide, pairs_of
 from shoal.errors import InvalidInput
 
@@ -41,7 +42,7 @@ class Content:
     """The engine's document. The engine does not keep the owner of `edited`, a bound method, alive; edits raise its errors."""
 
     def __init__(self, *, client_id: int, edited: Callable[[Transacted], None]) -> None:
-        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        self.doc = Doc(client_id=client_id)
         self.outside = asyncio.Event()  # Set while no transaction of the user's is open.
         self.outside.set()
         self._settled: dict[str, RootKind] = {}
@@ -103,7 +104,7 @@ class Content:
         for name, kind in self.roots.items():
             if name not in self._traced:
                 root = self._traced[name] = open_root(self.doc, name, kind)
-                root.observe_deep(_tracer(self, DiffMirror(name, root)))
+                observe_deep(root, _tracer(self, DiffMirror(name, root)))
 
     def settle(self, roots: dict[str, RootKind]) -> None:
         """Note that the node has these kinds."""
@@ -181,6 +182,8 @@ class Content:
 
     def _observed(self, event: pycrdt.TransactionEvent) -> None:
         """The engine calls this at the end of each transaction that changed something."""
+        if self.doc.broken:
+            return  # The edit that broke it raises, and everything after it.
         if self._arriving is None and is_wide(event.update):
             self._pairs.add(pairs_of(event.update))
         made = Transacted(event.update, [], []) if self._traced is None else self._told(event.update)

@@ -11,15 +11,14 @@ Laws:
 - The mirror never goes back: after a fail-over it keeps the content that it
   has shown, without waiting until the new node has it too.
 
-Maps, arrays and texts are pycrdt's own types. Note:
-- Positions in a text count UTF-8 bytes, not characters: the position before
-  "b" in "éb" is 2 (`len("é".encode())`). A position within a character
-  destroys the text around it.
+Maps, arrays and texts are pycrdt's types, with two differences (`shoal.crdt.document.shared`):
+- Positions in a text count characters, as in a Python string, and are checked as Python checks an index. What pycrdt's
+  constructors make counts so, too, once it is in a document.
+- A value that a document cannot hold raises InvalidValue before anything is edited.
+Note:
 - Numbers are floats to the engine. `to_py` and `to_json` convert integral
   ones back to integers, exactly within ±(2⁵³ − 1). A longer integer is rounded on
-  its way to other clients: store it as a string. Beyond 64 bits, for keys that are not
-  strings, and for text with lone surrogates, the engine panics, with an error
-  that is not an `Exception`.
+  its way to other clients: store it as a string.
 - dicts and lists are stored as one value each, and the last writer wins; give
   `pycrdt.Map` or `pycrdt.Array` if concurrent edits within should merge.
 """
@@ -162,14 +161,14 @@ class Document:
         return root
 
     def text(self, name: str) -> pycrdt.Text:
-        """The root text `name`; raises as `map` does. Positions count UTF-8 bytes."""
+        """The root text `name`; raises as `map` does. Positions count characters."""
         root: pycrdt.Text = self._mirror.root(name, "text")
         return root
 
     def xml(self, name: str) -> pycrdt.XmlFragment:
         """The XML root `name`, as used by the bindings of ProseMirror, Tiptap and BlockNote; raises as `map` does.
 
-        Its `children` are `pycrdt.XmlElement` and `pycrdt.XmlText`. Positions in a text count UTF-8 bytes.
+        Its `children` are `pycrdt.XmlElement` and `pycrdt.XmlText`. Positions in a text count characters.
         """
         root: pycrdt.XmlFragment = self._mirror.root(name, "xml")
         return root

@@ -3,6 +3,8 @@
 Laws:
 - Edits made within one tick of the event loop, or during a request, leave as one update, in order.
 - An edit that cannot be written stays in the mirror; `raise_error`, which `flush` and `check_editable` call, raises the reason.
+- A refusal that cannot pass ends the mirror at once: one that is not `retryable`; one that was repeated `edits_refused_max`
+  times although the node lacked nothing; and a failure of the engine. Its error says how many edits are not written.
 - Edits that came from the node are not sent back to it.
 - Yjs updates are idempotent, so after a broken connection the mirror sends again all that is not proved durable. If a node
   lacks what an edit builds on, the mirror sends all that the node lacks, including edits of others: edits seen only through
@@ -31,8 +33,21 @@ from shoal.client.retrying import delays, paused
 from shoal.config import Config
 from shoal.crdt.document import yjs
 from shoal.crdt.document.document import RootKind
-from shoal.errors import BookmarkLost, Disconnected, NotReady, Overloaded, ReadOnly, SessionBehind, ShoalError
+from shoal.crdt.document.live import engine
+from shoal.errors import (
+    BookmarkLost,
+    Disconnected,
+    EditsRefused,
+    EngineFailed,
+    NotReady,
+    Overloaded,
+    ReadOnly,
+    SessionBehind,
+    ShoalError,
+)
 from shoal.names import check_name
+from shoal.outcomes import why
+from shoal.panics import is_panic
 from shoal.protocol.requests import ANY, DocumentState, Durability, Edit, Follow, Push, Update
 from shoal.protocol.session import Session
 
@@ -57,7 +72,7 @@ class Mirror:
         self.content = Content(client_id=client_id, edited=self._edited)
         self.home = Home()
         self.feed = Feed(config.subscription_bytes_max, self.home)
-        self.undo = Undo(undo) if undo > 0 else None
+        self.undo = Undo(lambda: self.content.doc, undo) if undo > 0 else None
         self.closed = False
         self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
         self._beginnings = Beginnings(self.content)
@@ -170,6 +185,7 @@ class Mirror:
         """Make everything edited so far durable, as one request."""
         pauses = delays(self._config)
         lacking = False
+        refusals = 0
         while True:
             try:
                 await (self._send_lacking() if lacking else self._send_unsent())
@@ -177,6 +193,10 @@ class Mirror:
             except ShoalError as error:
                 self._outbox.fall_behind()
                 tried, lacking = lacking, _is_lacking(error)
+                if tried and _is_refusal(error):
+                    refusals += 1
+                    if refusals == self._config.edits_refused_max:
+                        raise _refused(error, refusals) from error
                 again = (lacking or error.retryable) and not isinstance(error, ReadOnly)
                 if not (lacking and not tried) and not (again and await paused(pauses, error)):
                     raise
@@ -198,7 +218,8 @@ class Mirror:
         await self._restore_beginning(push)
         await self.content.outside.wait()
         self._take(push)  # The node decides the kinds of roots.
-        lacked_by = pycrdt.get_state(push.update)
+        with engine("the node's state of the document was refused by the Yjs engine"):
+            lacked_by = pycrdt.get_state(push.update)
         await self._call(*self._outbox.take(lacked_by=lacked_by), self.content.roots, self._authors, stale=True)
 
     async def _call(
@@ -305,8 +326,12 @@ class Mirror:
             await work()
         except ShoalError as error:
             self._fail(error, final=not error.retryable)
-        except Exception as error:
-            self._fail(ShoalError(f"a document's mirror stopped ({error!r}). Edits since are not written."), final=True)
+        except BaseException as error:
+            if is_panic(error):
+                self._fail(self.content.doc.failed(error), final=True)
+                return
+            if isinstance(error, Exception):
+                self._fail(ShoalError(f"a document's mirror stopped ({error!r})."), final=True)
             raise
 
     async def stop(self) -> None:
@@ -321,11 +346,30 @@ class Mirror:
 
     def _fail(self, error: ShoalError, *, final: bool) -> None:
         if not self._refused:  # The caller must see the first rejection.
-            self._error, self._refused = error, final
+            self._error, self._refused = self._last_word(error) if final else error, final
         self._advance()
+
+    def _last_word(self, error: ShoalError) -> ShoalError:
+        """A final error, with what becomes of the edits made here."""
+        unwritten = self._outbox.edits - self._outbox.written
+        if not unwritten:
+            return error
+        edits = "the last edit made here is" if unwritten == 1 else f"the last {unwritten} edits made here are"
+        told = type(error)(
+            f"{error.message.rstrip('.')}. In this mirror {edits} not written, and no more are taken. Copy what you need with "
+            "to_py(), close it, and open the document again.",
+            **error.detail,
+        )
+        told.written, told.__cause__ = error.written, error
+        return told
 
     def raise_error(self) -> None:
         """Raise the stored error: a rejection each time, any other error once."""
+        if not self._refused:
+            try:
+                self.content.doc.check_sound()
+            except EngineFailed as broken:
+                self._fail(broken, final=True)
         error = self._error
         if error is not None:
             if not self._refused:
@@ -340,3 +384,16 @@ class Mirror:
 def _is_lacking(error: ShoalError) -> bool:
     """Whether the node lacks updates that an edit builds on, which the mirror may have seen through another node."""
     return isinstance(error, NotReady | SessionBehind | BookmarkLost) or "undeclared" in error.detail
+
+
+def _is_refusal(error: ShoalError) -> bool:
+    """Whether the node cannot take the edits, although it was just sent all that it lacks."""
+    return isinstance(error, NotReady) or "undeclared" in error.detail
+
+
+def _refused(error: ShoalError, refusals: int) -> EditsRefused:
+    return EditsRefused(
+        f"the node refused the edits {refusals} times, although it was sent all that they build on ({why(error)}). "
+        "Nothing was written.",
+        refusals=refusals,
+    )

@@ -17,17 +17,18 @@ import pycrdt
 from shoal.crdt.document.content import open_root
 from shoal.crdt.document.diff_mirror import Difference
 from shoal.crdt.document.document import RootKind
+from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.surrogates import Cut, rewritten
 from shoal.errors import InvalidInput
 
 
-def remade(doc: pycrdt.Doc[Any], cut: Collection[Cut]) -> pycrdt.Doc[Any] | None:
+def remade(doc: pycrdt.Doc[Any], cut: Collection[Cut]) -> Doc | None:
     """The document with these pairs replaced; None if all of them are deleted."""
     snapshot = doc.get_update()
     wanted = rewritten(snapshot, cut)
     if wanted is snapshot:
         return None
-    made: pycrdt.Doc[Any] = pycrdt.Doc(client_id=doc.client_id)
+    made = Doc(client_id=doc.client_id)
     made.apply_update(wanted)
     return made
 

@@ -11,10 +11,13 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 import pycrdt
+
+from shoal.crdt.document.shared.doc import Doc
 
 ARRIVED = "node"
 """The origin of transactions that apply what came from the node."""
@@ -23,7 +26,8 @@ ARRIVED = "node"
 class Undo:
     """The steps of one mirror. Call `scope` with each root, and `settle` between transactions."""
 
-    def __init__(self, steps_max: int) -> None:
+    def __init__(self, doc: Callable[[], Doc], steps_max: int) -> None:
+        self._doc = doc
         self._steps_max = steps_max
         self._scopes: dict[str, Any] = {}
         self._new: list[Any] = []
@@ -40,7 +44,8 @@ class Undo:
     def settle(self) -> None:
         """Let the engine follow the new roots. Do not call it within a transaction."""
         while self._new:  # The engine cannot do so within a transaction.
-            self._manager.expand_scope(self._new.pop())
+            with self._doc().held():
+                self._manager.expand_scope(self._new.pop())
 
     def edited(self) -> None:
         """Count a local transaction."""
@@ -48,19 +53,22 @@ class Undo:
 
     def undo(self) -> bool:
         """Undo the last step; False if there is none."""
-        return self._manager.undo()
+        with self._doc().held():
+            return self._manager.undo()
 
     def redo(self) -> bool:
         """Redo the last step that was undone; False if there is none."""
-        return self._manager.redo()
+        with self._doc().held():
+            return self._manager.redo()
 
     def trim(self) -> None:
         """Forget the oldest steps if there are too many. Do not call it within a transaction."""
         if self._steps <= 2 * self._steps_max:
             return
-        kept = self._manager.undo_stack[-self._steps_max :]
+        with self._doc().held():
+            kept = self._manager.undo_stack[-self._steps_max :]
+            self._manager = self._made(kept)
         self._steps = len(kept)
-        self._manager = self._made(kept)
 
     def forget(self) -> None:
         """Forget all steps, and follow the roots in the document that was made anew."""

@@ -24,23 +24,26 @@ from typing import Any
 
 import pycrdt
 
+from shoal.crdt.document.shared.containers import Array, Map
+from shoal.crdt.document.shared.texts import Text
+from shoal.crdt.document.shared.xml import XmlFragment
 from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict
 
 EXACT_INTEGER_MAX = 2**53 - 1
 
 _KINDS: dict[RootKind, type[Any]] = {
-    "map": pycrdt.Map,
-    "array": pycrdt.Array,
-    "text": pycrdt.Text,
-    "xml": pycrdt.XmlFragment,
+    "map": Map,
+    "array": Array,
+    "text": Text,
+    "xml": XmlFragment,
 }
 
 Xml = pycrdt.XmlFragment | pycrdt.XmlElement | pycrdt.XmlText
 
 
 def open_root(doc: pycrdt.Doc[Any], name: str, kind: RootKind) -> Any:
-    """The shared type behind a root: a pycrdt Map, Array, Text or XmlFragment."""
+    """The shared type behind a root: a Map, Array, Text or XmlFragment of `shoal.crdt.document.shared`."""
     return doc.get(name, type=_KINDS[kind])
 
 

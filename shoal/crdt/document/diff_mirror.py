@@ -20,11 +20,9 @@ from typing import Any, Literal, NamedTuple
 import pycrdt
 
 from shoal.crdt.document.content import Xml, attributes_of, sorted_entries, to_py
+from shoal.crdt.document.shared.positions import EMBEDDED, characters, packed
 
 DifferenceKind = Literal["add", "set", "delete", "insert"]
-
-# An object that another editor embedded takes one position. This byte never occurs in UTF-8.
-_EMBEDDED = b"\xff"
 
 
 class Difference(NamedTuple):
@@ -32,7 +30,7 @@ class Difference(NamedTuple):
 
     `set` of an XML text, or of a root that holds content of another kind: the path leads to it. Otherwise:
     `add`, `set` and `delete` of a map's key, which ends the path: `old` and `new` are its values (None if there was
-    none). `insert` and `delete` in an array or a text: the path ends with the index, which in a text counts UTF-8 bytes;
+    none). `insert` and `delete` in an array or a text: the path ends with the index, which in a text counts characters;
     `new` or `old` is the list, or the string, that was inserted or deleted.
     """
 
@@ -220,18 +218,18 @@ def _follow_text(text: bytearray, path: tuple[str | int, ...], delta: list[dict[
         elif "delete" in step:
             gone = text[at : at + step["delete"]]
             del text[at : at + step["delete"]]
-            found.append(Difference("delete", (*path, at), _decoded(gone), None))
+            found.append(Difference("delete", (*path, characters(text[:at])), _decoded(gone), None))
         else:
-            new = _encoded(step["insert"])
+            new = packed([step["insert"]])
             text[at:at] = new
-            found.append(Difference("insert", (*path, at), None, _decoded(new)))
+            found.append(Difference("insert", (*path, characters(text[:at])), None, _decoded(new)))
             at += len(new)
     return found
 
 
 def _copied(value: Any, *, within: bool = False) -> Any:
     if isinstance(value, pycrdt.Text):
-        return bytearray(b"".join(_encoded(chunk) for chunk, _ in value.diff()))
+        return bytearray(packed(chunk for chunk, _ in value.diff()))
     if isinstance(value, pycrdt.Map):
         return {key: _copied(item) for key, item in sorted_entries(value)}
     if isinstance(value, pycrdt.Array):
@@ -257,9 +255,5 @@ def _shown(copy: Any) -> Any:
     return copy
 
 
-def _encoded(chunk: Any) -> bytes:
-    return chunk.encode() if isinstance(chunk, str) else _EMBEDDED
-
-
 def _decoded(text: bytes | bytearray) -> str:
-    return text.replace(_EMBEDDED, b"").decode()
+    return text.replace(EMBEDDED, b"").decode()

@@ -14,8 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import pycrdt
@@ -26,9 +25,10 @@ from shoal.crdt.document.content import EXACT_INTEGER_MAX, check_kind, open_root
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.document.matching import differences, equal, same_id
+from shoal.crdt.document.shared.plain import check_text, fail
 from shoal.crdt.document.yjs import CLIENT_ID_BITS, VALUE_DEPTH_MAX
 from shoal.crdt.dot import Origin
-from shoal.errors import InvalidValue, TooLarge
+from shoal.errors import EngineFailed, InvalidValue, TooLarge
 from shoal.names import check_name
 
 # Values that one request may put, counting nested ones: the engine finds an array's index by walking it, so
@@ -67,22 +67,13 @@ def on_copy(document: LiveDocument, edit: Callable[[pycrdt.Doc[Any]], dict[str, 
     updates: list[bytes] = []
     observing = doc.observe(lambda event: updates.append(event.update))
     try:
-        with _panics(), doc.transaction():
+        with doc.transaction():
             declared = edit(doc)
+    except EngineFailed:  # It panics if another client put content where it does not belong. The copy is dropped.
+        raise InvalidValue(f"the Yjs engine cannot edit this ({doc.broken[:200]}). Nothing was written.") from None
     finally:
         doc.unobserve(observing)  # Or the engine would keep the copy forever.
     return Edited(updates[0] if updates else EMPTY, declared)
-
-
-@contextmanager
-def _panics() -> Iterator[None]:
-    """Turn the engine's panics into errors. It panics if another client put content where it does not belong."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__module__ == "pyo3_runtime":
-            raise InvalidValue(f"the Yjs engine cannot edit this ({str(error)[:200]}). Nothing was written.") from None
-        raise
 
 
 def read_json(packed: bytes, what: str) -> Any:
@@ -274,25 +265,23 @@ def _splice_text(text: pycrdt.Text, wanted: str) -> None:
     for start, stop, first, last in reversed(differences(held, wanted)):
         at = places[start] if start < len(held) else len(text)
         for index in reversed(range(start, stop)):
-            if index + 1 == stop or places[index] + len(held[index].encode()) != places[index + 1]:
-                end = places[index] + len(held[index].encode())
-            if index == start or places[index - 1] + len(held[index - 1].encode()) != places[index]:
+            if index + 1 == stop or places[index] + 1 != places[index + 1]:
+                end = places[index] + 1
+            if index == start or places[index - 1] + 1 != places[index]:
                 del text[places[index] : end]
         if first < last:
             text.insert(at, wanted[first:last])
 
 
 def _places(text: pycrdt.Text) -> list[int]:
-    """Where each character begins: the engine counts UTF-8 bytes, and one for each embedded object."""
+    """The position of each character: each embedded object takes one, too."""
     places: list[int] = []
     at = 0
     for chunk, _ in text.diff():
-        if not isinstance(chunk, str):
-            at += 1
-            continue
-        for character in chunk:
-            places.append(at)
-            at += len(character.encode())
+        size = len(chunk) if isinstance(chunk, str) else 1
+        if isinstance(chunk, str):
+            places += range(at, at + size)
+        at += size
     return places
 
 
@@ -311,19 +300,6 @@ def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
     )
 
 
-def check_text(text: str) -> str:
-    """Return the text.
-
-    Raises:
-        InvalidValue: it holds a lone surrogate.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        fail("a key or a string holds a lone surrogate")
-    return text
-
-
 def _check_plain(value: Any) -> None:
     if isinstance(value, str):
         check_text(value)
@@ -331,8 +307,3 @@ def _check_plain(value: Any) -> None:
         fail("an integer past ±(2⁵³ − 1) would be rounded; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
         fail(f"a document cannot hold a {type(value).__name__}")
-
-
-def fail(why: str) -> NoReturn:
-    """Raise InvalidValue with this text, to which it adds that nothing was written."""
-    raise InvalidValue(f"{why}. Nothing was written.")

@@ -22,6 +22,7 @@ from shoal import values
 from shoal.crdt.document.document import RootKind
 from shoal.crdt.document.editing import Editor
 from shoal.crdt.document.live import EMPTY
+from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.yjs import CLIENT_MAX, pack_delete_set, pack_state, parse, parse_state, split
 from shoal.errors import BadOperation
 
@@ -44,7 +45,7 @@ def begin(content: Any, generation: int) -> Genesis:
     # Keys in one order, so that equal content is made by equal edits.
     text = json.dumps(values.to_json(content), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(generation.to_bytes(4, "big") + text.encode()).digest()
-    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_of(digest))
+    doc = Doc(client_id=client_of(digest))
     with doc.transaction():
         roots = Editor().replace(doc, {}, values.from_json(json.loads(text)))
     return Genesis(digest, client_of(digest), doc.get_update() if doc.get_state() != b"\x00" else EMPTY, roots)

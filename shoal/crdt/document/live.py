@@ -27,10 +27,12 @@ from shoal.crdt.document import readiness, yjs
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.inference import brings, infer
 from shoal.crdt.document.readiness import Early, Lacking
+from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.surrogates import Fitted, Replica, fit
 from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name
+from shoal.panics import is_panic
 
 EMPTY = b"\x00\x00"
 """The empty update."""
@@ -124,7 +126,7 @@ class LiveDocument:
             StoreCorrupt: they cannot be read, or one of them builds on another that is missing.
         """
         self._bytes_max, self._roots_max = bytes_max, roots_max
-        self.sound = True  # False once the engine refused an update that had passed the check: build the document again.
+        self._applied = True  # False once the engine refused an update that had passed the check.
         self.roots: dict[str, RootKind] = dict(roots)
         self._inferred = set() if declared is None else set(roots).difference(declared)
         built = Building() if built is None else built
@@ -194,10 +196,10 @@ class LiveDocument:
         return fit(updates, parts, self._replica.pairs, lambda: self._state)
 
     def _feed(self, fitted: Fitted, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
-        self.sound = False
+        self._applied = False
         with engine("an update was refused by the Yjs engine"):
             self._replica.feed(fitted)
-        self.sound = True
+        self._applied = True
         self.roots.update(roots)
         self._inferred.difference_update(roots)
         self._state = advanced.state
@@ -227,6 +229,11 @@ class LiveDocument:
         """
         self._check_size(size)
         self._check_root_count(roots)
+
+    @property
+    def sound(self) -> bool:
+        """False once the engine panicked, or refused an update that had passed the check: build the document again."""
+        return self._applied and not self._replica.doc.broken
 
     @property
     def size(self) -> int:
@@ -282,9 +289,9 @@ class LiveDocument:
         doc = self._replica.doc
         return doc.get_update(doc.get_state())
 
-    def fork(self, *, client_id: int) -> pycrdt.Doc[Any]:
+    def fork(self, *, client_id: int) -> Doc:
         """A copy to edit, under a client id that was never used before."""
-        copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=client_id)
+        copy = Doc(client_id=client_id)
         copy.apply_update(self.snapshot())
         return copy
 
@@ -367,7 +374,8 @@ def _unbuilt(error: ShoalError) -> StoreCorrupt:
 
 def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:
     """Whether the engine integrated all of it: the rest has no structs, and its deletions are of known content."""
-    rest = pycrdt.get_update(update, packed)
+    with engine("a stored update was refused by the Yjs engine"):
+        rest = pycrdt.get_update(update, packed)
     return rest[0] == 0 and all(clock + length <= state.get(client, 0) for client, clock, length in yjs.parse(rest).deletes)
 
 
@@ -394,6 +402,6 @@ def engine(what: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime":
+        if isinstance(error, Exception) or is_panic(error):
             raise InvalidValue(f"{what}: {str(error)[:200]}. Nothing was written.") from None
         raise

@@ -92,17 +92,16 @@ class _Cell(NamedTuple):
     value: Any
     mark: str  # Equal if the cells are.
     formats: str  # As JSON.
-    size: int  # In UTF-8 bytes, which positions count; 1 for an embedded object.
 
 
 def _fill_text(text: Any, wanted: list[_Cell]) -> None:
     held = _cells(runs_of(text))
-    if sum(cell.size for cell in held) != len(text):
+    if len(held) != len(text):
         _fail("another client put content into a text that does not belong there, so it cannot be addressed by index")
     for start, stop, first, last in reversed(differences([cell.mark for cell in held], [cell.mark for cell in wanted])):
-        at = sum(cell.size for cell in held[:start])
+        at = start
         if start < stop:
-            del text[at : at + sum(cell.size for cell in held[start:stop])]
+            del text[start:stop]
         for piece, formats, size in _pieces(wanted[first:last]):
             put = text.insert if isinstance(piece, str) else text.insert_embed
             put(at, piece, formats)
@@ -110,7 +109,7 @@ def _fill_text(text: Any, wanted: list[_Cell]) -> None:
     # Inserted text may have taken on the formats around it.
     at = 0
     for (has, wants), pairs in groupby(zip(_cells(runs_of(text)), wanted, strict=True), _formats):
-        size = sum(cell.size for cell, _ in pairs)
+        size = len(list(pairs))
         if has != wants:
             before, after = json.loads(has), json.loads(wants)
             text.format(at, at + size, {**dict.fromkeys(sorted(before.keys() - after.keys())), **after})
@@ -126,10 +125,10 @@ def _cells(runs: list[dict[str, Any]]) -> list[_Cell]:
     for run in runs:
         formats = _json(run.get("attributes", {}))
         if isinstance(run.get("insert"), str):
-            cells += [_Cell(character, character, formats, len(character.encode())) for character in run["insert"]]
+            cells += [_Cell(character, character, formats) for character in run["insert"]]
         else:
             # No character is so long.
-            cells.append(_Cell(run.get("insert"), f"embedded {_json(run)}", formats, 1))
+            cells.append(_Cell(run.get("insert"), f"embedded {_json(run)}", formats))
     return cells
 
 
@@ -139,7 +138,7 @@ def _pieces(cells: list[_Cell]) -> Iterator[tuple[Any, dict[str, Any], int]]:
         formats = json.loads(packed)
         if written:
             piece = "".join(cell.value for cell in group)
-            yield piece, formats, len(piece.encode())
+            yield piece, formats, len(piece)
         else:
             yield from ((cell.value, formats, 1) for cell in group)
 

@@ -27,9 +27,10 @@ import pycrdt
 from shoal import values
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.document import RootKind
-from shoal.crdt.document.editing import NOTHING, Edited, Editor, check_text, fail, kind_of, on_copy, read_json
+from shoal.crdt.document.editing import NOTHING, Edited, Editor, kind_of, on_copy, read_json
 from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.document.matching import equal
+from shoal.crdt.document.shared.plain import check_text, fail
 from shoal.errors import Conflict, InvalidValue, ShoalError, TooLarge
 from shoal.names import check_name
 

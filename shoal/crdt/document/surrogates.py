@@ -23,11 +23,10 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
-
-import pycrdt
+from typing import NamedTuple
 
 from shoal.crdt.document import yjs
+from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.yjs import Parsed, StateVector, Wide
 
 Cut = tuple[int, int]
@@ -47,7 +46,7 @@ class Replica:
 
     def __init__(self) -> None:
         # It never edits, so that its client id never meets another's.
-        self.doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=0)
+        self.doc = Doc(client_id=0)
         self.pairs = Pairs()
 
     def apply(self, updates: Sequence[bytes]) -> None:
@@ -86,7 +85,7 @@ class Replica:
         snapshot = self.snapshot()
         wanted = rewritten(snapshot, broken)
         if wanted is not snapshot:  # Else they are deleted.
-            self.doc = pycrdt.Doc(client_id=0)
+            self.doc = Doc(client_id=0)
             self.doc.apply_update(wanted)
         self.pairs.remove(broken)
 

@@ -60,11 +60,11 @@ async def test_each_mirror_edits_under_the_client_id_it_was_given(mirror: Mirror
     assert [(await mirror()).client_id, (await mirror()).client_id] == [1, 2]
 
 
-async def test_text_positions_count_utf8_bytes(mirror: Mirror) -> None:
+async def test_text_positions_count_characters(mirror: Mirror) -> None:
     text = (await mirror()).text("t")
     text.insert(0, "é😀b")
-    assert len(text) == len("é😀b".encode())
-    text.insert(len("é😀".encode()), "|")
+    assert len(text) == 3
+    text.insert(2, "|")
     assert str(text) == "é😀|b"
 
 

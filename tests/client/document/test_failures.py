@@ -6,8 +6,10 @@ import pytest
 
 from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.errors import (
+    BY_CODE,
     BookmarkLost,
     Disconnected,
+    EditsRefused,
     InvalidInput,
     InvalidName,
     NotReady,
@@ -23,7 +25,7 @@ from shoal.errors import (
 from shoal.protocol.requests import (
     Edit,
 )
-from tests.client.document.conftest import FakeSession, Mirror, settled, until
+from tests.client.document.conftest import CONFIG, FakeSession, Mirror, settled, until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,8 +107,41 @@ async def test_an_update_that_stays_early_is_a_refusal(session: FakeSession, mir
     document = await mirror()
     session.before += [NotReady("early")] * 10_000
     document.text("t").insert(0, "a")
-    with pytest.raises(NotReady):
+    with pytest.raises(EditsRefused, match=r"early.*the last edit made here is not written.*open the document again"):
         await document.flush()
+    assert len(session.requests) == 1 + CONFIG.edits_refused_max
+    assert document.to_py() == {"t": "a"}
+    with pytest.raises(EditsRefused):
+        document.map("m")
+    with pytest.raises(EditsRefused):
+        await document.close()
+    session.before.clear()
+    anew = await mirror()
+    anew.text("t").insert(0, "b")
+    await anew.flush()
+    assert session.live.to_py() == {"t": "b"}
+
+
+PERMANENT = [error for error in BY_CODE.values() if not error.retryable and not issubclass(error, BookmarkLost)]
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=lambda error: error.__name__)
+async def test_a_permanent_refusal_is_told_and_ends_the_mirror(
+    session: FakeSession, mirror: Mirror, error: type[ShoalError]
+) -> None:
+    document = await mirror()
+    session.before += [error("No. Nothing was written.")] * 10_000
+    document.map("m")["a"] = 1
+    document.map("m")["b"] = 2
+    with pytest.raises(error, match="the last 2 edits made here are not written"):
+        await document.flush()
+    with pytest.raises(error):
+        await document.close()
+    session.before.clear()
+    anew = await mirror()
+    anew.map("m")["c"] = 3
+    await anew.close()
+    assert session.live.to_py() == {"m": {"c": 3}}
 
 
 async def test_a_node_that_lacks_what_others_edited_is_sent_that_too(session: FakeSession, mirror: Mirror) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.document.content import open_root, to_py
 from shoal.crdt.document.diff_mirror import Difference, DiffMirror
+from shoal.crdt.document.shared.doc import observe_deep
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 
@@ -27,7 +28,7 @@ class Watched:
         self.shadows = {name: DiffMirror(name, root) for name, root in self.roots.items()}
         self.said: list[Difference] = []
         for name, root in self.roots.items():
-            root.observe_deep(self._follower(name))
+            observe_deep(root, self._follower(name))
 
     def _follower(self, name: str) -> Callable[[Any], None]:
         def follow(events: Any) -> None:
@@ -48,10 +49,9 @@ def done(content: dict[str, Any], difference: Difference) -> None:
     way: list[Any] = list(path[:-1])
     last: Any = path[-1]
     if isinstance(_at(content, way), str):
-        text = _at(content, way).encode()
-        cut = text[:last] + (new or "").encode() + text[last + len((old or "").encode()) :]
-        assert kind == "insert" or text[last : last + len(old.encode())] == old.encode()
-        _at(content, way[:-1])[way[-1]] = cut.decode()
+        text = _at(content, way)
+        assert kind == "insert" or text[last : last + len(old)] == old
+        _at(content, way[:-1])[way[-1]] = text[:last] + (new or "") + text[last + len(old or "") :]
         return
     inside = _at(content, way)
     if isinstance(inside, list) and kind == "set":

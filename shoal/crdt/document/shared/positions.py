@@ -1,0 +1,131 @@
+"""Positions as Python has them, and how they lie in the engine's count of a text.
+
+Laws:
+- A text is a sequence of characters (code points), each embedded object counting as one. The engine counts UTF-8 bytes, and
+  one for each embedded object.
+- Indices are checked as Python checks those of a list: negative ones count from the end, slices are clamped, an index
+  outside raises IndexError, and one that is no integer TypeError. A place to insert at must exist: it is not clamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import index as integer
+from typing import Any
+
+import pycrdt
+
+EMBEDDED = b"\xff"
+"""Stands for an embedded object among a text's bytes: it never occurs in UTF-8."""
+
+_SHOWN_EMBEDDED = "\ufffc"  # Unicode's object replacement character.
+_ERRORS = "surrogateescape"  # `EMBEDDED` becomes one character, and the same byte again.
+
+
+def packed(chunks: Iterable[Any]) -> bytes:
+    """A text as the engine counts it: the bytes of its strings, and `EMBEDDED` for each object."""
+    return b"".join(chunk.encode() if isinstance(chunk, str) else EMBEDDED for chunk in chunks)
+
+
+def characters(text: bytes | bytearray) -> int:
+    """How many characters `packed` bytes are."""
+    return len(text) if text.isascii() else len(text.decode(errors=_ERRORS))
+
+
+class Layout:
+    """The characters of one text, and where they begin in the engine's count."""
+
+    __slots__ = ("_units",)
+
+    def __init__(self, text: str | bytes) -> None:
+        """`text` without embedded objects, or as `packed` makes it."""
+        self._units = text if isinstance(text, str) else text.decode(errors=_ERRORS)
+
+    def __len__(self) -> int:
+        return len(self._units)
+
+    def __getitem__(self, key: int | slice) -> str:
+        found = self._units[key]
+        return found if found.isascii() else found.replace("\udcff", _SHOWN_EMBEDDED)
+
+    def at(self, place: int) -> int:
+        """The engine's position of the place before a character, or at the end."""
+        return _size(self._units[:place])
+
+    def size(self, start: int, stop: int) -> int:
+        """How much the engine counts between two places."""
+        return _size(self._units[start:stop])
+
+    def units(self, place: int) -> int:
+        """How many UTF-16 units, which Yjs's ids count, a character has."""
+        return 1 + (ord(self._units[place]) > 0xFFFF)
+
+    def place(self, at: int) -> int:
+        """The place at an engine's position; if it lies within a character, the place before that."""
+        if self._units.isascii():
+            return min(at, len(self._units))
+        text = self._units.encode(errors=_ERRORS)
+        while at < len(text) and text[at] & 0xC0 == 0x80:  # A byte in the middle of a character.
+            at -= 1
+        return characters(text[:at])
+
+
+def _size(units: str) -> int:
+    return len(units) if units.isascii() else len(units.encode(errors=_ERRORS))
+
+
+def item(index: Any, length: int, what: str) -> int:
+    """The index of an element of a sequence (`what`).
+
+    Raises:
+        IndexError, TypeError: there is none.
+    """
+    at = _integer(index, what)
+    if not -length <= at < length:
+        raise IndexError(f"index {at} is outside of the {what}, which has length {length}. Nothing was written.")
+    return at % length
+
+
+def place(index: Any, length: int, what: str) -> int:
+    """The place in a sequence (`what`) to insert at: before an element, or at the end.
+
+    Raises:
+        IndexError, TypeError: there is none.
+    """
+    at = _integer(index, what)
+    if not -length <= at <= length:
+        raise IndexError(f"position {at} is outside of the {what}, which has length {length}. Nothing was written.")
+    return at + length if at < 0 else at
+
+
+def sticky(index: Any, length: int, assoc: pycrdt.Assoc, what: str) -> int:
+    """A place that an index can stick to: the engine panics where nothing is on that side.
+
+    Raises:
+        IndexError, TypeError: there is none.
+    """
+    at = place(index, length, what)
+    if assoc == pycrdt.Assoc.AFTER and at == length:
+        raise IndexError(f"nothing is after the end of the {what}, where an index could stick. Use Assoc.BEFORE.")
+    return at
+
+
+def span(key: slice, length: int, what: str) -> tuple[int, int]:
+    """The first and the last place of a slice.
+
+    Raises:
+        TypeError: it has a step, or a bound is no integer.
+    """
+    if key.step not in (None, 1):
+        raise TypeError(f"a slice of a document's {what} has no step. Nothing was written.")
+    start, stop, _ = slice(key.start, key.stop).indices(length)
+    return start, max(start, stop)
+
+
+def _integer(index: Any, what: str) -> int:
+    try:
+        return integer(index)
+    except TypeError:
+        raise TypeError(
+            f"a position in a {what} is an integer, not {type(index).__name__} ({index!r:.40}). Nothing was written."
+        ) from None
