@@ -371,6 +371,11 @@ class Documents:
 
     # ── live replicas ─────────────────────────────────────────────────────────
 
+    @property
+    def held(self) -> dict[bytes, LiveDocument]:
+        """The live replicas in memory, by the keys of their snapshots."""
+        return {key: opened.live for key, opened in self._open.items() if opened.live.sound}
+
     def _prepare(self, target: Target, view: Callable[[], View], _request: object) -> Preparation | None:
         if self._find(target.snapshot_key) is not None or not self._catalog.holds(target):
             return None

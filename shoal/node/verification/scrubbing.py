@@ -6,6 +6,7 @@ Laws:
   log produces; or, if operations have left that log, by what a peer's whole log produces, or else by what a majority of the
   owners has (`majority`).
 - One object is rebuilt at a time.
+- Equal rows show the same: that the documents which are open here show what their rows build is proved beside (`proving`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.verification.evidence import bounds
 from shoal.node.verification.majority import Majority, Owners
+from shoal.node.verification.proving import Proving
 from shoal.node.verification.rebuilding import Outcome, Supplied
 from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.storage import keys
@@ -67,6 +69,7 @@ class Scrubber:
         self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
         self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._proving = Proving(database, config, differs=self._showed_otherwise)
         self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
         self._last_id = _FIRST_ID
         self._stopped = False
@@ -78,6 +81,7 @@ class Scrubber:
     async def stop(self) -> None:
         """Cancel the rebuilding. No more begins."""
         self._stopped = True
+        await self._proving.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -119,6 +123,7 @@ class Scrubber:
 
     def tick(self, now: float, *, pieces: int = 1) -> None:
         """Send at most so many pieces of this node's rows to peers, as far as they are due. `now`: monotonic seconds."""
+        self._proving.tick(now)
         linked = list(self._linked())
         self._differences.expire(now, self._walk.pass_s, linked)
         self._tidy()
@@ -160,6 +165,11 @@ class Scrubber:
             self._send(peer, self._told(piece, answer=False))
         for name in differing:
             self._note(name, peer, (message.start, message.stop), proved=name in message.proved)
+
+    def _showed_otherwise(self, place: ObjectPlace) -> None:
+        self.replaced += 1
+        if len(self.noticed) < self._config.rows_differ_max:
+            self.noticed.add(keys.object_rows(*place))
 
     def _told(self, piece: Piece, *, answer: bool) -> Objects:
         """What a peer is told of the objects of a piece: whoever asks says what its log proves too, as its peer may not ask."""
