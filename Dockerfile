@@ -27,6 +27,7 @@ RUN groupadd --gid 10001 shoal \
     && install --directory --owner=shoal --group=shoal --mode=0700 /data \
     && install --directory --owner=shoal --group=shoal --mode=0700 /tls
 COPY --from=build /opt/shoal /opt/shoal
+COPY deploy/probe.py /opt/shoal/probe.py
 # SHOAL_URL is for the commands that look into the node: `docker compose exec n1 shoal status`.
 ENV PATH=/opt/shoal/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -37,7 +38,7 @@ VOLUME /data
 EXPOSE 7400
 STOPSIGNAL SIGTERM
 # Alive, not ready: a node whose disk is full still answers reads, and must not be restarted for it.
-HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(os.environ['SHOAL_URL'] + '/healthz', timeout=2)"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --start-interval=2s --retries=3 \
+    CMD ["python", "-I", "-S", "/opt/shoal/probe.py"]
 ENTRYPOINT ["shoal"]
 CMD ["serve", "--data", "/data"]

@@ -40,8 +40,9 @@ def test_there_are_three_nodes_and_no_variable_has_to_be_set() -> None:
     assert "$" not in str(composed(COMPOSE, {}))
 
 
-def test_every_service_runs_the_one_image() -> None:
-    assert {(service["build"], service["image"]) for service in SERVICES.values()} == {(".", "shoal:local")}
+def test_every_service_runs_one_image_that_one_of_them_builds() -> None:
+    assert {service["image"] for service in SERVICES.values()} == {"shoal:local"}
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["certificates"]
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -80,6 +81,7 @@ def test_the_health_check_is_the_images(name: str, image: Image) -> None:
         ("interval", "interval"),
         ("timeout", "timeout"),
         ("start-period", "start_period"),
+        ("start-interval", "start_interval"),
         ("retries", "retries"),
     ):
         assert f"--{option}={health[key]} " in options
@@ -124,13 +126,24 @@ def make_certificates(directory: Path) -> None:
     subprocess.run(["sh", "-c", script], env=clean_environment(), check=True, capture_output=True, timeout=PATIENCE_S)
 
 
-def test_certificates_and_a_token_are_made_once(tmp_path: Path) -> None:
-    make_certificates(tmp_path)
-    before = {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*") if file.is_file()}
-    make_certificates(tmp_path)
-    assert {file: file.read_bytes() for file in (tmp_path / "tls").rglob("*") if file.is_file()} == before
+def test_certificates_are_made_once_and_a_token_at_each_start(tmp_path: Path) -> None:
+    def made() -> dict[str, bytes]:
+        make_certificates(tmp_path)
+        files = [file for file in (tmp_path / "tls").rglob("*") if file.is_file()]
+        return {str(file.relative_to(tmp_path / "tls")): file.read_bytes() for file in files}
+
+    first, again = made(), made()
+    changed = {name for name in again if again[name] != first.get(name)}
+    assert "client.token" in changed
+    assert not {name for name in changed if name.endswith(".pem") or name == "tokens/keys.json"}
     assert token_in(tmp_path)
-    assert {f"n{number}/key.pem" for number in (1, 2, 3)} < {str(file.relative_to(tmp_path / "tls")) for file in before}
+    assert {f"n{number}/key.pem" for number in (1, 2, 3)} < set(first)
+
+
+def test_what_is_fetched_for_clients_stays_out_of_the_repository() -> None:
+    for name in ("client.token", "ca.pem"):
+        ignored = subprocess.run(["git", "check-ignore", "--quiet", name], cwd=ROOT, check=False)
+        assert ignored.returncode == 0
 
 
 @pytest.mark.parametrize("name", NODES)
@@ -148,9 +161,10 @@ def started(image: Image, directory: Path, variables: dict[str, str]) -> list[St
     The commands of the service that makes certificates are run, too, but in this process.
     """
     (script,) = SERVICES["certificates"]["command"]
-    for command in re.findall(r"\|\| shoal (.*?)\)(?: &&|$)", script.replace("/tls", f"{directory}/tls")):
+    for command in re.findall(r"\bshoal ((?:tls|token) .*?)(?:\)| &&)", script.replace("/tls", f"{directory}/tls")):
         done = CliRunner().invoke(app, shlex.split(command))
         assert done.exit_code == 0, done.output
+    (directory / "tls" / "client.new").rename(directory / "tls" / "client.token")
     services = composed(COMPOSE, variables)["services"]
     mapped = dict(zip((NODES[name]["environment"]["SHOAL_ADVERTISE"] for name in NODES), free_addresses(3), strict=True))
     commands = []

@@ -28,8 +28,10 @@ def healthy(image: Image, url: str) -> bool:
     """What the health check says of a node."""
     python, *arguments = image.health_command
     assert python == "python"
+    *options, inside = arguments
+    (copied_to,) = [copy.words() for copy in image.all("COPY") if copy.words()[-1] == inside]
     checked = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, *options, str(ROOT / copied_to[0])],
         env={**clean_environment(), "SHOAL_URL": url},
         capture_output=True,
         timeout=PATIENCE_S,
