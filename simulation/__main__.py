@@ -12,7 +12,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -23,10 +23,11 @@ import typer
 from shoal.errors import InvalidValue
 from shoal.testing.loop import run
 from shoal.testing.machines import quiet
-from simulation import memberships
+from simulation import memberships, rebuilds
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import draw
 from simulation.execution import Outcome, execute
+from simulation.judging.violation import Violation
 from simulation.plan import Plan, from_json, to_json
 from simulation.profiles import NAMES
 from simulation.report import Failure, Figures, timeline, violations
@@ -47,6 +48,8 @@ app = typer.Typer(
 
 ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(NAMES)}.")]
 PlanArgument = Annotated[str, typer.Argument(metavar="SEED|FILE", help="A seed, or a file with a plan (-: standard input).")]
+HowMany = Annotated[int, typer.Option("--seeds", min=0, help="How many.")]
+First = Annotated[int, typer.Option("--from", help="The first of them.")]
 PlansOption = Annotated[Path, typer.Option("--plans", metavar="DIR", help="Where plans are saved.")]
 AllPlansOption = Annotated[list[Path], typer.Option("--plans", metavar="DIR", help="Where plans are saved (may be repeated).")]
 
@@ -77,18 +80,25 @@ def run_seeds(
 
 
 @app.command("members")
-def change_members(
-    seeds: Annotated[int, typer.Option("--seeds", min=0, help="How many.")] = 100,
-    first: Annotated[int, typer.Option("--from", help="The first of them.")] = 0,
-) -> None:
+def change_members(seeds: HowMany = 100, first: First = 0) -> None:
     """Run plans that change the members of a cluster."""
+    _run_all(memberships.run_plan, range(first, first + seeds))
+
+
+@app.command("rebuilds")
+def lose_majorities(seeds: HowMany = 100, first: First = 0) -> None:
+    """Run plans in which a cluster loses its majority and is rebuilt, or all directories but copies."""
+    _run_all(rebuilds.run_plan, range(first, first + seeds))
+
+
+def _run_all(run_plan: Callable[[int], list[Violation]], seeds: range) -> None:
     logging.disable(logging.CRITICAL)  # Nodes warn of every fault that they meet.
     broken = 0
-    for seed in range(first, first + seeds):
-        found = memberships.run_plan(seed)
+    for seed in seeds:
+        found = run_plan(seed)
         broken += bool(found)
         _say(f"seed {seed}: invariant {violation.invariant}: {violation.text}" for violation in found)
-    typer.echo(f"{seeds} plans, {broken} of them broken")
+    typer.echo(f"{len(seeds)} plans, {broken} of them broken")
     raise typer.Exit(1 if broken else 0)
 
 

@@ -443,6 +443,15 @@ class Leases:
                 fence=grant.fence,
                 until_ms=self._environment.now_ms() + int(left_s * 1000),
             )
+        if grant.state == table.OVER:
+            left_s = max(0.0, shard.remaining_s(name, grant))
+            return LeaseHeld(
+                f"{described(name)} was given up, or ended by a rebuild of the cluster, and writes of its last term may be "
+                f"accepted for {left_s:.1f} s more. Nothing was written. Wait for it (wait=), or try again later.",
+                holder="",
+                fence=grant.fence,
+                until_ms=self._environment.now_ms() + int(left_s * 1000),
+            )
         return self.held(name, self._state(name, shard, grant))
 
     def held(self, name: LeaseName, state: LeaseState) -> LeaseHeld:

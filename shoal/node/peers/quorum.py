@@ -107,6 +107,9 @@ class Sharing:
         await self._work()
 
 
+_FOR_GOOD = "If so many are lost for good that the others are no quorum: `shoal cluster rebuild`."
+
+
 class Quorum:
     """The `Replicas` of a cluster. `hurry` asks all peers what they hold of a partition, and returns the question's number."""
 
@@ -178,7 +181,8 @@ class Quorum:
         needed, counted = self.members.needed(durability), 0 if self.is_learner else len(self._countable()) + 1
         raise NoQuorum(
             f"durability {durability} needs {needed} of {self.members.size} replicas, but {counted} can be reached"
-            f"{self._uncounted()}. Nothing was written. Try again when more of them are back, or write with durability local.",
+            f"{self._uncounted()}. Nothing was written. Try again when more of them are back, or write with durability local. "
+            f"{_FOR_GOOD}",
             reachable=counted,
             needed=needed,
         )
@@ -251,7 +255,7 @@ class Quorum:
         raise NoQuorum(
             f"this node could not fetch within {timeout_s:g} s everything that {holders}: {answered} of {self.members.size} "
             f"owners reported what they hold ({needed} are needed), or the operations did not arrive{self._unlearnt()}. Try "
-            "again when more of them are back.",
+            f"again when more of them are back. {_FOR_GOOD}",
             reachable=answered,
             needed=needed,
         )

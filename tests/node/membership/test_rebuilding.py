@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -23,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "members_tell_s": 0.05,
     "quorum_timeout_s": 1.0,
 }
+ROOT = Path(__file__).parents[3]
 T = TypeVar("T")
 
 
@@ -292,6 +294,55 @@ async def test_one_copy_that_is_older_than_the_others_holds_them_up() -> None:
         await fence(fleet, "b")
 
 
+async def test_all_nodes_restored_from_an_older_backup_go_on_by_themselves() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", "all")
+        await fleet.durable()
+        backup = {name: copied(fleet[name].storage.left_by_crash(0)) for name in "abc"}
+        before = await fence(fleet, "a")
+        await saved(fleet, "a", "all")
+        await all_crash(fleet)
+        await start_copies(fleet, backup)
+        await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in "abc"))
+        assert await fence(fleet, "a") > before  # Though the backup knows of no lease.
+        await saved(fleet, "a", "all")
+        assert await total(fleet, "b") == 2
+
+
+async def test_one_node_restored_from_an_old_backup_votes_again() -> None:
+    async with cluster() as fleet:
+        backup = copied(fleet["c"].storage.left_by_crash(0))
+        before = await fence(fleet, "a")
+        await saved(fleet, "a", "all")
+        await fleet.crash("c")
+        fleet.start("c", backup, linked=False)
+        await fleet.until(lambda: fleet["c"].replicator.register.is_voting)
+        await fleet.crash("a")
+        assert before < await fence(fleet, "c") < COUNTS_AHEAD
+        await saved(fleet, "c")
+
+
+async def test_one_lost_disk_is_filled_and_its_directory_forgotten() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", "all")
+        await fleet.crash("c")
+        fleet.start("c", MemoryStorage(identity=b"new"), linked=False)
+        await fleet.until(lambda: fleet["c"].replicator.register.is_voting)
+        [lost] = (await fleet["a"].store().members()).lost
+        await asked(fleet, fleet["a"].store().forget_member(lost.node[:8]))
+        await saved(fleet, "c", "all")
+
+
+async def test_one_dead_node_is_replaced() -> None:
+    async with cluster() as fleet:
+        await fleet.crash("c")
+        fleet.start("d", MemoryStorage(identity=b"d"), linked=False, join="a:1")
+        await fleet.until(lambda: "c:1" not in fleet["a"].replicator.quorum.members.reached)
+        await asked(fleet, fleet["a"].store().replace_member("c:1", "d:1"))
+        await fleet.until(lambda: is_done(fleet, "abd"))
+        await saved(fleet, "d", "all")
+
+
 async def test_a_lone_node_that_was_moved_grants_higher_numbers() -> None:
     async with Fleet("a", **(SETTINGS | {"join": ""})) as fleet:
         before = await fence(fleet, "a")
@@ -313,3 +364,29 @@ async def test_one_of_two_rebuilds_bars_the_other() -> None:
         await fence(fleet, later)
         with pytest.raises(ShoalError):
             await fence(fleet, earlier)
+
+
+# ── the page ──────────────────────────────────────────────────────────────────
+
+RECIPES = {
+    "One node is dead for good": test_one_dead_node_is_replaced,
+    "One disk is lost": test_one_lost_disk_is_filled_and_its_directory_forgotten,
+    "One node is dead and one disk is lost": test_one_node_dead_and_one_disk_lost,
+    "Two of three nodes are dead": test_one_survivor_of_three_goes_on_alone,
+    "All directories were moved or copied": test_copies_of_all_members_go_on_by_themselves,
+    "All nodes were restored from the same backup": test_all_nodes_restored_from_an_older_backup_go_on_by_themselves,
+    "One node was restored from an old backup": test_one_node_restored_from_an_old_backup_votes_again,
+    "Some directories were moved and others were not": test_copies_wait_while_one_original_lives,
+    "A lone node was moved": test_a_lone_node_that_was_moved_grants_higher_numbers,
+    "A dead node returns after a rebuild": test_one_survivor_of_three_goes_on_alone,
+}
+"""The headings of docs/DISKS_AND_NODES_LOST.md, and the tests that do what it says there.
+
+`end_to_end/test_disks_and_nodes_lost.py` does some of it with the commands and real processes.
+"""
+
+
+def test_every_recipe_of_the_page_is_run() -> None:
+    page = (ROOT / "docs" / "DISKS_AND_NODES_LOST.md").read_text()
+    headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert headings == [*RECIPES, "What a rebuild does"]

@@ -1,0 +1,76 @@
+"""`shoal cluster rebuild`: it shows what is left, asks, and does what was shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal.cli.main import app
+from shoal.cli.rebuilding import show
+from shoal.protocol.requests import GivenUp, RebuildView, Survivor
+from tests.cli.conftest import served
+
+VIEW = RebuildView(
+    "0123456789abcdef",
+    7,
+    "",
+    [
+        Survivor("n2:7400", "bb" * 16, "empty", "", 0, 0, 0, 0, True, 3, {"n1:7400": 2}),
+        Survivor("n3:7400", "cc" * 16, "forgotten", "dd" * 16, 7, 1, 40, 3, False, 12),
+    ],
+    [GivenUp("n1:7400", "aa" * 16, 61_000), GivenUp("n2:7400", "ee" * 16, 0), GivenUp("n4:7400", "", 5_000)],
+    ["writes with `local` that only n1:7400 held"],
+    90_000,
+)
+
+
+CONFIG = {"SHOAL_QUORUM_TIMEOUT_S": "0.5", "SHOAL_ADVERTISE": "n1:7400"}
+
+
+def run(*arguments: str, answer: str = "") -> Any:
+    return CliRunner().invoke(app, ["cluster", "rebuild", *arguments], input=answer, catch_exceptions=False)
+
+
+def test_what_is_left_and_what_may_be_lost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    show(VIEW, leases_after=None)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1:4] == [
+        "member   directory  votes                              keys  operations     lacks",
+        "n2:7400  bbbbbbbb   none                               0     3 (a learner)  2 that n1:7400 held",
+        "n3:7400  cccccccc   40 in term 1, as copy of dddddddd  3     12             -",
+    ]
+    assert shown[4:8] == [
+        "given up: n1:7400, directory aaaaaaaa: not linked for 61 s",
+        "given up: n2:7400, directory eeeeeeee: another directory is there",
+        "given up: n4:7400, directory unknown: not linked for 5 s",
+        "may be lost: writes with `local` that only n1:7400 held",
+    ]
+    assert "for 90 s" in shown[8]
+    assert shown[9] == "plan 0123456789abcdef"
+
+
+def test_a_rebuild_is_shown_asked_for_and_made_once(tmp_path: Path) -> None:
+    with served(tmp_path / "n1", "--join", "127.0.0.1:9", config=CONFIG) as (_, url):
+        looked = run("--dry-run", "--url", url)
+        assert (looked.stderr, looked.exit_code) == ("", 0)
+        assert "given up: 127.0.0.1:9, directory unknown" in looked.stdout
+        refused = run("--url", url, answer="n\n")
+        assert refused.exit_code == 1
+        assert "is this what shall go on?" in refused.stderr
+        unsure = run("--json", "--url", url)
+        assert (unsure.exit_code, "--yes or --dry-run" in unsure.stderr) == (1, True)
+        made = run("--json", "--yes", "--leases-after", "0", "--url", url)
+        assert json.loads(made.stdout)["epoch"] > 1_000_000
+        again = run("--yes", "--url", url)
+        assert (again.exit_code, "so there is nothing to rebuild" in again.stdout) == (0, True)
+
+
+def test_a_node_without_peers_has_nothing_to_rebuild(tmp_path: Path) -> None:
+    with served(tmp_path / "n1") as (_, url):
+        ended = run("--dry-run", "--url", url)
+        assert ended.exit_code == 1
+        assert "runs without peers" in ended.stderr
