@@ -79,8 +79,8 @@ class Lease(Held):
         self._tenure.check()
         if not await self._tenure.give_up(check_name("holder", to)):
             raise LeaseLost(
-                f"your lease of {self.name!r} (fencing number {self.fence}) had ended before it could be handed over. "
-                "Nothing was written.",
+                f"your lease of {self.name!r} (fencing number {self.fence}) has ended: it was lost before, or an earlier "
+                "attempt to hand it over succeeded. Nothing was written now. state() tells who holds it.",
                 fence=self.fence,
                 holder="",
             )

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import shoal
+from shoal.access.grants import Rights, parsed
 from shoal.crew.declaration import CrewRecord, Declared
 from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import Record
@@ -307,3 +308,22 @@ async def _first(run: Any, holds: Any) -> None:
     while not holds():
         await asyncio.sleep(0.02)
     task.cancel()
+
+
+def test_a_crew_runs_with_a_token_that_may_name_nobody_else() -> None:
+    async def work(ground: Ground) -> None:
+        process = ground.process("one", count=1, goal=3)
+        rights, sound = Rights("fleet", [parsed("s:read,write")]), process.session.call
+
+        async def call(request: Any, /, **options: Any) -> Any:
+            return await sound(rights.check(request), **options)
+
+        process.session.call = call  # type: ignore[method-assign]
+        process.start(until_finished=True)
+        assert process.task is not None
+        await process.task
+        assert [saved.n for saved in ground.saved] == [1, 2, 3]
+        thread = ground.nodes["b"].store().space(SPACE).thread("w-1")
+        assert ((await thread.load()).author, (await thread.status()).status) == ("", "done")
+
+    on_ground(work)

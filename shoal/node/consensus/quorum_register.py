@@ -157,7 +157,8 @@ class QuorumRegister:
         Raises:
             RegisterChanged: the key has another version, which the error names; nothing was written.
             NoQuorum: a majority of the members did not answer in time; nothing was written.
-            OutcomeUnknown: the change may be made, now or later. Repeat it with its id, or read the key.
+            OutcomeUnknown: the change may be made, now or later. Repeat it with its id, or read the key. If `detail` has a
+                `version`, it will not be made later; whether it was made before that version is not known any more.
             TooLarge: the content is too long, or there are too many keys; nothing was written.
             InvalidName, InvalidValue, Overloaded, ShuttingDown: nothing was written.
         """
@@ -213,8 +214,10 @@ class QuorumRegister:
         is_decided = change is None or change.judge(proposal.value) is not Verdict.UNKNOWN
         if not is_decided and (proposal.may_be_made or repeated):
             raise OutcomeUnknown(
-                f"{key!r} has version {proposal.value.version}, and does not tell any more whether this change made one of "
-                "the versions before. Read it, and decide again."
+                f"it is not known whether this change of {key!r} was made: others have changed it since, to version "
+                f"{proposal.value.version}, and only the makers of the last {len(proposal.value.recent)} versions are kept. It "
+                "will not be made later. Read it, and decide again.",
+                version=proposal.value.version,
             )
         return proposal.value
 

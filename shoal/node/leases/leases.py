@@ -454,13 +454,13 @@ class Leases:
             )
         return self.held(name, self._state(name, shard, grant))
 
-    def held(self, name: LeaseName, state: LeaseState) -> LeaseHeld:
+    def held(self, name: LeaseName, state: LeaseState, advice: str = "Wait for it (wait=), or try again later.") -> LeaseHeld:
         """The error for a lease that somebody else holds."""
         left_s = max(0, state.until_ms - self._environment.now_ms()) / 1000
         by = repr(state.holder) if state.holder else "another client"
         return LeaseHeld(
             f"{by} holds {described(name)} (fencing number {state.fence}), for {left_s:.1f} s more unless it renews it. "
-            "Nothing was written. Wait for it (wait=), or try again later.",
+            f"Nothing was written. {advice}",
             holder=state.holder,
             fence=state.fence,
             until_ms=state.until_ms,

@@ -56,6 +56,10 @@ from shoal.protocol.requests import (
 from shoal.storage.keys import Kind
 
 _TERMS_MAX = 4096  # In one request.
+_DRIVEN = (
+    "Only the holder changes the thread meanwhile. Pause it, or ask for approval, so that an agent of a crew gives the lease "
+    "back, and try again; or wait for the lease (`thread.lease(wait=…)`, `shoal crew status` tells what an agent does)."
+)
 
 
 class Write(Protocol):
@@ -241,7 +245,7 @@ class LeaseRequests:
         except OutcomeUnknown as error:
             raise _unknowable(f"whether thread {target.name!r} is still under a lease", error) from None
         if state.held:
-            raise self._leases.held(name, state)
+            raise self._leases.held(name, state, _DRIVEN)
         self._mark_over(target.space, target.name, fence)
         return msgspec.structs.replace(located, ended={**located.ended, target: fence})
 

@@ -18,9 +18,10 @@ from shoal.cluster.consensus.ballots import ID_BYTES
 from shoal.cluster.leases.table import Grant, LeaseName, Table, Turn
 from shoal.cluster.leases.timing import Sightings
 from shoal.config import Config
-from shoal.errors import Overloaded, ShoalError
+from shoal.errors import OutcomeUnknown, Overloaded, ShoalError
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.environment import Environment
+from shoal.outcomes import why
 
 T = TypeVar("T")
 
@@ -171,10 +172,12 @@ class Shard:
                 if self._known == known:
                     return self._tell(batch, outcomes, sent_s)
                 continue
-            made, found = await self._exchange(known, content)
-            self._seen(found, since=asked)
-            if made:
-                return self._tell(batch, outcomes, sent_s)
+            exchanged = await self._exchange(known, content)
+            if exchanged is not None:
+                made, found = exchanged
+                self._seen(found, since=asked)
+                if made:
+                    return self._tell(batch, outcomes, sent_s)
             await asyncio.sleep(_PAUSE_S * (nth + 1) * self._environment.entropy(1)[0] / 255)
         raise Overloaded(
             f"other nodes changed {self.key} {_ATTEMPTS_MAX} times meanwhile. Nothing was written. Try again later.",
@@ -185,10 +188,24 @@ class Shard:
         asked = self._asked
         return self._seen(await self._register.read(self.key), since=asked)
 
-    async def _exchange(self, known: Versioned, content: bytes) -> tuple[bool, Versioned]:
+    async def _exchange(self, known: Versioned, content: bytes) -> tuple[bool, Versioned] | None:
+        """Whether the content was stored, and what the register holds; None if that is not known any more.
+
+        Then the decisions are made again: a claim, a renewal and a release find by their tokens what they did before.
+        """
         id = self._environment.entropy(ID_BYTES)
         try:
             return await self._register.exchange(self.key, known.version, content, id=id)
+        except OutcomeUnknown as error:
+            self._known = None
+            if "version" in error.detail:
+                return None
+            raise OutcomeUnknown(
+                f"it is not known whether this change of a lease or a claim was stored: {why(error)}. It may still be. Ask "
+                "again: what this caller was granted is found then; nobody else is hurt, as what is not renewed ends with its "
+                "ttl.",
+                **error.detail,
+            ) from None
         except ShoalError:
             self._known = None
             raise

@@ -47,8 +47,9 @@ def lost(name: LeaseName, fence: int, grant: Grant | None) -> LeaseLost:
     else:
         holder = grant.claim.holder
         why = f"has ended: {repr(holder) if holder else 'another client'} holds it now (fencing number {grant.fence})"
+    what = "claim of an item" if table.is_item(name) else f"lease of {described(name)}" if name.is_thread else described(name)
     return LeaseLost(
-        f"your {'claim' if table.is_item(name) else 'lease'} of {described(name)} (fencing number {fence}) {why}. "
+        f"your {what} (fencing number {fence}) {why}. "
         "Nothing was written. Stop, or acquire it again and load the current state.",
         fence=fence,
         holder=holder,

@@ -157,7 +157,7 @@ async def test_a_change_that_is_too_old_to_be_recognised_has_an_unknown_outcome(
         await register.change("k", 0, b"one", id=CHANGE)
         for version in range(1, 20):
             await register.change("k", version, b"more")
-        with pytest.raises(OutcomeUnknown, match="does not tell any more"):
+        with pytest.raises(OutcomeUnknown, match="is not known whether this change of 'k' was made"):
             await register.change("k", 0, b"one", id=CHANGE)
 
 

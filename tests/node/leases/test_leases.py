@@ -10,11 +10,11 @@ import pytest
 
 from shoal.cluster.leases.table import LeaseName
 from shoal.crdt.thread import ownership
-from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, Overloaded
+from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Overloaded
 from shoal.node.node import Node
 from shoal.node.target import Target
 from shoal.protocol import requests
-from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, RenewLease, Term
+from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, RenewLease, RenewLeases, Term
 from shoal.protocol.session import Session
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -400,5 +400,42 @@ def test_those_that_wait_for_a_lease_wake_in_the_order_in_which_they_came() -> N
         shard.proposed(b"")
         await asyncio.gather(*waiting)
         assert woken == list(range(32))
+
+    in_fleet(work)
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_decision_of_unknown_outcome_is_made_again(is_made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(nodes: Fleet) -> None:
+        register = nodes["a"].node.register
+        sound, forgotten = register.exchange, 3
+
+        async def exchange(key: str, expected: int, content: bytes, *, id: bytes | None = None) -> Any:
+            nonlocal forgotten
+            found = await sound(key, expected, content, id=id) if is_made or not forgotten else None
+            if forgotten:
+                forgotten -= 1
+                raise OutcomeUnknown("the key does not tell any more", version=124)
+            return found
+
+        monkeypatch.setattr(register, "exchange", exchange)
+        granted = await acquired(at(nodes, "a"), "one")
+        assert granted.granted
+        forgotten = 1
+        assert not (await at(nodes, "a").call(RenewLeases([term(granted)]))).lost
+        with pytest.raises(LeaseHeld):
+            await acquired(at(nodes, "b"), "two")
+        forgotten = 1
+        await at(nodes, "a").call(ReleaseLease("s", "t", granted.fence, granted.token, thread=True))
+        assert (await acquired(at(nodes, "b"), "two", wait=2 * TTL_MS)).granted
+
+    in_fleet(work)
+
+
+def test_a_write_without_the_lease_is_told_what_to_do() -> None:
+    async def work(nodes: Fleet) -> None:
+        await acquired(at(nodes, "a"), "one")
+        with pytest.raises(LeaseHeld, match=r"Nothing was written\..*gives the lease back"):
+            await at(nodes, "a").call(save(1))
 
     in_fleet(work)
