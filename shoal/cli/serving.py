@@ -22,6 +22,7 @@ import structlog
 import typer
 
 import shoal
+from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
@@ -51,6 +52,11 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     """
     tls = tls_of(config)
     access = access_of(config)
+    # Before the directory is made: a node that cannot listen leaves none behind.
+    try:
+        await check_free(config.listen_host, config.listen_port)
+    except OSError as error:
+        raise _cannot_listen(config, error, "Nothing was written.") from error
     stopping = _signalled()
     refreshing: asyncio.Task[None] | None = None
     log = structlog.get_logger("shoal")
@@ -209,12 +215,17 @@ async def listening(
     try:
         await listener.start()
     except OSError as error:
-        where = f"{config.listen_host}:{config.listen_port}"
-        raise InvalidConfig(
-            f"cannot listen on {where}: {error.strerror or error}. Nothing was written. Choose another --listen HOST:PORT.",
-            field="listen_port",
-        ) from error
+        # Another program took it since it was found free.
+        raise _cannot_listen(config, error, "The directory was opened, and is closed again.") from error
     return listener
+
+
+def _cannot_listen(config: Config, error: OSError, written: str) -> InvalidConfig:
+    where = f"{config.listen_host}:{config.listen_port}"
+    return InvalidConfig(
+        f"cannot listen on {where}: {error.strerror or error}. {written} Choose another --listen HOST:PORT.",
+        field="listen_port",
+    )
 
 
 def _signalled() -> asyncio.Future[signal.Signals]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from ssl import SSLContext
+from ssl import CERT_NONE, PROTOCOL_TLS_CLIENT, SSLContext
 
 import aiohttp
 
@@ -49,7 +49,9 @@ async def dial(
     except aiohttp.WSServerHandshakeError as reason:
         raise _refused(address, reason) from None
     except BROKEN as reason:
-        raise _unreached(address, reason, tls=tls) from None
+        # A cut connection looks like one that a listener with TLS closes: only asking it tells them apart.
+        wants_tls = tls is None and _is_broken_off(reason) and await _speaks_tls(address, within_s=limit_s)
+        raise _unreached(address, reason, tls=tls, wants_tls=wants_tls) from None
     finally:
         if link is None:
             if socket is not None:
@@ -110,12 +112,30 @@ def _leads_back(address: str, own: str) -> PeerRefused:
 _ALL_OR_NONE = "Nothing was written. Configure tls_cert, tls_key and tls_ca on all nodes of the cluster, or on none."
 
 
-def _unreached(address: str, reason: Exception, *, tls: SSLContext | None) -> ShoalError:
+async def _speaks_tls(address: str, *, within_s: float) -> bool:
+    """Whether a TLS handshake with an address succeeds, whatever its certificate."""
+    anyone = SSLContext(PROTOCOL_TLS_CLIENT)
+    anyone.check_hostname, anyone.verify_mode = False, CERT_NONE
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(within_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=anyone)
+    except (OSError, ValueError):  # TimeoutError and SSLError are OSErrors.
+        return False
+    writer.transport.abort()
+    return True
+
+
+def _unreached(address: str, reason: Exception, *, tls: SSLContext | None, wants_tls: bool) -> ShoalError:
     """The error for an attempt that led to no WebSocket."""
+    if wants_tls:
+        return Disconnected(f"{address} speaks TLS, and this node does not. {_ALL_OR_NONE}")
     if _is_broken_off(reason):
+        told = f"{address} closed the connection without an answer: the network between the two may be cut, or it is stopping"
+        if tls is None:
+            return Disconnected(f"{told}. Nothing was written. This node tries again by itself.")
         # asyncio sends no alert if it ends a handshake: a refused certificate looks like this.
-        told = "it may want TLS" if tls is None else "it may not accept this node's certificate"
-        return Disconnected(f"{address} closed the connection without an answer; {told}. {_ALL_OR_NONE}")
+        return Disconnected(f"{told}; or it may not accept this node's certificate. {_ALL_OR_NONE}")
     if isinstance(reason, aiohttp.ClientConnectorCertificateError):
         told = why(reason, how="name it in tls_ca, on all nodes")
         return Unsupported(f"{address} is not trusted: {told}. Nothing was written.")

@@ -83,6 +83,8 @@ def test_a_port_in_use_is_refused(node: Running, tmp_path: Path) -> None:
     second = serve("--data", str(tmp_path / "two"), "--listen", node.url.removeprefix("http://"))
     assert second.returncode == 1
     assert "cannot listen on 127.0.0.1:" in second.stderr
+    assert "Nothing was written." in second.stderr
+    assert not (tmp_path / "two").exists()
     assert "Traceback" not in second.stderr
 
 

@@ -75,7 +75,7 @@ async def test_a_member_with_an_expired_certificate_is_told(certificates: Certif
 async def test_a_plain_member_and_one_with_tls_refuse_each_other(certificates: Certificates, serve: Serve) -> None:
     a, b = await two(serve, certificates.settings("n1"), {})
     await until(lambda: "does not speak TLS, and this node does" in a.reason(b))
-    await until(lambda: "it may want TLS" in b.reason(a))
+    await until(lambda: "speaks TLS, and this node does not" in b.reason(a))
     assert "on all nodes of the cluster, or on none" in a.reason(b)
     assert "on all nodes of the cluster, or on none" in b.reason(a)
 

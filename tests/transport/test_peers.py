@@ -281,6 +281,18 @@ async def test_before_the_handshake_a_large_message_is_not_held(make: Make) -> N
         assert (message.data, message.extra) == (WSCloseCode.MESSAGE_TOO_BIG, "the message is over a handshake's bound")
 
 
+async def test_a_cut_connection_is_not_taken_for_tls(make: Make) -> None:
+    async def cut(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    a = await make(b"a", start=False)
+    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        a.start(address)
+        await until(lambda: "the network between the two may be cut" in a.peers.reasons.get(address, ""))
+        assert "TLS" not in a.peers.reasons[address]
+
+
 async def test_a_listener_that_never_answers_is_given_up(make: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         a = await make(b"a", start=False, peer_connect_timeout_s=0.05)

@@ -22,12 +22,34 @@ _ACCEPTED_MAX = 16  # In one turn of the loop.
 _AGAIN_S = 0.5  # After the system refused to accept: it may be out of file descriptors.
 
 
+async def check_free(host: str, port: int) -> None:
+    """Check that a port of a host can be listened on, without listening.
+
+    Raises:
+        OSError: as `listening`.
+    """
+    for made in await _bound(host, port):
+        made.close()
+
+
 async def listening(host: str, port: int, *, backlog: int) -> list[socket.socket]:
     """Sockets that listen on all addresses of a host, as `loop.create_server` makes them.
 
     Raises:
         OSError: an address is in use, or is not of this machine.
     """
+    sockets = await _bound(host, port)
+    try:
+        for made in sockets:
+            made.listen(backlog)
+    except BaseException:
+        for made in sockets:
+            made.close()
+        raise
+    return sockets
+
+
+async def _bound(host: str, port: int) -> list[socket.socket]:
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -39,7 +61,6 @@ async def listening(host: str, port: int, *, backlog: int) -> list[socket.socket
             if family == socket.AF_INET6:
                 made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             made.bind(address)
-            made.listen(backlog)
             made.setblocking(False)
     except BaseException:
         for made in sockets:
