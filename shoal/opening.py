@@ -27,7 +27,7 @@ from shoal.client.home import Home, Line, Opened, calling_line, homed, opened_in
 from shoal.client.store import Store
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
-from shoal.errors import InvalidConfig, InvalidInput, StoreLocked
+from shoal.errors import InvalidConfig, InvalidInput, ShoalError, StoreLocked
 from shoal.protocol.conformance import nearest
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
@@ -59,7 +59,13 @@ class Opening(AbstractAsyncContextManager[Store]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         assert self._store is not None
-        await self._store.close()
+        try:
+            await self._store.close()
+        except ShoalError as closing:
+            if error is None:
+                raise
+            # The error of the block is the one to be seen first; often it is the cause of this one.
+            error.add_note(f"The store could not be closed cleanly either: {closing.message}")
         return None
 
     def __enter__(self) -> Never:

@@ -21,7 +21,7 @@ import msgspec
 from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, StorageFull
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
@@ -89,6 +89,8 @@ class Node:
             witness_interval_s=config.witness_interval_s,
             on_failed=self._failed,
         )
+        if self._commit.failed is not None:
+            self._failed(self._commit.failed)
         self._database = Database(
             storage, self._commit, incarnation=self._incarnation, environment=environment, config=config, feed=feed
         )
@@ -234,11 +236,24 @@ class Node:
             await self.service.close()
             marker = self._incarnation.closing()
             if marker and self._commit.failed is None:
-                await self._commit.wait_durable(self._commit.write(marker))
+                await self._mark(marker)
         finally:
             await self._commit.close()
             await self._environment.run_blocking(self._storage.close)
             self._environment.close()
+
+    async def _mark(self, marker: dict[bytes, bytes | None]) -> None:
+        """Write the clean-stop marker. Without it the next start checks the log; that alone is no error for whoever stops.
+
+        Raises:
+            StorageFull: what was acknowledged before its sync, under durability `memory`, may be lost, too.
+        """
+        awaits_sync = self._commit.durable < self._commit.written
+        try:
+            await self._commit.wait_durable(self._commit.write(marker))
+        except StorageFull:  # `_failed` has told why.
+            if awaits_sync:
+                raise
 
     def abandon(self) -> None:
         """Release the directory without the loop, which has ended. What was written is on disk then; the next start checks it.

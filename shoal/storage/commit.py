@@ -41,6 +41,11 @@ class RunBlocking(Protocol):
 class LoggedStorage(Storage, Protocol):
     """A storage with a log and a witness of it, both of which need maintenance between two writes."""
 
+    @property
+    def failed(self) -> str | None:
+        """Why it rejects writes, since it was opened or later; None if it does not."""
+        ...
+
     def rotate_if_due(self) -> bool:
         """Begin a new log if the old one is long; True if all writes are now durable.
 
@@ -108,7 +113,7 @@ class GroupCommit:
         self.written = 0
         self.durable = 0
         self.cycles = 0
-        self.failed: str | None = None
+        self.failed = storage.failed
         self._storage = storage
         self._run_blocking = run_blocking
         self._writes_pending_max = writes_pending_max

@@ -113,6 +113,16 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def sync_files(directory: Path, suffix: str) -> None:
+    """Make the content of the files with this suffix in `directory` durable, without writing any."""
+    for path in sorted(directory.glob(f"*{suffix}")):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def wal_number(name: str) -> int | None:
     """The number of a write-ahead log by its file name, or None for any other file."""
     match = _WAL_NAME.fullmatch(name)

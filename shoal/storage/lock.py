@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -88,8 +89,7 @@ class StoreLock:
             raise StorageError(f"{path} cannot be opened: {error}. Nothing was written. Check its owner and mode.") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(asdict(holder)).encode() + b"\n", 0)
+            _sign(descriptor, json.dumps(asdict(holder)).encode() + b"\n")
         except BlockingIOError:
             os.close(descriptor)
             raise _locked(path) from None
@@ -104,6 +104,16 @@ class StoreLock:
             _held.discard(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _sign(descriptor: int, text: bytes) -> None:
+    """Write who holds the lock. On a full disk the file names nobody, or the holder before: the lock holds all the same."""
+    try:
+        os.pwrite(descriptor, text, 0)
+        os.ftruncate(descriptor, len(text))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def read_holder(path: Path) -> Holder | None:

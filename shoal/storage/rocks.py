@@ -11,6 +11,8 @@ Laws, each of which RocksDB breaks if left to itself:
 - An iterator that met a bad block looks like one that is at its end, so its
   `status` is read after every scan.
 - After one failed write or sync nothing is written any more. A panic of the binding is such a failure.
+- A full disk keeps nobody from reading: a store that cannot be opened for that reason alone is opened read-only,
+  and `failed` says why.
 """
 
 from __future__ import annotations
@@ -129,11 +131,13 @@ class RocksStorage:
 
         `encrypted`: all its rows are sealed above. `shoal.storage.encrypted.opening` opens such a store.
 
+        If the disk is too full to open it, it can only be read; see `failed`.
+
         Raises:
             StoreLocked: another opening holds it.
             StoreTooNew: a newer version wrote it.
             StoreCorrupt: a log, table or manifest is damaged, or acknowledged writes are missing.
-            StorageFull: the disk is full.
+            StorageFull: the disk is full, and the store cannot be read either.
             StorageError: it is not a store, or it cannot be read or written.
             Unsupported: this system has no `flock`.
 
@@ -153,12 +157,21 @@ class RocksStorage:
                 identity = identity_of(directory / layout.WITNESS)
             except OSError as error:
                 raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
-            database = _open_database(directory, witness=witness.latest, config=config, encrypted=encrypted)
+            failed: str | None = None
+            try:
+                database = _open_database(directory, witness=witness.latest, config=config, encrypted=encrypted)
+            except StorageFull as full:
+                database, failed = (
+                    _open_for_reading(directory / layout.DATABASE, config, encrypted, full),
+                    full.message.rstrip("."),
+                )
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
+            storage.failed = failed
             # Recovered writes must outlive the next crash before anyone sees them.
-            storage.sync()
-            storage.write_witness()
+            if failed is None:
+                storage.sync()
+                storage.write_witness()
             undo.pop_all()
             return storage
 
@@ -443,9 +456,20 @@ def _open_database(directory: Path, *, witness: Witnessed, config: Config, encry
         raise _unopenable(files, error) from error
 
 
+def _open_for_reading(files: Path, config: Config, encrypted: bool, full: StorageFull) -> Rdict:
+    """Open RocksDB without a write, because of `full`, which is raised if that fails, too."""
+    try:
+        layout.sync_files(files, ".log")
+        return _rdict(files, options_for(config, create=False, encrypted=encrypted), access_type=_reading())
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        raise full from error
+
+
 def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
     """Recover the log read-only, so that a store that fails the check stays as it was."""
-    probe = _rdict(files, options_for(config, create=False), access_type=engine.library.AccessType.read_only(False))
+    probe = _rdict(files, options_for(config, create=False), access_type=_reading())
     sequence = probe.latest_sequence_number()
     probe.close()
     if sequence < witness.sequence:
@@ -453,6 +477,10 @@ def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
             f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
             f"was durable. The directory is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
         )
+
+
+def _reading() -> AccessType:
+    return engine.library.AccessType.read_only(False)
 
 
 def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
@@ -465,7 +493,9 @@ def _rdict(files: Path, options: Options, *, access_type: AccessType | None = No
 def _unopenable(files: Path, error: BaseException) -> StorageError:
     text = _text(error)
     if "No space left" in text:
-        return StorageFull(f"{files} cannot be opened: {text}. No acknowledged write is lost. Free some space first.")
+        return StorageFull(
+            f"{files} cannot be opened for writing: {text}. No acknowledged write is lost. Free some space, then open it again."
+        )
     if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
         return StorageError(f"{files} cannot be opened: {text}. Nothing was written. Mend that, then open the store again.")
     return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {_START_OVER}")

@@ -134,6 +134,10 @@ class SimulatedDisk:
         self._points = points
         self._trace = trace
 
+    @property
+    def failed(self) -> str | None:
+        return self._storage.failed
+
     def get(self, key: bytes, /) -> bytes | None:
         self._life.check()
         if key in self._disk.corrupt:

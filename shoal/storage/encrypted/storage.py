@@ -53,6 +53,11 @@ class EncryptedStorage:
         self._forwards = Scanning(self.cipher, orders, inner.scan, inner.get)
         self._backwards = Scanning(self.cipher, orders, partial(inner.scan, reverse=True), inner.get, reverse=True)
 
+    @property
+    def failed(self) -> str | None:
+        """See `LoggedStorage.failed`."""
+        return self.inner.failed
+
     # ── reading ───────────────────────────────────────────────────────────────
 
     def get(self, key: bytes, /) -> bytes | None:
