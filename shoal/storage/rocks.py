@@ -24,26 +24,24 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
-from rocksdict import AccessType, Options, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch
 
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
-from shoal.panics import is_panic
 from shoal.storage import engine, layout
 from shoal.storage.erasing import ErasingPass
 from shoal.storage.identity import identity_of
 from shoal.storage.interface import too_many_snapshots
 from shoal.storage.lock import Holder, StoreLock
-from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, options_for
+from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES
+from shoal.storage.recovery import START_OVER, is_failure, open_database, open_for_reading, text_of
 from shoal.storage.witness import Witness, Witnessed
 
 # The cost of a row in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
 ROW_OVERHEAD_BYTES = 64
 # The group commit rotates a log when it holds `memtable_bytes`; a write does so at twice that, RocksDB later still (`options`).
 _ROTATE_ANYWAY_FACTOR = 2
-_COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
-_START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
 
 
 class Synced(NamedTuple):
@@ -80,7 +78,7 @@ class RocksSnapshot:
                 rows.next()
             rows.status()
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
 
@@ -159,10 +157,10 @@ class RocksStorage:
                 raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
             failed: str | None = None
             try:
-                database = _open_database(directory, witness=witness.latest, config=config, encrypted=encrypted)
+                database = open_database(directory, witness=witness.latest, config=config, encrypted=encrypted)
             except StorageFull as full:
                 database, failed = (
-                    _open_for_reading(directory / layout.DATABASE, config, encrypted, full),
+                    open_for_reading(directory / layout.DATABASE, config, encrypted, full),
                     full.message.rstrip("."),
                 )
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
@@ -185,7 +183,7 @@ class RocksStorage:
         try:
             value: bytes | None = self._db.get(key)
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
         return value
@@ -207,7 +205,7 @@ class RocksStorage:
                 step()
             rows.status()
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
 
@@ -220,7 +218,7 @@ class RocksStorage:
             rows.seek_to_first()  # It shows what is there now from the moment of its making; this fails if that failed.
             rows.status()
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
         taken = RocksSnapshot(rows, self._unreadable, self._snapshots.discard)
@@ -235,7 +233,7 @@ class RocksStorage:
         try:
             self._db.write(batch)
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._fail("A write", error) from error
         self._written += 1
@@ -261,7 +259,7 @@ class RocksStorage:
         try:
             self._db.flush_wal(True)
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._fail("An fsync", error) from error
         with self._synced_guard:
@@ -318,7 +316,7 @@ class RocksStorage:
             if self._reclaiming:  # The pass has set the usual trigger again.
                 self._db.set_options({COMPACTS_AT: "1"})
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._fail("Erasing", error) from error
         self._erasing = None
@@ -373,7 +371,7 @@ class RocksStorage:
             self._db.close()
             layout.sync_directory(self._files)
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
         with suppress(StorageFull):
             self.write_witness()
@@ -387,7 +385,7 @@ class RocksStorage:
             self._db.flush(wait=False)
             self._wal = layout.newest_wal(self._files)
         except BaseException as error:
-            if not _is_failure(error):
+            if not is_failure(error):
                 raise
             raise self._fail("Beginning a new log", error) from error
         self._log_bytes = 0
@@ -406,7 +404,7 @@ class RocksStorage:
             )
 
     def _fail(self, what: str, error: BaseException) -> StorageFull:
-        self.failed = f"{what} failed in {self._directory}: {_text(error)}"
+        self.failed = f"{what} failed in {self._directory}: {text_of(error)}"
         return StorageFull(
             f"{self.failed}. The writes since the last sync may or may not be on disk. Nothing more is written until "
             "the store is opened again: free some space or replace the disk first."
@@ -416,8 +414,8 @@ class RocksStorage:
         if isinstance(error, engine.library.DbClosedError):
             return StorageError(f"the store in {self._directory} was closed. Nothing was written. Open it again.")
         return StoreCorrupt(
-            f"{self._directory} cannot be read: {_text(error)}. Nothing was written. "
-            f"Run `shoal verify` to see what else is damaged. {_START_OVER}"
+            f"{self._directory} cannot be read: {text_of(error)}. Nothing was written. "
+            f"Run `shoal verify` to see what else is damaged. {START_OVER}"
         )
 
 
@@ -432,82 +430,6 @@ class _Inherited:
             f"{self._directory} is open in the process from which this one was forked. Nothing was written. "
             "Open a store of your own."
         )
-
-
-def _open_database(directory: Path, *, witness: Witnessed, config: Config, encrypted: bool) -> Rdict:
-    """Open RocksDB, unless it holds less than `witness` says it must."""
-    engine.prepare()
-    files = directory / layout.DATABASE
-    fresh = witness == Witnessed()
-    if not fresh and layout.newest_wal(files) < witness.wal:
-        raise StoreCorrupt(
-            f"{files} lacks its write-ahead log: {layout.wal_name(witness.wal)} or a newer one was there when the last "
-            f"write was acknowledged. Acknowledged writes are missing. Nothing was written. {_START_OVER}"
-        )
-    try:
-        if not fresh:
-            _check_sequence(files, witness=witness, config=config)
-        return _rdict(files, options_for(config, create=fresh, encrypted=encrypted))
-    except StoreCorrupt:
-        raise
-    except BaseException as error:
-        if not _is_failure(error):
-            raise
-        raise _unopenable(files, error) from error
-
-
-def _open_for_reading(files: Path, config: Config, encrypted: bool, full: StorageFull) -> Rdict:
-    """Open RocksDB without a write, because of `full`, which is raised if that fails, too."""
-    try:
-        layout.sync_files(files, ".log")
-        return _rdict(files, options_for(config, create=False, encrypted=encrypted), access_type=_reading())
-    except BaseException as error:
-        if not _is_failure(error):
-            raise
-        raise full from error
-
-
-def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
-    """Recover the log read-only, so that a store that fails the check stays as it was."""
-    probe = _rdict(files, options_for(config, create=False), access_type=_reading())
-    sequence = probe.latest_sequence_number()
-    probe.close()
-    if sequence < witness.sequence:
-        raise StoreCorrupt(
-            f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
-            f"was durable. The directory is an older copy, or a part of it was lost. Nothing was written. {_START_OVER}"
-        )
-
-
-def _reading() -> AccessType:
-    return engine.library.AccessType.read_only(False)
-
-
-def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
-    # The column family is named, because this binding opens an unnamed one with the options in the newest OPTIONS file: those
-    # that the opening before had last, without filters and cache, which such a file does not hold.
-    access = access_type or engine.library.AccessType.read_write()
-    return engine.library.Rdict(str(files), options, {_COLUMN_FAMILY: options}, access)
-
-
-def _unopenable(files: Path, error: BaseException) -> StorageError:
-    text = _text(error)
-    if "No space left" in text:
-        return StorageFull(
-            f"{files} cannot be opened for writing: {text}. No acknowledged write is lost. Free some space, then open it again."
-        )
-    if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
-        return StorageError(f"{files} cannot be opened: {text}. Nothing was written. Mend that, then open the store again.")
-    return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {_START_OVER}")
-
-
-def _is_failure(error: BaseException) -> bool:
-    """Whether an error is a failure of RocksDB, as its panics are, and no interrupt or the end of a generator."""
-    return isinstance(error, Exception) or is_panic(error)
-
-
-def _text(error: BaseException) -> str:
-    return str(error).strip() or type(error).__name__
 
 
 def _batch(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> WriteBatch:

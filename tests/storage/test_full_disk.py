@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal.errors import NotFound, ReadOnly, StorageFull
-from shoal.storage import rocks
+from shoal.storage import recovery, rocks
 from shoal.storage.lock import Holder, StoreLock
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.support import forked
@@ -39,7 +39,7 @@ async def filled(directory: Path) -> None:
 
 async def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(tmp_path / "state")
-    monkeypatch.setattr(rocks, "_rdict", _only_for_reading(rocks._rdict))
+    monkeypatch.setattr(recovery, "_rdict", _only_for_reading(recovery._rdict))
     before = {path.name: path.read_bytes() for path in (tmp_path / "state" / "db").iterdir()}
     async with shoal.open(tmp_path / "state") as store:
         assert (await store.space("s").thread("t").load()).state == {"n": 1}
@@ -57,7 +57,7 @@ async def test_a_store_on_a_full_disk_can_be_read(tmp_path: Path, monkeypatch: p
 async def test_a_store_that_was_read_on_a_full_disk_opens_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(tmp_path / "state")
     with monkeypatch.context() as patched:
-        patched.setattr(rocks, "_rdict", _only_for_reading(rocks._rdict))
+        patched.setattr(recovery, "_rdict", _only_for_reading(recovery._rdict))
         async with shoal.open(tmp_path / "state"):
             pass
     async with shoal.open(tmp_path / "state") as store:
