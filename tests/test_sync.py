@@ -112,6 +112,17 @@ def test_documents_are_edited_through_item_access(space: Any) -> None:
         assert again.to_py()["text"] == "hello world"
 
 
+def test_positions_in_texts_are_characters(space: Any) -> None:
+    with space.document("words") as document:
+        text = document.text("t")
+        text += "größe"
+        text.insert(3, "|")
+        del text[-1]
+        with pytest.raises(IndexError, match="outside of the text"):
+            text.insert(9, "x")
+        assert (str(text), len(text), text[2:4]) == ("grö|ß", 5, "ö|")
+
+
 def test_types_within_a_document_stay_on_the_loop_however_they_are_reached(space: Any) -> None:
     with space.document("plan") as document:
         root = document.map("root")

@@ -3,13 +3,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
-from shoal.errors import StorageError, StoreLocked
+from shoal.errors import StorageError, StorageFull, StoreLocked
 from shoal.storage.rocks import RocksStorage
+from tests.support.panics import a_panic
 
 OpenStore = Callable[[Path], RocksStorage]
 
@@ -209,3 +211,26 @@ def test_a_store_closed_while_it_gave_space_back_compacts_as_usual_when_reopened
     assert trigger() != usual
     open_store(tmp_path / "store")
     assert trigger() == usual
+
+
+class Panicking:
+    """A database of the binding in which every call panics."""
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any, **__: Any) -> Any:
+            raise a_panic()
+
+        return call
+
+
+def test_a_panic_of_the_binding_is_a_storage_error(tmp_path: Path) -> None:
+    storage = RocksStorage.open(tmp_path / "state", config=Config(), now_ms=0)
+    database, storage._db = storage._db, Panicking()  # type: ignore[assignment]
+    for read in (lambda: storage.get(b"k"), lambda: list(storage.scan(b"", None)), storage.snapshot):
+        with pytest.raises(StorageError):
+            read()
+    with pytest.raises(StorageFull):
+        storage.write({b"k": b"v"})
+    assert storage.failed
+    storage.close()
+    database.close()

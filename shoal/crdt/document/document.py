@@ -31,6 +31,7 @@ from shoal.crdt.document.yjs import RootKind as RootKind
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import StoreCorrupt
+from shoal.panics import held
 
 _UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
 _GENESIS = b"G"
@@ -83,7 +84,9 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     declare(rows, stamp, update)
     if update.genesis:
         row, position = _GENESIS + update.genesis, stamp.pack_position()
-        client, clocks = next(iter(yjs.parse_state(pycrdt.get_state(payload)).items()), (0, 0))
+        with held("the Yjs engine failed at the beginning of a document", "Nothing was written."):
+            state = pycrdt.get_state(payload)
+        client, clocks = next(iter(yjs.parse_state(state).items()), (0, 0))
         genesis = Beginning(client, clocks, [position], update.roots)
         if (packed := rows.get(row)) is not None:
             known = _unpack_genesis(packed)

@@ -176,9 +176,8 @@ async def test_an_edit_after_closing_raises(mirror: Mirror) -> None:
     await document.close()
     with pytest.raises(InvalidInput, match="closed"):
         document.map("m")
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(InvalidInput, match="closed"):
         entries["a"] = 1
-    assert raised.group_contains(InvalidInput, match="closed")
 
 
 def edit(document: Document) -> None:

@@ -66,9 +66,8 @@ async def test_a_refusal_is_raised_by_every_later_use(session: FakeSession, mirr
         await document.flush()
     with pytest.raises(type(error)):
         document.map("m")
-    with pytest.raises(ExceptionGroup) as raised:  # The engine wraps what an observer raises.
+    with pytest.raises(type(error)):
         entries["b"] = 2
-    assert raised.group_contains(type(error))
     with pytest.raises(type(error)):
         await document.close()
 

@@ -18,16 +18,17 @@ import pycrdt
 from pycrdt._base import BaseType
 
 from shoal.crdt.document.shared.plain import Where, check_new
-from shoal.errors import EngineFailed, InvalidValue, Unsupported
+from shoal.errors import EngineFailed, InvalidValue, ShoalError, Unsupported
 from shoal.panics import engine_failed, is_panic
 
 _BROKEN = "This copy of the document is used no more, and its edits that are not written are lost. Open the document again."
 
 
 class Doc(pycrdt.Doc[Any]):
-    """A document of the engine. `broken` says how the engine failed, or is empty."""
+    """A document of the engine. `broken` says how the engine failed, or is empty; `edition` grows before each change."""
 
     broken: str = ""
+    edition: int = 0
 
     def transaction(self, origin: Any = None) -> pycrdt.Transaction:
         """See `pycrdt.Doc.transaction`.
@@ -42,6 +43,11 @@ class Doc(pycrdt.Doc[Any]):
 
     def _read_transaction(self, _txn: Any) -> pycrdt.ReadTransaction:
         return _ReadTransaction(self, _txn)
+
+    def apply_update(self, update: bytes) -> None:
+        """See `pycrdt.Doc.apply_update`."""
+        self.edition += 1
+        super().apply_update(update)
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, adopted(value))
@@ -61,6 +67,7 @@ class Doc(pycrdt.Doc[Any]):
             EngineFailed: it panicked, or the document was broken before.
         """
         self.check_sound()
+        self.edition += 1
         try:
             yield
         except BaseException as error:
@@ -97,9 +104,11 @@ class _Transaction(pycrdt.Transaction):
         try:
             super().__exit__(kind, error, trace)
         except BaseException as late:
-            if not self._doc.broken and not is_panic(late):
-                raise
-            raise self._doc.failed(late) from None
+            if self._doc.broken or is_panic(late):
+                raise self._doc.failed(late) from None
+            if isinstance(late, ExceptionGroup) and len(late.exceptions) == 1 and isinstance(late.exceptions[0], ShoalError):
+                raise late.exceptions[0] from None  # Of an observer, which pycrdt wraps: the mirror takes no more edits.
+            raise
         if is_panic(error):
             raise self._doc.failed(error) from None  # type: ignore[arg-type]
 
@@ -168,6 +177,13 @@ def _do_and_integrate(self: Any, action: str, value: Any, transaction: Any, *arg
     BaseType._do_and_integrate(self, action, adopted(value), transaction, *arguments)
 
 
+def _forbid_read_transaction(self: Any, transaction: Any) -> None:
+    # Each method of pycrdt's that changes a shared type begins with this.
+    BaseType._forbid_read_transaction(self, transaction)
+    if isinstance(self.doc, Doc):
+        self.doc.edition += 1
+
+
 def _observe(self: Any, callback: Callable[..., None]) -> Any:
     """See pycrdt. Positions in the event of a text count characters."""
     given = len(signature(callback).parameters)
@@ -212,6 +228,7 @@ def _adopt_within(value: Any) -> None:
 _COMMON: dict[str, Callable[..., Any]] = {
     "_maybe_as_type_or_doc": _maybe_as_type_or_doc,
     "_do_and_integrate": _do_and_integrate,
+    "_forbid_read_transaction": _forbid_read_transaction,
     "_recounting": _as_counted,
     "observe": _observe,
     "observe_deep": _observe_deep,

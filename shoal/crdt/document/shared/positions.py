@@ -18,6 +18,9 @@ import pycrdt
 EMBEDDED = b"\xff"
 """Stands for an embedded object among a text's bytes: it never occurs in UTF-8."""
 
+HELD = "\udcff"
+"""Stands for an embedded object among a text's characters."""
+
 _SHOWN_EMBEDDED = "\ufffc"  # Unicode's object replacement character.
 _ERRORS = "surrogateescape"  # `EMBEDDED` becomes one character, and the same byte again.
 
@@ -35,22 +38,33 @@ def characters(text: bytes | bytearray) -> int:
 class Layout:
     """The characters of one text, and where they begin in the engine's count."""
 
-    __slots__ = ("_units",)
+    __slots__ = ("_near", "_units")
 
     def __init__(self, text: str | bytes) -> None:
         """`text` without embedded objects, or as `packed` makes it."""
         self._units = text if isinstance(text, str) else text.decode(errors=_ERRORS)
+        self._near = (0, 0)  # A place and the engine's position of it: the next place is likely to be near.
 
     def __len__(self) -> int:
         return len(self._units)
 
     def __getitem__(self, key: int | slice) -> str:
         found = self._units[key]
-        return found if found.isascii() else found.replace("\udcff", _SHOWN_EMBEDDED)
+        return found if found.isascii() else found.replace(HELD, _SHOWN_EMBEDDED)
 
     def at(self, place: int) -> int:
         """The engine's position of the place before a character, or at the end."""
-        return _size(self._units[:place])
+        if self._units.isascii():
+            return place
+        near, at = self._near
+        at += _size(self._units[near:place]) if near <= place else -_size(self._units[place:near])
+        self._near = place, at
+        return at
+
+    def edited(self, start: int, stop: int, new: str) -> None:
+        """Follow an edit that put `new` in the place of the characters from `start` to `stop`."""
+        self._near = start, self.at(start)
+        self._units = self._units[:start] + new + self._units[stop:]
 
     def size(self, start: int, stop: int) -> int:
         """How much the engine counts between two places."""

@@ -9,13 +9,13 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pycrdt
 
-from shoal.crdt.document.shared.doc import check_put, shared
+from shoal.crdt.document.shared.doc import Doc, check_put, shared
 from shoal.crdt.document.shared.plain import Where, check_formats, check_string
-from shoal.crdt.document.shared.positions import Layout, characters, item, packed, place, span
+from shoal.crdt.document.shared.positions import HELD, Layout, characters, item, packed, place, span
 from shoal.crdt.document.shared.sticky import index_of, stuck
 from shoal.crdt.document.shared.xml import Attributes, parent_of
 from shoal.errors import InvalidValue
@@ -45,13 +45,19 @@ class Text(pycrdt.Text):
 
     def __delitem__(self, key: Any) -> None:
         with self.doc.transaction():
-            start, stop = _in_engine(self, *_span(self, key))
+            layout, (start, stop) = _layout(self), _span(self, key)
             if start < stop:
-                super().__delitem__(slice(start, stop))
+                at = layout.at(start)
+                super().__delitem__(slice(at, at + layout.size(start, stop)))
+                _followed(self, layout, start, stop, "")
 
     def __iadd__(self, value: str) -> Text:
         check_string(value)
-        super().insert(_size(self), value)  # Where the end is, the engine knows.
+        with self.doc.transaction():
+            layout = _known(self)
+            super().insert(_size(self), value)  # Where the end is, the engine knows.
+            if layout is not None:
+                _followed(self, layout, len(layout), len(layout), value)
         return self
 
     def insert(self, index: int, value: str, attrs: Any = None) -> None:
@@ -64,19 +70,26 @@ class Text(pycrdt.Text):
         check_string(value)
         check_formats(attrs)
         with self.doc.transaction():
-            super().insert(_place(self, index), value, attrs)
+            layout, start = _layout(self), _place(self, index)
+            super().insert(layout.at(start), value, attrs)
+            _followed(self, layout, start, start, value)
 
     def insert_embed(self, index: int, value: Any, attrs: Any = None) -> None:
         """Embed an object, a shared type or JSON, before the character at `index`, or at the end. Raises as `insert`."""
         embedded = _checked_embedded(value, attrs, "text")
         with self.doc.transaction():
-            super().insert_embed(_place(self, index), embedded, attrs)
+            layout, start = _layout(self), _place(self, index)
+            super().insert_embed(layout.at(start), embedded, attrs)
+            _followed(self, layout, start, start, HELD)
 
     def format(self, start: int, stop: int, attrs: Any) -> None:
         """Set formats of the characters of a slice; None removes one. Raises as `insert`."""
         check_formats(attrs)
         with self.doc.transaction():
-            super().format(*_in_engine(self, *_span(self, slice(start, stop))), attrs)
+            layout, (start, stop) = _layout(self), _span(self, slice(start, stop))
+            at = layout.at(start)
+            super().format(at, at + layout.size(start, stop), attrs)
+            _followed(self, layout, start, start, "")
 
     def sticky_index(self, index: int, assoc: pycrdt.Assoc = pycrdt.Assoc.AFTER) -> pycrdt.StickyIndex:
         """An index that stays at its character, whatever is edited; `index_of` tells where it is.
@@ -112,13 +125,19 @@ class XmlText(pycrdt.XmlText):
 
     def __delitem__(self, key: Any) -> None:
         with self.doc.transaction():
-            start, stop = _in_engine(self, *_span(self, key))
+            layout, (start, stop) = _layout(self), _span(self, key)
             if start < stop:
-                super().__delitem__(slice(start, stop))
+                at = layout.at(start)
+                super().__delitem__(slice(at, at + layout.size(start, stop)))
+                _followed(self, layout, start, stop, "")
 
     def __iadd__(self, value: str) -> XmlText:
         check_string(value)
-        super().insert(_size(self), value)
+        with self.doc.transaction():
+            layout = _known(self)
+            super().insert(_size(self), value)
+            if layout is not None:
+                _followed(self, layout, len(layout), len(layout), value)
         return self
 
     def insert(self, index: int, value: str, attrs: Any = None) -> None:
@@ -126,19 +145,26 @@ class XmlText(pycrdt.XmlText):
         check_string(value)
         check_formats(attrs)
         with self.doc.transaction():
-            super().insert(_place(self, index), value, attrs)
+            layout, start = _layout(self), _place(self, index)
+            super().insert(layout.at(start), value, attrs)
+            _followed(self, layout, start, start, value)
 
     def insert_embed(self, index: int, value: Any, attrs: Any = None) -> None:
         """As `Text.insert_embed`."""
         embedded = _checked_embedded(value, attrs, "XML text")
         with self.doc.transaction():
-            super().insert_embed(_place(self, index), embedded, attrs)
+            layout, start = _layout(self), _place(self, index)
+            super().insert_embed(layout.at(start), embedded, attrs)
+            _followed(self, layout, start, start, HELD)
 
     def format(self, start: int, stop: int, attrs: Any) -> None:
         """As `Text.format`."""
         check_formats(attrs)
         with self.doc.transaction():
-            super().format(*_in_engine(self, *_span(self, slice(start, stop))), attrs)
+            layout, (start, stop) = _layout(self), _span(self, slice(start, stop))
+            at = layout.at(start)
+            super().format(at, at + layout.size(start, stop), attrs)
+            _followed(self, layout, start, start, "")
 
     @property
     def attributes(self) -> Attributes:
@@ -164,11 +190,48 @@ def _size(text: Either) -> int:
         return size
 
 
+class _Known(NamedTuple):
+    """The layout of a text as it was at an edition of its document; the engine's text may have become another."""
+
+    integrated: Any
+    edition: int
+    layout: Layout
+
+
+def _known(text: Either) -> Layout | None:
+    """The layout of a text, if nothing has changed in its document since it was remembered."""
+    known: _Known | None = getattr(text, "_known", None)
+    doc = text.doc
+    if known is None or not isinstance(doc, Doc) or known.integrated is not text.integrated or known.edition != doc.edition:
+        return None
+    return known.layout
+
+
+def _followed(text: Either, layout: Layout, start: int, stop: int, new: str) -> None:
+    """Remember the layout of a text after an edit of its own: to read a long text again would take longer than the edit."""
+    layout.edited(start, stop, new)
+    _remember(text, layout)
+
+
+def _remember(text: Either, layout: Layout) -> None:
+    if isinstance(text.doc, Doc):
+        text._known = _Known(text.integrated, text.doc.edition, layout)  # type: ignore[union-attr]
+
+
 def _layout(text: Either) -> Layout:
     """
     Raises:
         InvalidValue: another client put content into the text that does not belong there.
     """
+    with text.doc.transaction():
+        layout = _known(text)
+        if layout is None:
+            layout = _read(text)
+            _remember(text, layout)
+        return layout
+
+
+def _read(text: Either) -> Layout:
     with text.doc.transaction() as transaction:
         size = text.integrated.len(transaction._txn)
         written = text.integrated.get_string(transaction._txn)
@@ -184,9 +247,7 @@ def _layout(text: Either) -> Layout:
 
 
 def _place(text: Either, index: Any) -> int:
-    """The engine's position of a place to insert at."""
-    layout = _layout(text)
-    return layout.at(place(index, len(layout), _TEXT))
+    return place(index, len(_layout(text)), _TEXT)
 
 
 def _span(text: Either, key: Any) -> tuple[int, int]:
@@ -195,12 +256,6 @@ def _span(text: Either, key: Any) -> tuple[int, int]:
         return span(key, length, _TEXT)
     at = item(key, length, _TEXT)
     return at, at + 1
-
-
-def _in_engine(text: Either, start: int, stop: int) -> tuple[int, int]:
-    layout = _layout(text)
-    at = layout.at(start)
-    return at, at + layout.size(start, stop)
 
 
 def _checked_embedded(value: Any, formats: Any, where: Where) -> Any:
