@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from typer.testing import CliRunner
 
+import shoal
 from shoal.cli.main import app
 from shoal.cli.rebuilding import show
 from shoal.protocol.requests import GivenUp, RebuildView, Survivor
-from tests.cli.conftest import served
+from tests.cli.conftest import PATIENCE_S, served
 
 VIEW = RebuildView(
     "0123456789abcdef",
@@ -53,8 +56,22 @@ def test_what_is_left_and_what_may_be_lost_is_shown(capsys: pytest.CaptureFixtur
     assert shown[9] == "plan 0123456789abcdef"
 
 
+async def held(directory: Path) -> None:
+    """Make a directory that holds something."""
+    async with shoal.open(directory) as store:
+        await store.space("crew").counter("c").add(1)
+
+
+def got(url: str) -> str:
+    with urlopen(url, timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
+
+
 def test_a_rebuild_is_shown_asked_for_and_made_once(tmp_path: Path) -> None:
+    asyncio.run(held(tmp_path / "n1"))
     with served(tmp_path / "n1", "--join", "127.0.0.1:9", config=CONFIG) as (_, url):
+        assert "`shoal cluster rebuild`" in json.loads(got(f"{url}/readyz"))["register"]
+        assert "shoal_register_quorum 0.0" in got(f"{url}/metrics")
         looked = run("--dry-run", "--url", url)
         assert (looked.stderr, looked.exit_code) == ("", 0)
         assert "given up: 127.0.0.1:9, directory unknown" in looked.stdout
@@ -65,6 +82,8 @@ def test_a_rebuild_is_shown_asked_for_and_made_once(tmp_path: Path) -> None:
         assert (unsure.exit_code, "--yes or --dry-run" in unsure.stderr) == (1, True)
         made = run("--json", "--yes", "--leases-after", "0", "--url", url)
         assert json.loads(made.stdout)["epoch"] > 1_000_000
+        assert "register" not in json.loads(got(f"{url}/readyz"))
+        assert "shoal_register_quorum 1.0" in got(f"{url}/metrics")
         again = run("--yes", "--url", url)
         assert (again.exit_code, "so there is nothing to rebuild" in again.stdout) == (0, True)
 

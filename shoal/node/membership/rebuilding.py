@@ -54,6 +54,7 @@ class Survey(NamedTuple):
     record: Record
     kept: dict[str, Report]
     gone: dict[bytes, str]  # The directories that are known to be nobody's here, and their addresses.
+    silent: list[str]  # Members that have a link, and did not answer.
 
     @property
     def plan(self) -> str:
@@ -64,6 +65,15 @@ class Survey(NamedTuple):
     def given_up(self) -> list[str]:
         """The members that did not answer."""
         return [member for member in self.record.electorate.members if member not in self.kept]
+
+    @property
+    def why_not(self) -> str:
+        """Why there is nothing to rebuild, or not yet, for people; empty if there is."""
+        if self.silent:
+            return f"{', '.join(self.silent)} can be reached and does not answer: update or restart it, and look again"
+        return (
+            "the register has a quorum, so there is nothing to rebuild" if rebuilds.has_quorum(self.record, self.kept) else ""
+        )
 
     @property
     def whole(self) -> str:
@@ -120,7 +130,7 @@ class Rebuilding:
 
         Raises:
             InvalidInput: the register has a quorum, or what is left has changed; nothing was written.
-            Unavailable: a survivor did not answer; nothing was founded. Look again.
+            Unavailable: a member that has a link did not answer; nothing was founded. Look again.
             OutcomeUnknown: not all survivors said that they have the founding on disk.
             NotAMember: this node is no member.
         """
@@ -149,7 +159,8 @@ class Rebuilding:
         kept = rebuilds.survivors(record, reports)
         if self._roster.own not in kept or not self._roster.is_member:
             raise NotAMember(f"{self._roster.own} is no member of the cluster. Nothing was written. Ask a member.")
-        return Survey(record, kept, self._gone(record, kept))
+        silent = [address for address in awaited if address not in reports and address in record.electorate.members]
+        return Survey(record, kept, self._gone(record, kept), silent)
 
     async def _found(self, found: Survey, *, unseen_ms: int, is_whole: bool) -> Record:
         directories = {address: report.remains.directory for address, report in found.kept.items()}
@@ -339,11 +350,14 @@ class Rebuilding:
 
 
 def check_needed(found: Survey) -> None:
-    """Check that the register has no quorum.
+    """Check that the register has no quorum, and that everybody who is there has answered.
 
     Raises:
-        InvalidInput: it has one.
+        Unavailable: a member did not answer.
+        InvalidInput: the register has a quorum.
     """
+    if found.silent:
+        raise Unavailable(f"{found.why_not}. Nothing was written.")
     if rebuilds.has_quorum(found.record, found.kept):
         raise InvalidInput(
             "the register has a quorum, so there is nothing to rebuild. Nothing was written. To remove a node that is gone for "

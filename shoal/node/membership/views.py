@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from shoal.cluster.leases.timing import waits_s
-from shoal.cluster.membership import rebuilds
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Standing
 from shoal.cluster.membership.rebuilds import Report
@@ -65,11 +64,11 @@ def _progress(record: Record, changes: Changes, address: str, *, is_there: bool)
 
 def left(found: Survey, *, unseen_ms: int) -> RebuildView:
     """What a rebuild would keep and give up, and what may be lost by it."""
-    is_needed = not rebuilds.has_quorum(found.record, found.kept)
+    is_needed = not found.why_not
     return RebuildView(
         found.plan if is_needed else "",
         found.record.epoch,
-        found.whole if is_needed else "the register has a quorum, so there is nothing to rebuild",
+        found.why_not or found.whole,
         [_survivor(address, report) for address, report in sorted(found.kept.items())],
         [GivenUp(address, node.hex(), _away_ms(found, address)) for node, address in _given_up(found)],
         _may_be_lost(found) if is_needed else [],

@@ -189,6 +189,18 @@ async def test_a_plan_that_has_changed_is_refused() -> None:
             await asked(fleet, fleet["c"].store().rebuild_cluster(plan, leases_after=0.0))
 
 
+async def test_a_member_that_is_linked_and_silent_is_not_given_up() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet, "ab")
+        fleet.start("b", copied(left["b"]), linked=False)
+        await fleet.until(lambda: "b:1" in fleet["c"].replicator.quorum.members.reached)
+        fleet.spoil = lambda source, target, message: None if source == "b" else message  # As one of an older version.
+        view = await asked(fleet, fleet["c"].store().rebuild_cluster())
+        assert (view.plan, view.reason) == ("", "b:1 can be reached and does not answer: update or restart it, and look again")
+        with pytest.raises(Unavailable, match="b:1 can be reached and does not answer"):
+            await asked(fleet, fleet["c"].store().rebuild_cluster("0123", leases_after=0.0))
+
+
 async def test_a_survivor_that_vanishes_while_halted_leaves_nothing_founded() -> None:
     async with cluster() as fleet:
         left = await all_crash(fleet, "ab")
@@ -211,6 +223,22 @@ async def test_a_survivor_that_vanishes_while_halted_leaves_nothing_founded() ->
         made = await rebuilt(fleet, "c")
         await fleet.until(lambda: fleet["b"].replicator.memberships.identity().epoch == made.epoch)
         await fence(fleet, "b")
+
+
+@pytest.mark.parametrize("names", ["c", "bc"])
+async def test_survivors_that_are_copies_go_on_and_write(names: str) -> None:
+    async with cluster() as fleet:
+        before = await fence(fleet, "a")
+        await saved(fleet, "a", "all")
+        await fleet.durable()
+        left = await all_crash(fleet)
+        await start_copies(fleet, {name: left[name] for name in names})
+        assert not fleet[names[0]].replicator.quorum.refilling  # It takes sessions, so it can be asked.
+        await rebuilt(fleet, names[0])
+        await fleet.until(lambda: not any(fleet[name].replicator.quorum.is_learner for name in names))
+        assert await fence(fleet, names[-1]) > before
+        await saved(fleet, names[-1], "all")
+        assert await total(fleet, names[0]) == 2
 
 
 async def test_leases_that_only_lost_members_knew_are_waited_for() -> None:
