@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pycrdt
 
-from shoal.client.document.remaking import move, remade, replaced
+from shoal.client.document.remaking import move_all, remade, replaced
 from shoal.client.document.undo import ARRIVED
 from shoal.crdt.document import yjs
 from shoal.crdt.document.conflicts import Conflicts, Overwritten
@@ -169,7 +169,7 @@ class Content:
             return
         before = None if self._traced is None else self.to_py()
         old, self.doc = self.doc, new
-        move(dict(self._held), self.roots, old, new)
+        move_all(dict(self._held), self.roots, old, new)
         _observe(self)
         if before is not None:
             self._traced = {}

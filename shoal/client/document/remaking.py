@@ -3,8 +3,8 @@
 Laws:
 - The new document holds the same updates, under the same client id, with U+FFFD for each half of what is cut: see
   `shoal.crdt.document.surrogates`. It happens between transactions, before the update is applied.
-- Roots that users hold lead to the new document. Parts within them lead to the old one, which nobody sees any more: using
-  one raises an error that says to take it from its root again.
+- Roots that users hold lead to the new document, and their observers observe that. Parts within them lead to the old one,
+  which nobody sees any more: using one raises an error that says to take it from its root again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pycrdt
 from shoal.crdt.document.content import open_root
 from shoal.crdt.document.diff_mirror import Difference
 from shoal.crdt.document.document import RootKind
-from shoal.crdt.document.shared.doc import Doc
+from shoal.crdt.document.shared.doc import Doc, move
 from shoal.crdt.document.surrogates import Cut, rewritten
 from shoal.errors import InvalidInput
 
@@ -33,12 +33,12 @@ def remade(doc: pycrdt.Doc[Any], cut: Collection[Cut]) -> Doc | None:
     return made
 
 
-def move(roots: Mapping[str, Any], kinds: Mapping[str, RootKind], old: pycrdt.Doc[Any], new: pycrdt.Doc[Any]) -> None:
+def move_all(roots: Mapping[str, Any], kinds: Mapping[str, RootKind], old: pycrdt.Doc[Any], new: pycrdt.Doc[Any]) -> None:
     """Let roots that are held lead to the new document, and the old one raise."""
     for subscription in list(old._subscriptions):
         old.unobserve(subscription)
     for name, root in roots.items():
-        root._integrated, root._doc = open_root(new, name, kinds[name])._integrated, new
+        move(root, open_root(new, name, kinds[name]))
     old.transaction = _raise_moved  # type: ignore[method-assign]
 
 

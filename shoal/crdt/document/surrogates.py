@@ -52,7 +52,7 @@ class Replica:
     def apply(self, updates: Sequence[bytes]) -> None:
         """Apply updates in causal order. All must have passed `shoal.crdt.document.yjs.parse`."""
         if not self.pairs and not any(map(is_wide, updates)):
-            self._apply(updates)
+            self.feed(Fitted(updates, _NONE, ()))
         else:
             self.feed(fit(updates, [yjs.parse(update) for update in updates], self.pairs, self.state))
 
@@ -60,7 +60,9 @@ class Replica:
         """Apply what was prepared for the document as it is."""
         if fitted.broken:
             self._rebuild(fitted.broken)
-        self._apply(fitted.updates)
+        # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
+        for update in fitted.updates:
+            self.doc.apply_update(update)
         if fitted.whole:
             self.pairs.add(fitted.whole)
 
@@ -75,11 +77,6 @@ class Replica:
     def snapshot(self) -> bytes:
         """The whole document as one update."""
         return self.doc.get_update(_EMPTY_STATE)
-
-    def _apply(self, updates: Sequence[bytes]) -> None:
-        # Neither `merge_updates` nor one transaction: the cost of either grows with the square of what is in it.
-        for update in updates:
-            self.doc.apply_update(update)
 
     def _rebuild(self, broken: Collection[Cut]) -> None:
         snapshot = self.snapshot()
@@ -116,8 +113,10 @@ class Pairs:
     def add(self, cuts: Iterable[Cut]) -> None:
         """Note pairs by their middles."""
         for client, middle in cuts:
-            middles = self._middles.setdefault(client, array("I"))
-            if not middles or middles[-1] < middle:
+            middles = self._middles.get(client)
+            if middles is None:
+                self._middles[client] = array("I", (middle,))
+            elif middles[-1] < middle:
                 middles.append(middle)
             elif (client, middle) not in self:
                 insort(middles, middle)
@@ -156,12 +155,15 @@ def is_wide(update: bytes) -> bool:
 
 def fit(updates: Sequence[bytes], parts: Sequence[Parsed], held: Pairs, state: Callable[[], StateVector]) -> Fitted:
     """Prepare updates, which are `parts`, for a document at `state` that holds the pairs `held`."""
-    wide = [each for part in parts for each in part.wide]
-    if not wide and not held:
+    if len(parts) == 1:
+        wide = parts[0].wide
+        if not wide and not held:
+            return Fitted(updates, _NONE, ())
+        if _cuts_nothing(parts[0], held, state()):
+            return Fitted(updates, _NONE, _pairs(wide[0]) if wide else ())
+    elif not held and not any(part.wide for part in parts):
         return Fitted(updates, _NONE, ())
     clocks = state()
-    if len(parts) == 1 and _cuts_nothing(parts[0], held, clocks):
-        return Fitted(updates, _NONE, [cut for each in wide for cut in _pairs(each)])
     own = [{cut for each in part.wide for cut in _pairs(each)} for part in parts]
     brought = set().union(*own)
     cuts = {cut for part in parts for cut in _borders(part) if cut in brought or cut in held}
@@ -236,6 +238,8 @@ def _contradicted(part: Parsed, own: set[Cut], new: Pairs, held: Pairs, state: S
 
 def _pairs(wide: Wide) -> list[Cut]:
     """The pairs in a string, in order."""
+    if len(wide.text) == 1:
+        return [(wide.client, wide.clock + 1)]
     return [(wide.client, wide.clock + found.start() + nth) for nth, found in enumerate(_BEYOND.finditer(wide.text), 1)]
 
 

@@ -14,7 +14,7 @@ from shoal.errors import InvalidInput
 from shoal.protocol.requests import Edit
 from tests.client.document.conftest import FakeSession, Mirror, until
 from tests.clients.js.conftest import needs_node
-from tests.support.histories import ROOTS, A, deleted, delivered, generated, shown_by, shuffled, typed
+from tests.support.histories import ROOTS, A, B, deleted, delivered, generated, shown_by, shuffled, typed
 from tests.support.histories import document as live
 
 pytestmark = pytest.mark.virtual_time
@@ -103,6 +103,25 @@ async def test_a_part_that_is_held_raises(session: FakeSession, document: Docume
     document.map("m")["notes"].insert(0, "b")
     await document.flush()
     assert session.live.to_py()["m"] == {"notes": "ba"}
+
+
+async def test_observers_of_a_root_go_on(session: FakeSession, document: Document) -> None:
+    text = document.text("t")
+    told: list[object] = []
+    subscription = text.observe(lambda event: told.append(event.delta))  # type: ignore[attr-defined]
+    await push(session, CUT)
+    await push(session, deleted(A, 3, 1))
+    await push(session, typed("😀", 1, origin=(B, 0), right=(A, 2)))
+    await push(session, deleted(B, 1, 1))
+    assert told == [
+        [{"retain": 2}, {"insert": "|"}],
+        [{"retain": 4}, {"delete": 1}],
+        [{"retain": 3}, {"insert": "😀"}],
+        [{"retain": 3}, {"delete": 1}],
+    ]
+    text.unobserve(subscription)
+    text.insert(0, "a")
+    assert len(told) == 4
 
 
 async def test_changes_are_told(session: FakeSession, document: Document) -> None:

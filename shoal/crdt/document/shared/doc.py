@@ -196,7 +196,26 @@ def _observe(self: Any, callback: Callable[..., None]) -> Any:
         recounted(event)
         callback(*(event, transaction)[:given])
 
-    return BaseType.observe(self, cast("Callable[[Any], None]", tell))
+    subscription = BaseType.observe(self, cast("Callable[[Any], None]", tell))
+    self.__dict__.setdefault("_callbacks", {})[subscription] = callback
+    return subscription
+
+
+def _unobserve(self: Any, subscription: Any) -> None:
+    """See pycrdt."""
+    subscription = self.__dict__.get("_moved", {}).pop(subscription, subscription)
+    self.__dict__.get("_callbacks", {}).pop(subscription, None)
+    BaseType.unobserve(self, subscription)
+
+
+def move(handle: Any, to: Any) -> None:
+    """Let a shared type lead where `to` does, which is of another document; who observes it goes on doing so."""
+    callbacks = handle.__dict__.pop("_callbacks", {})
+    known = {now: first for first, now in handle.__dict__.pop("_moved", {}).items()}  # The subscription that was returned.
+    for subscription in list(handle._subscriptions):
+        BaseType.unobserve(handle, subscription)
+    handle._doc, handle._integrated = to._doc, to._integrated
+    handle._moved = {known.get(before, before): handle.observe(callback) for before, callback in callbacks.items()}
 
 
 def _observe_deep(self: Any, callback: Callable[..., None]) -> Never:
@@ -231,6 +250,7 @@ _COMMON: dict[str, Callable[..., Any]] = {
     "_forbid_read_transaction": _forbid_read_transaction,
     "_recounting": _as_counted,
     "observe": _observe,
+    "unobserve": _unobserve,
     "observe_deep": _observe_deep,
 }
 
