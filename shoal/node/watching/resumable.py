@@ -2,7 +2,8 @@
 
 Laws:
 - It begins at its position. Operations that this node has applied and the position does not
-  cover are read from the log, a slice at a time, as their changes are taken. Changes that are applied
+  cover are read from the log, a slice at a time, as their changes are taken, and those of all partitions
+  are merged in causal order (`merging`). Changes that are applied
   later wait behind these, in the order of the writes. A change that the position covers is
   not pushed, even if it arrives here later.
 - Each push carries exactly what the position grows by: a watch that is resumed after it, on
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -26,28 +27,10 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.node.watching.changelog import Changelog, Logged, change_of, target_of
 from shoal.node.watching.feed import LABELS, Staged, Subscriber, matches
+from shoal.node.watching.merging import SLICE_MAX, Merge, Told
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.position import Position, pack_part
 from shoal.protocol.requests import Change, Push, Reset, Watch, Watching
-
-_SLICE = 100  # Operations that are read at once.
-_CHANGE_BYTES = 500  # The cost of a waiting change with its vectors, beside its names.
-
-
-class Told(NamedTuple):
-    """A change, and what a watcher that takes it has seen of the partition.
-
-    `part` names the place within the operation, as `pack_part`; it is empty after the operation's last change.
-    """
-
-    change: Change
-    seen: VersionVector
-    part: bytes
-
-    @property
-    def size(self) -> int:
-        """About the bytes that it needs while it waits."""
-        return _CHANGE_BYTES + len(self.change.name) + len(self.change.id)
 
 
 class ResumableWatch(Subscriber):
@@ -66,9 +49,8 @@ class ResumableWatch(Subscriber):
         self._here = changelog.vectors()  # The operations that were applied before; later ones come by `tell`.
         self._shown = {number: changelog.shown(number) for number in self._here}
         self._at = Position() if self._begun is None else self._begun.copy()  # The position after all taken pushes.
-        self._plan: deque[int] = deque()  # Partitions whose log must still be read.
+        self._merge = Merge((), bytes_max=bytes_max)
         self._reading: dict[int, VersionVector] = {}  # How far each was read.
-        self._read: deque[Told] = deque()
         self._live: deque[Told] = deque()
         self._lead: deque[Push] = deque()
         scope = changelog.scope(watch)
@@ -78,10 +60,11 @@ class ResumableWatch(Subscriber):
                 self._at.join(number, self._shown[number])
             self._lead.append(Watching(self._at.pack()))
             return
-        self._plan.extend(sorted({*numbers, *(self._here.keys() & set(self._begun.partitions))}))
+        plan = sorted({*numbers, *(self._here.keys() & set(self._begun.partitions))})
+        self._merge = Merge(plan, bytes_max=bytes_max)
         self._targets: dict[int, VersionVector] = {}
         missing = 0
-        for number in self._plan:
+        for number in plan:
             target = changelog.target(number, self._at.vector(number))
             if target is None:
                 self._reset("the log no longer holds all changes that this watch has not seen")
@@ -95,12 +78,12 @@ class ResumableWatch(Subscriber):
         while True:
             if self._lead:
                 return self._lead.popleft()
-            if self._read:
-                return self._pushed(self._read.popleft())
-            if self._plan:
+            if self._merge.hungry is not None:
                 self._read_on()
-                await asyncio.sleep(0)  # Other tasks get their turn between two slices.
+                await asyncio.sleep(0)  # Other tasks get their turn.
                 continue
+            if (read := self._merge.take()) is not None:
+                return self._pushed(read)
             if self._live:
                 told = self._live.popleft()
                 self._bytes -= told.size
@@ -145,22 +128,28 @@ class ResumableWatch(Subscriber):
     # ── what was there before ─────────────────────────────────────────────────
 
     def _read_on(self) -> None:
-        """Read a slice of the log."""
-        number = self._plan[0]
-        target = self._targets[number]
+        """Read slices of the logs that the merge waits for, about as many operations as one slice may have."""
+        read = 0
+        while read < SLICE_MAX and (number := self._merge.hungry) is not None:
+            read += self._read_slice(number)
+
+    def _read_slice(self, number: int) -> int:
+        """Read a slice of a partition's log; returns its cost in operations."""
+        target, limit = self._targets[number], self._merge.slice
         seen = self._reading.get(number, self._at.vector(number))
-        found = self._changelog.since(number, seen, target, limit=_SLICE)
+        found = self._changelog.since(number, seen, target, limit=limit)
         if found is None:
             self._reset("the log no longer holds all changes that this watch has not seen: start again from the present state")
-            return
+            return SLICE_MAX
+        told: list[Told] = []
         for logged in found:
-            self._tell_again(number, seen, logged)
+            told.extend(self._told_again(number, seen, logged))
             seen = seen.advance(logged.dot)
         self._reading[number] = seen
-        if len(found) < _SLICE:
-            self._plan.popleft()
+        self._merge.feed(told, ends=len(found) < limit)
+        return 1 + len(found)
 
-    def _tell_again(self, number: int, seen: VersionVector, logged: Logged) -> None:
+    def _told_again(self, number: int, seen: VersionVector, logged: Logged) -> Iterator[Told]:
         begun = self._begun
         assert begun is not None
         for nth, change in enumerate(logged.mutations):
@@ -173,18 +162,17 @@ class ResumableWatch(Subscriber):
                 continue
             stamp = Stamp(logged.dot, logged.hlc, logged.wall_ms, seen, nth)
             ends = nth == len(logged.mutations) - 1
-            self._read.append(_told(change_of(target, stamp, change.change), number, stamp, seen, ends=ends))
+            yield _told(change_of(target, stamp, change.change), number, stamp, seen, ends=ends)
 
     # ── what cannot be told ───────────────────────────────────────────────────
 
     def _reset(self, reason: str) -> None:
         """Drop all waiting changes, and queue one Reset instead."""
-        for number in self._plan:
+        for number in self._merge.unread():
             self._at.join(number, self._shown[number])
-        for told in (*self._read, *self._live):
+        for told in (*self._merge.left(), *self._live):
             self._at.join(told.change.partition, told.seen)
-        self._plan.clear()
-        self._read.clear()
+        self._merge = Merge((), bytes_max=self._bytes_max)
         self._live.clear()
         self._bytes = 0
         self._lead.clear()
@@ -194,4 +182,4 @@ class ResumableWatch(Subscriber):
 
 def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> Told:
     seen = context.advance(stamp.dot) if ends else context
-    return Told(replace(change, partition=number), seen, b"" if ends else pack_part(stamp.dot, stamp.nth))
+    return Told(replace(change, partition=number), stamp.dot, seen, b"" if ends else pack_part(stamp.dot, stamp.nth))

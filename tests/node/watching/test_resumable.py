@@ -232,6 +232,71 @@ async def test_each_change_is_told_once_over_many_nodes_that_are_cut_off_and_com
             assert watcher.resets == []
 
 
+async def causal_histories(fleet: Fleet, random: Random) -> dict[str, set[str]]:
+    """Write over many partitions and nodes that come and go; returns what the node had told before each change, by name."""
+    causes: dict[str, set[str]] = {}
+    async with AsyncExitStack() as stack:
+        told: dict[str, set[str]] = {}
+        streams = {}
+        for node in "abc":
+            streams[node] = await stack.enter_async_context(fleet[node].node.session().subscribe(Watcher().request))
+            told[node] = set()
+        for step in range(80):
+            node = random.choice("abc")
+            match random.randrange(8):
+                case 0:
+                    await fleet.isolate(node)
+                case 1:
+                    fleet.link_all(node)
+                case 2:
+                    await asyncio.sleep(0.05)
+                case _:
+                    while (push := await quick(streams[node])) is not None:
+                        if isinstance(push, Change):
+                            told[node].add(push.name)
+                    tag = random.randrange(40)
+                    names = [f"{{t{tag}}}{step}-{n}" for n in range(random.choice([1, 1, 1, 3]))]
+                    await add(fleet[node].node.session(), *names)
+                    for n, name in enumerate(names):
+                        causes[name] = told[node] | set(names[:n])
+        for node in "abc":
+            fleet.link_all(node)
+        await fleet.converged()
+    return causes
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 40))])
+async def test_every_prefix_of_a_resumed_watch_is_causally_closed(seed: int) -> None:
+    random = Random(seed)
+    async with Fleet("abc", seed=seed) as fleet:
+        begun_at = await begun(fleet["a"].node.session())
+        causes = await causal_histories(fleet, random)
+        narrowed = {"prefix": random.choice(["", "{t1", "{t"])}
+        watcher = Watcher(Position() if random.random() < 0.5 else begun_at.position, **narrowed)
+        seen: set[str] = set()
+        wanted = {name for name in causes if name.startswith(narrowed["prefix"])}
+        while seen != wanted:
+            before = len(watcher.changes)
+            await watcher.follow(fleet[random.choice("abc")].node.session(), limit=random.choice([1, 2, 5, 20, None]))
+            assert len(watcher.changes) > before
+            for change in watcher.changes[before:]:
+                assert change.name not in seen
+                assert causes[change.name] & wanted <= seen
+                seen.add(change.name)
+        assert watcher.resets == []
+
+
+async def test_an_effect_comes_after_its_cause_in_another_partition(bench: Bench) -> None:
+    session = bench.node.session()
+    watcher = await begun(session)
+    names = [f"n{n}" for n in range(300)]
+    for name in names:
+        await add(session, name)
+    await watcher.follow(session, limit=150)
+    await watcher.follow(session)
+    assert watcher.names == names
+
+
 async def test_a_node_that_is_behind_does_not_tell_again_what_it_gets_later() -> None:
     async with Fleet("ab") as fleet:
         here, there = fleet["a"].node.session(), fleet["b"].node.session()
