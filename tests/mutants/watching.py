@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN
-from shoal.node.watching.resumable import ResumableWatch, Told
+from shoal.node.watching.merging import Merge, Told
+from shoal.node.watching.resumable import ResumableWatch
 from shoal.protocol.requests import Push
 from tests.mutants.mutant import Mutant
 
 
 def a_resumed_watch_forgets_what_was_written_between(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ResumableWatch, "_read_on", lambda self: self._plan.clear())
+    def forget(self: ResumableWatch) -> None:
+        self._merge = Merge((), bytes_max=1)
+
+    patch.setattr(ResumableWatch, "_read_on", forget)
 
 
 def a_watch_covers_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
