@@ -463,13 +463,13 @@ class SessionBehind(Unavailable):
 
 
 class CatchingUp(Unavailable):
-    """The node is still fetching data that it needs for this request."""
+    """The node is still fetching data that it needs for this request, or does not know yet what its cluster holds."""
 
     code = "catching-up"
 
 
 class NotAMember(Unavailable):
-    """The node is being added to its cluster, leaves it, or was removed from it, and so writes nothing. Ask another node."""
+    """The node is no member of its cluster, and serves nothing, or it joins or leaves it, and writes nothing. Ask another."""
 
     code = "not-a-member"
 

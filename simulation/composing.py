@@ -23,6 +23,7 @@ from simulation.composites.lateness import (
     pruned_unheard,
     removed_late,
 )
+from simulation.composites.lives import born_apart, wiped
 from simulation.composites.local import clock_off, failed_sync, years_off
 from simulation.composites.members import disowned, left, replaced
 from simulation.composites.openings import reopened
@@ -64,6 +65,10 @@ COMPOSITES: tuple[Composite, ...] = (
 
 OF_MEMBERS: tuple[Composite, ...] = (left, replaced, disowned)
 """Those in which operators change the members: in plans of a profile of their own."""
+
+
+OF_LIVES: tuple[Composite, ...] = (born_apart, wiped, wiped, forgotten, one_by_one, left, left, replaced, disowned)
+"""Those in which directories begin, and begin anew: in plans in which each node is called at every instant."""
 
 
 def compose(

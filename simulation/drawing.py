@@ -17,7 +17,7 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from shoal.protocol.requests import Durability
-from simulation.composing import OF_MEMBERS, compose
+from simulation.composing import OF_LIVES, OF_MEMBERS, compose
 from simulation.composites.stage import KEY_WINDOW_S
 from simulation.parts.all import FAMILIES
 from simulation.parts.drawing import draw_parts
@@ -151,6 +151,8 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     composites = [compose(random, plan.names, losers, agents, begins) for _ in range(random.choice((1, 1, 2)))]
     if wanted.operated:
         composites = [compose(random, plan.names, losers, agents, begins, OF_MEMBERS), *composites[1:]]
+    if wanted.called:
+        composites = [compose(random, plan.names, losers, agents, begins, OF_LIVES) for _ in composites]
     settings = dict(plan.settings)
     for composed in composites:
         settings |= composed.settings
@@ -174,6 +176,7 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
         settings=settings,
         faults=faults,
         acts=sorted([*plan.acts, *(act for composed in composites for act in composed.acts)], key=_at),
+        callers=wanted.called,
     )
     return _Drawn(plan, frozenset(composed.name for composed in composites if composed.name))
 

@@ -345,9 +345,9 @@ class _Run:
             if not self._spares:
                 return
             joins = self._spares.pop()
-            fleet.start(joins, MemoryStorage(), linked=False, join=f"{random.choice(asked)}:1")
-            if random.random() < 0.15:
-                await self._spoil(fleet, joins)
+            member = random.choice(asked)
+            storage = await self._spoilt(fleet, joins) if random.random() < 0.15 else MemoryStorage()
+            fleet.start(joins, storage, linked=False, join=f"{member}:1")
         given = {"joins": joins and f"{joins}:1", "leaves": leaves and f"{leaves}:1"}
         asked = [name for name in asked if name in fleet.members] or sorted(fleet.members)
         changes = fleet.members[random.choice(asked)].replicator.memberships.changes
@@ -357,13 +357,15 @@ class _Run:
             else:
                 self._told.append(await changes.change(kind, **given))  # type: ignore[arg-type]
 
-    async def _spoil(self, fleet: Fleet, name: str) -> None:
-        """A node that is to join has data of its own, from before."""
+    async def _spoilt(self, fleet: Fleet, name: str) -> MemoryStorage:
+        """The disk of a node that is to join, and has data of its own, from when it ran alone."""
         self._numbers += 1
         token = b"w%05d%s" % (self._numbers, name.encode())
         self._unwanted.add(token)
+        fleet.start(name, MemoryStorage(), linked=False, join=f"{name}:1")
         with suppress(ShoalError):
             await fleet.members[name].store().space("crew").set("seen").add(token.decode())
+        return await fleet.crash(name)
 
     # ── judging ───────────────────────────────────────────────────────────────
 

@@ -353,6 +353,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     settings: dict[str, int | float | str] = {}  # Of the nodes' configuration.
     faults: list[Fault] = []
     acts: list[Act] = []
+    callers: bool = False  # Whether each node is called at every instant of its life; see `simulation.workload.callers`.
 
     @property
     def names(self) -> list[str]:
@@ -370,7 +371,11 @@ _encode = msgspec.json.encode
 def to_json(plan: Plan) -> bytes:
     """As JSON for people: an event a line."""
     fields = ((name, getattr(plan, name)) for name in plan.__struct_fields__)
-    return b"{\n" + b",\n".join(_field(name, value) for name, value in fields if value not in ({}, [])) + b"\n}\n"
+    return (
+        b"{\n"
+        + b",\n".join(_field(name, value) for name, value in fields if value is not False and value not in ({}, []))
+        + b"\n}\n"
+    )
 
 
 def _field(name: str, value: object) -> bytes:

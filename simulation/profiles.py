@@ -16,6 +16,7 @@ class Profile(NamedTuple):
     acts_max: int = 150
     composed: float = 0.0  # The share of the seeds that have composites, one or two.
     operated: bool = False  # Whether operators change the members besides.
+    called: bool = False  # Whether each node is called at every instant of its life, which begins or begins anew often.
 
 
 PROFILES = {
@@ -24,6 +25,7 @@ PROFILES = {
     "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
     "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
     "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
+    "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
 }
 
 MIXTURES = {"mixed": (*("default",) * 7, "members")}

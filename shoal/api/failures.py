@@ -33,7 +33,14 @@ _BODY = (
     problems.UnsupportedMediaType,
     problems.UnsupportedEncoding,
 )
-_STATE = (errors.InvalidValue, errors.SessionBehind, errors.BookmarkLost, errors.CatchingUp, errors.StoreCorrupt)
+_STATE = (
+    errors.InvalidValue,
+    errors.SessionBehind,
+    errors.BookmarkLost,
+    errors.CatchingUp,
+    errors.NotAMember,
+    errors.StoreCorrupt,
+)
 _WRITE = (
     errors.Unsupported,
     errors.KeyReused,
@@ -60,7 +67,7 @@ def failures(route: Route) -> list[type[ShoalError]]:
         *(_BODY if route.body is not None else ()),
         *(_STATE if route.has_bookmark else ()),
         *(_WRITE if route.writes else ()),
-        *((errors.ShuttingDown, errors.ReadOnly) if route.path == "/readyz" else ()),
+        *((errors.ShuttingDown, errors.ReadOnly, errors.CatchingUp, errors.NotAMember) if route.path == "/readyz" else ()),
         *route.errors,
     }
     return sorted(found, key=lambda error: (error.status, error.code))

@@ -186,6 +186,7 @@ NAMES: dict[str, str] = {
     "garbage_waits_for": "Owners that these wait for.",
     "master_key": "The name of the master key of an encrypted directory; empty: it is not encrypted.",
     "data_keys": "How many data keys an encrypted directory has.",
+    "serves": "Whether the node answers more than questions about itself. If not, `reason` says what to do.",
     "keys_wait_for": "Spaces without objects whose keys are not destroyed yet.",
     "died": "Changes that arrived after their object was deleted.",
     "repaired": "Damaged rows that were fetched from a peer.",

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from shoal.api.http.exchange import Exchange
 from shoal.api.metrics import Metrics
-from shoal.errors import CatchingUp, ReadOnly, ShuttingDown
+from shoal.errors import CatchingUp, NotAMember, ReadOnly, ShuttingDown
 from shoal.protocol.requests import ChangeMembers, Cluster, ClusterView, MembersView, NodeStatus, ReadMembers, Status
 
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
@@ -56,6 +56,7 @@ class NodeView(Struct):
     data_keys: int
     keys_wait_for: list[str]
     register: str
+    serves: bool
 
 
 class MembersDocument(Struct):
@@ -159,11 +160,13 @@ async def readyz(exchange: Exchange) -> web.Response:
     """200 only when the node takes reads and writes.
 
     Raises:
-        ShuttingDown, ReadOnly, CatchingUp: with the reason.
+        ShuttingDown, ReadOnly, CatchingUp, NotAMember: with the reason.
     """
     status = await node_status(exchange)
     if exchange.stopping.is_set() or status.state == "stopping":
         raise ShuttingDown(f"the node is stopping{_because(status)}. Nothing was written. Ask another node.", state="stopping")
+    if status.state == "read-only" and not status.serves:
+        raise NotAMember(f"the node is no member of its cluster{_because(status)}. Nothing was written.", state="no-member")
     if status.state == "read-only":
         raise ReadOnly(f"the node only reads{_because(status)}. Nothing was written. Ask another node.", state="read-only")
     if status.state == "refilling":

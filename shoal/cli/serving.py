@@ -204,7 +204,7 @@ async def listening(
         backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
         monotonic=time.monotonic,
         doors={} if peers is None else {PEER_PATH: peers.serve},
-        admit=node.service.admit,
+        admit=node.service.readiness.admit,
         end_waits=node.leases.end_waits,
         gate=None if access is None else access.gate,
     )

@@ -7,6 +7,8 @@ Laws:
   in the batch that uses it first.
 - A directory among peers is a learner until `admission` is durable. So is a copy, and a directory that was set
   back, as a peer reports. These two issue nothing until then: the data that they would build on may be erased everywhere else.
+- A directory that began empty among peers is *unproven* until then: nothing tells it from one that was wiped, or that is no
+  member. It shows nothing, for it would show that there is nothing; and it issues nothing, for that would build on nothing.
 - A stop that flushed everything sets the clean-stop marker; the first write after it
   removes the marker. The marker closes the old origin. The next incarnation never writes under it.
 """
@@ -32,8 +34,10 @@ _IDENTITY = keys.meta("identity")
 _ORIGINALS = keys.meta("originals")  # The ids of the directories of which this one is a copy, the latest last.
 _MEMBER = keys.meta("member")
 _RESTORED = keys.meta("restored")
+_UNPROVEN = keys.meta("unproven")  # This directory began empty among peers, and was never admitted.
 _ONCE, _ONCE_END = keys.meta("once/"), keys.meta("once0")  # "0" follows "/".
 _COPY = b"\x01"  # Instead of a peer's address.
+_AMONG_OTHERS = b"\x02"  # Of the row of the admission: the cluster had other members.
 _TAIL_CHECKED = 16
 _ORIGINALS_MAX = 64
 
@@ -65,8 +69,13 @@ class Incarnation:
         self.owed = _owed(storage)
         """The operations that this directory held before it was set back, by partition, as its peers reported."""
         self._issues = True
+        self.unproven = False
+        """Whether this directory began empty among peers, and was never admitted: it may lack all that the cluster holds."""
+        self._began_empty = node is None or storage.get(_UNPROVEN) is not None or not _holds_anything(storage)
         self.barred = ""
         """Why the cluster's list of members forbids this node to write, for people; empty if it does not."""
+        self.outside = False
+        """Whether that is because it is no member, so that it does not read for others either."""
         self.node = entropy(ORIGIN_BYTES) if node is None or self.copied else node
         self.originals = _originals(storage, node if self.copied else None)
         """The ids of the directories of which this one is a copy, the latest last; at most 64."""
@@ -97,18 +106,37 @@ class Incarnation:
             "hold, because they may have erased what the copy has"
         )
 
-    def bar(self, why: str) -> None:
-        """Write nothing from now on, for this reason; empty: nothing forbids it any more."""
-        self.barred = why
+    def bar(self, why: str, *, outside: bool = False) -> None:
+        """Write nothing from now on, for this reason; empty: nothing forbids it any more. `outside`: it is no member."""
+        self.barred, self.outside = why, outside
 
     def check(self) -> None:
         """Whether this node may write at all.
 
         Raises:
-            NotAMember: it joins or leaves the cluster, or was removed.
+            NotAMember: it is not added yet, joins or leaves the cluster, or was removed.
+            CatchingUp: it began with an empty directory, and does not know yet what the cluster holds.
         """
         if self.barred:
-            raise NotAMember(f"this node writes nothing: {self.barred}. Nothing was written. Ask another node.")
+            raise NotAMember(f"this node {self.verb} nothing: {self.barred}. Nothing was written. Ask another node.")
+        if self.unproven:
+            why = self.fence or "its directory began empty, and it does not know yet what the cluster holds"
+            raise CatchingUp(f"this node serves nothing yet: {why}. Nothing was written. Ask another node, or try again later.")
+
+    def check_member(self, *, stale: bool) -> None:
+        """Whether this node may serve, as a member. One that was removed shows what it holds to a caller who asked for older
+        state (`stale`); one that holds nothing does not.
+
+        Raises:
+            NotAMember: it is not added yet, or was removed, so that it lacks what is written elsewhere.
+        """
+        if self.outside and (self.unproven or not stale):
+            self.check()
+
+    @property
+    def verb(self) -> str:
+        """For people: what a node that is barred does not do."""
+        return "serves" if self.outside else "writes"
 
     def is_over(self, origin: Origin) -> bool:
         """Whether an earlier incarnation of this directory wrote under that origin."""
@@ -132,6 +160,11 @@ class Incarnation:
         """Whether this directory ever belonged to a cluster, whose other nodes may lack what it holds."""
         return marks.is_any(self._storage) or self._storage.get(_MEMBER) is not None
 
+    @property
+    def had_fellows(self) -> bool:
+        """Whether this directory was ever a member of a cluster that had others."""
+        return had_fellows(self._storage)
+
     @staticmethod
     def without(origins: Iterable[Origin]) -> dict[bytes, bytes | None]:
         """The rows that forget past origins which are retired everywhere."""
@@ -145,7 +178,7 @@ class Incarnation:
         """The origin to write under; the first `transaction` records it.
 
         Raises:
-            CatchingUp: this directory is a copy or was set back, and has not yet fetched what its peers hold.
+            CatchingUp: this directory is new, a copy or was set back, and has not yet fetched what its peers hold.
             NotAMember: this node joins or leaves the cluster, or was removed.
         """
         self.check()
@@ -165,20 +198,22 @@ class Incarnation:
         transaction.when_written(lambda: self._take(origin))
         return origin
 
-    def introduction(self) -> dict[bytes, bytes | None]:
+    def introduction(self, *, has_others: bool = True) -> dict[bytes, bytes | None]:
         """The rows that make the id of a new directory durable, before anything else is written; none if it is already.
 
         Peers count a node by its id, so a crash must not change the id. A copy gives up the origins of its original:
-        the original may still run, and spend what it has rights to.
+        the original may still run, and spend what it has rights to. `has_others`: whether the cluster has other members.
         """
+        self.unproven = has_others and self.learner and self._began_empty
+        unproven: dict[bytes, bytes | None] = {_UNPROVEN: b"\x01"} if self.unproven else {}
         if self.created:
-            return {**self._identified(), _CLEAN: b"\x01"}
+            return {**self._identified(), **unproven, _CLEAN: b"\x01"}
         self._issues = not self._restored
         if self.copied:
             self._gave_up = True
             over = dict.fromkeys(key for key, _ in self._storage.scan(_OVER, successor(_OVER)))
-            return {**self._identified(), **over, _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
-        return {}
+            return {**self._identified(), **over, **unproven, _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
+        return unproven
 
     def set_back(self, told_by: str, owed: Mapping[int, VersionVector]) -> dict[bytes, bytes | None]:
         """Become a learner that issues nothing: the peer at `told_by` knows that this directory once held what is `owed`.
@@ -189,13 +224,14 @@ class Incarnation:
         rows = {_ONCE + partition.to_bytes(2, "big"): vector.pack() for partition, vector in owed.items()}
         return {**self._identified(), _MEMBER: None, _RESTORED: told_by.encode(), **rows}
 
-    def admission(self) -> tuple[dict[bytes, bytes | None], list[tuple[bytes, bytes]]]:
+    def admission(self, *, has_others: bool) -> tuple[dict[bytes, bytes | None], list[tuple[bytes, bytes]]]:
         """The rows, and the ranges to delete, that make this directory a member, once it holds all that it must."""
-        return {**self._identified(), _MEMBER: b"\x01", _RESTORED: None}, [(_ONCE, _ONCE_END)]
+        member = _AMONG_OTHERS if has_others else b"\x01"
+        return {**self._identified(), _MEMBER: member, _RESTORED: None, _UNPROVEN: None}, [(_ONCE, _ONCE_END)]
 
     def admitted(self) -> None:
         """Become a member in memory, now that `admission` is durable."""
-        self.learner, self._issues, self.told_by = False, True, ""
+        self.learner, self.unproven, self._issues, self.told_by = False, False, True, ""
 
     def _identified(self) -> dict[bytes, bytes | None]:
         originals: dict[bytes, bytes | None] = {_ORIGINALS: b"".join(self.originals)} if self.copied else {}
@@ -227,6 +263,15 @@ class Incarnation:
     def closing(self) -> dict[bytes, bytes | None]:
         """The rows of the clean-stop marker; none if this incarnation wrote nothing."""
         return {_CLEAN: b"\x01"} if self._settled else {}
+
+
+def had_fellows(storage: Storage) -> bool:
+    """Whether this directory was ever a member of a cluster that had others."""
+    return storage.get(_MEMBER) == _AMONG_OTHERS or marks.is_any(storage)
+
+
+def _holds_anything(storage: Storage) -> bool:
+    return any(next(iter(storage.scan(table, successor(table), limit=1)), None) for table in (keys.VECTOR, keys.OBJECT))
 
 
 def _originals(storage: Storage, copied: bytes | None) -> tuple[bytes, ...]:

@@ -116,6 +116,11 @@ class Replicas(Protocol):
         ...
 
     @property
+    def awaited(self) -> str:
+        """If this node began with an empty directory and was not admitted: what it waits for, and what to do; else empty."""
+        ...
+
+    @property
     def learning(self) -> list[str]:
         """If this node is a learner: the reason, and its progress with each of the others; else empty. For people."""
         ...
@@ -262,6 +267,7 @@ class SingleNode:
 
     size = 1
     refilling = False
+    awaited = ""
 
     @property
     def learning(self) -> list[str]:

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Protocol, get_args
 from shoal.config import Config
 from shoal.errors import (
     BudgetExhausted,
-    CatchingUp,
     Conflict,
     InvalidInput,
     OutcomeUnknown,
@@ -53,6 +52,7 @@ from shoal.node.peers.rights import Rights
 from shoal.node.peers.spreading import Spreading
 from shoal.node.reads.cluster import ClusterReads
 from shoal.node.reads.listing import Listings
+from shoal.node.reads.readiness import Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas
@@ -85,7 +85,6 @@ from shoal.version import __version__
 _log = logging.getLogger("shoal.node")
 _DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")
-_REFILLING = "it began with an empty directory, and is fetching the data that its peers hold"
 _AGAIN = "Send it again with the same idempotency key: it is applied once."
 _REST = "Repeat the request to do the rest."
 _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
@@ -140,6 +139,8 @@ class Service:
         self._replicas = replicas
         self._storage = storage
         self._commit = commit
+        self.readiness = Readiness(incarnation, commit, replicas=replicas)
+        """Whether this node serves: its sessions, and each request."""
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
@@ -159,10 +160,12 @@ class Service:
         self._alone = Alone(leases, handouts, replicas=replicas, write=self._write, environment=environment, config=config)
         signer = Signer(storage, commit, database.partitions, incarnation=incarnation, environment=environment)
         self._recorder = Recorder(signer, self._write, incarnation=incarnation, config=config)
+        about_itself = ClusterReads(database, replicas=replicas, company=company, status=self._status)
+        self._always = about_itself.always
         answers = {
             **AuditReads(signer, storage, database.partitions, config=config).answers,
             **self._holding.answers,
-            **ClusterReads(database, replicas=replicas, company=company, status=self._status).answers,
+            **about_itself.answers,
             **Listings(database, replicas=replicas, config=config).answers,
             **presences.answers,
         }
@@ -202,6 +205,8 @@ class Service:
         stale: bool = False,
     ) -> AnyReply:
         """See `Session.call`. `bookmark` is the session's, and grows by what the answer shows."""
+        if type(request) not in self._always:
+            self.readiness.check(stale=stale)
         if isinstance(request, requests.Maintenance):
             return await self._maintain(request, bookmark, durability, stale=stale)
         flow = self._flows.get(type(request))
@@ -304,6 +309,7 @@ class Service:
         Returns False if something has to be, or if it was made before; the caller uses `call`.
         """
         self._refuse_if_stopping()
+        self.readiness.check(stale=False)
         located = self._located(request, key)
         partition, is_copied = located.partition, durability != "local"
         if (not stale and not self._database.holds(partition, bookmark.vector(partition))) or is_under_claim(located.writes):
@@ -430,31 +436,14 @@ class Service:
                 "the node is stopping. Nothing was written. Send the request again, here later or on another node."
             )
 
-    def admit(self) -> None:
-        """Check whether this node may accept a new session.
-
-        Raises:
-            CatchingUp: the node is still fetching the data that its peers hold.
-        """
-        if self._replicas.refilling:
-            raise CatchingUp(
-                f"the node accepts no sessions: {self._incarnation.fence or _REFILLING}. Nothing was written. "
-                "Ask another node, or try again later."
-            )
-
     def _status(self) -> requests.NodeStatus:
-        barred = self._incarnation.barred and f"this node writes nothing: {self._incarnation.barred}"
-        failed = self._commit.failed or self._replicas.clock_wrong or barred
-        fence = self._incarnation.fence
-        refilling = not failed and bool(fence or self._replicas.refilling)
-        learning = "; ".join(self._replicas.learning)
-        learns = f"learning, so it counts in no quorum: {learning}" if learning else ""
+        state, reason = self.readiness.told
         return requests.NodeStatus(
             version=__version__,
             node=self._incarnation.node.hex(),
             origin=(self._incarnation.current or b"").hex(),
-            state="stopping" if self._stopping else "read-only" if failed else "refilling" if refilling else "ready",
-            reason=failed or (f"{fence or _REFILLING}; {learns}" if refilling else learns),
+            state="stopping" if self._stopping else state,
+            reason=reason,
             started_ms=self._started_ms,
             bytes_on_disk=self._storage.bytes_on_disk(),
             operations=self._database.issuer.operations,
@@ -472,6 +461,7 @@ class Service:
             data_keys=0 if self.keys is None else self.keys.data_keys,
             keys_wait_for=[] if self.keys is None else self.keys.waiting,
             register=self.register_condition(),
+            serves=self.readiness.serves,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────
@@ -482,6 +472,7 @@ class Service:
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
+        self.readiness.check(stale=False)
         async with self._subscriptions.open(subscription, bookmark) as pushes:
             yield pushes
 

@@ -25,6 +25,7 @@ from simulation.parts.all import FAMILIES, PARTS
 from simulation.parts.part import Part, name_of
 from simulation.plan import Act, ClockDrift, ClockJump, Leave, Plan, Relist, Replace
 from simulation.workload.actor import Actor
+from simulation.workload.callers import Callers
 from simulation.workload.probing import probes
 from simulation.workload.record import Record
 from simulation.world.client import Client
@@ -56,6 +57,7 @@ class Agents:
             asyncio.create_task(cluster.fallen.keep_watch(self.record.violated)),
             asyncio.create_task(ClockWatch(cluster, self.record.violated).keep_watch()),
         ]
+        self._callers = Callers(cluster, plan, self.record) if plan.callers else None
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
 
     def _client(self, number: int) -> Client:
@@ -117,6 +119,8 @@ class Agents:
     async def finish(self) -> None:
         """Write what waits in mirrors. No act is under way any more."""
         await asyncio.gather(*self._probes)
+        if self._callers is not None:
+            await self._callers.finish()
         for watch in self._watches:
             watch.cancel()
         for actor in self._actors.values():

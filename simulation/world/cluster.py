@@ -278,7 +278,7 @@ class SimulatedCluster:
     async def _returns(self, host: SimulatedNode, away_s: float, add: Callable[[], Awaitable[None]]) -> None:
         """A removed node comes back with its empty disk, and is added."""
         self.fallen.replaced()
-        # Clients are given the address of a node that is added, once it is: until it knows that, it would take writes.
+        # Clients are given the address of a node that is added, once it is.
         with self.network.cut([CLIENT], [host.name], both=True):
             await self._pass(away_s)
             await self._bring_up(host)
@@ -445,6 +445,16 @@ class SimulatedCluster:
     def _end_faults(self) -> None:
         if not self._healed.done():
             self._healed.set_result(None)
+
+    async def founded(self, seconds: float = 20.0) -> None:
+        """Return once every node was admitted by the others.
+
+        Raises:
+            TimeoutError: one was not, after so long.
+        """
+        async with asyncio.timeout(seconds):
+            while any(host.peer.quorum.is_learner for host in self.hosts.values()):  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_S)
 
     async def converged(self, seconds: float = 20.0) -> None:
         """Return once all nodes are up and hold the same operations.

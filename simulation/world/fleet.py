@@ -6,6 +6,7 @@ Laws:
   under way. `spoil` sees each message, and may change it or drop it; `jumble` sees
   all that waits on a wire, and may reorder and repeat it.
 - A crash keeps what was synced and nothing else.
+- If peers are missing from the start, the nodes have directories that were admitted before: they hold nothing.
 - It runs in virtual time, so that no time-out passes because the machine is busy.
 """
 
@@ -27,10 +28,13 @@ from shoal.errors import PeerRefused, ShoalError
 from shoal.node.node import Node
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import VirtualLoop
 from simulation.world.environment import SimulatedEnvironment
 
+ADMITTED = {keys.meta("member"): b"\x02"}
+"""The rows of a member's directory that holds nothing else."""
 _POLL_S = 0.002
 _ANY_SKEW_MS = 1 << 50  # Wall clocks stand still here while the loop's goes on, unless a test says that they are compared.
 Spoil = Callable[[str, str, bytes], bytes | None]  # From, to, message; None drops it.
@@ -167,8 +171,9 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         assert self.real_time or isinstance(asyncio.get_running_loop(), VirtualLoop), "mark the test virtual_time"
+        missing = set(self._config.join.split(",")) - {"", *(f"{name}:1" for name in self._names)}
         for name in self._names:
-            self._make(name, MemoryStorage())
+            self._make(name, MemoryStorage(ADMITTED) if missing and not self._config.cluster_size else MemoryStorage())
         for name in self._names:
             self.link_all(name)
         replicators = [member.node.replicator for member in self.members.values()]

@@ -104,6 +104,7 @@ class SimulatedNode:
         self.stopping = False
         self.noticed: set[bytes] = set()  # Objects whose rows its past nodes found to differ from a peer's.
         self.incomplete: set[bytes] = set()  # Threads in which a save needed what its past nodes had swept.
+        self.directories: dict[bytes, float] = {}  # Those that its nodes had, by their ids, and when each began.
         self.life = Incarnation(self.name, 0)
         self.life.over = True  # It has not begun.
         self._node: Node | None = None
@@ -177,6 +178,7 @@ class SimulatedNode:
             self.config.session_requests_max,
             self.config.subscriptions_max,
         )
+        self.directories.setdefault(self.peer.identity().node, self._network.now())
         self._metrics = life.run(Metrics)
         self._diallers = {}
         if self.node.replicator is not None:
@@ -363,7 +365,7 @@ class SimulatedNode:
         served = SessionSocket(
             open_session,
             cast(web.WebSocketResponse, socket),
-            admit=self.node.service.admit,
+            admit=self.node.service.readiness.admit,
             welcome=self._welcome,
             config=self.config,
             metrics=self._metrics,

@@ -63,6 +63,14 @@ async def test_a_node_that_is_not_ready_says_why_and_is_alive(
     assert (await get(http, served, "/healthz"))[0] == 200
 
 
+async def test_a_node_that_is_no_member_says_what_to_do(http: aiohttp.ClientSession, served: Served) -> None:
+    reason = "this node serves nothing: `shoal cluster add n4:7400` adds it"
+    served.session.status = msgspec.structs.replace(served.session.status, state="read-only", serves=False, reason=reason)
+    status, problem = await get(http, served, "/readyz")
+    assert (status, problem["code"], problem["state"]) == (503, "not-a-member", "no-member")
+    assert reason in problem["detail"]
+
+
 async def test_the_process_is_alive_whatever_the_node_answers(http: aiohttp.ClientSession, served: Served) -> None:
     served.session.failure = KeyError("bug")
     assert (await get(http, served, "/healthz"))[0] == 200

@@ -73,8 +73,8 @@ def a_copy_goes_on_as_its_original(patch: pytest.MonkeyPatch) -> None:
 def a_copy_keeps_its_originals_origins(patch: pytest.MonkeyPatch) -> None:
     sound = Incarnation.introduction
 
-    def introduction(self: Incarnation) -> dict[bytes, bytes | None]:
-        rows = sound(self)
+    def introduction(self: Incarnation, *, has_others: bool = True) -> dict[bytes, bytes | None]:
+        rows = sound(self, has_others=has_others)
         self._gave_up, self._issues = False, True
         return self._identified() if self.copied else rows
 

@@ -9,17 +9,21 @@ import pytest
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
+from shoal.cluster.peering import Identity
 from shoal.cluster.stability import Holding
 from shoal.node.collection import orphans
 from shoal.node.collection.orphans import Orphans
+from shoal.node.incarnation import Incarnation
 from shoal.node.membership.roster import Roster
 from shoal.node.partitions import Partition
 from shoal.node.peers.admission import Admission
+from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.quorum import Quorum
 from shoal.node.replicas import Estate, Replicas
 from tests.mutants.mutant import Mutant
 
 REMOVED = frozenset({"left", "replaced"})
+BEGINS = frozenset({"born_apart", "wiped", "left"})
 FORGOTTEN = frozenset({"left", "replaced", "disowned"})
 
 
@@ -85,7 +89,36 @@ def what_was_said_before_an_epoch_counts_in_it(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Knowledge, "begin_epoch", lambda self: None)
 
 
+def an_empty_directory_serves_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Incarnation, "unproven", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def a_member_that_answers_is_proof_enough(patch: pytest.MonkeyPatch) -> None:
+    """Before the node holds what that member does."""
+    sound = Memberships.linked
+
+    def linked(self: Memberships, peer: Identity) -> None:
+        sound(self, peer)
+        self._roster._incarnation.unproven = False
+
+    patch.setattr(Memberships, "linked", linked)
+
+
 MUTANTS = (
+    Mutant(
+        an_empty_directory_serves_at_once,
+        "a wiped node answers that there is nothing, and takes writes beside what there is",
+        ("38",),
+        "lives",
+        BEGINS,
+    ),
+    Mutant(
+        a_member_that_answers_is_proof_enough,
+        "a wiped node serves before it is filled",
+        ("38",),
+        "lives",
+        BEGINS,
+    ),
     Mutant(
         an_empty_directory_takes_what_it_hears,
         "a directory gets operations before it is added, and can then never be",

@@ -70,7 +70,7 @@ def a_node_joins_with_data_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
 def a_removed_node_is_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "check", lambda self, peer, *, own: None)
-    patch.setattr(Incarnation, "bar", lambda self, why: None)
+    patch.setattr(Incarnation, "bar", lambda self, why, *, outside=False: None)
 
 
 def a_change_is_done_before_the_new_list_holds_everything(patch: pytest.MonkeyPatch) -> None:

@@ -2121,6 +2121,8 @@ export interface components {
             repaired: number;
             /** @description Requests that met damage that no peer could repair. */
             repairs_failed: number;
+            /** @description Whether the node answers more than questions about itself. If not, `reason` says what to do. */
+            serves: boolean;
             /** @description Spaces: their names, or how many. */
             spaces: number;
             /** @description When the node started. */

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -25,6 +25,9 @@ from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, size
 from shoal.client.store import Store
 from shoal.protocol.requests import ClusterView, Member, MembersView
+
+if TYPE_CHECKING:
+    from shoal.cli.members.leftovers import Leftover
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +47,7 @@ Address = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the oth
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="The directory of the removed node, which is stopped.", show_default=False)
 ]
+Issue = Annotated[bool, typer.Option("--issue", help="Issue them again in the cluster, as far as that disturbs nothing there.")]
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The address of the member that leaves.", show_default=False)]
 New = Annotated[str, typer.Argument(metavar="NEW", help="The address of the node that joins.", show_default=False)]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin the change, and do not wait until it is done.")]
@@ -188,27 +192,45 @@ def cancel(url: Url = None, json: Json = False, no_wait: NoWait = False) -> None
     _change(lambda store: store.cancel_change(), url, json=json, no_wait=no_wait)
 
 
-def leftovers(directory: Directory, url: Url = None, json: Json = False) -> None:
-    """List the objects of which only the directory of a removed node holds some writes, and how many. Nothing is changed.
+def leftovers(directory: Directory, url: Url = None, json: Json = False, issue: Issue = False) -> None:
+    """List the objects of which only the directory of a node that is no member holds some writes, and how many.
+
+    Nothing is changed. With --issue these writes are issued again in the cluster, as far as they can be beside what it has;
+    the rest is named, and stays in the directory.
 
     Example: shoal cluster leftovers ./n3 --url http://n1:7400
     """
     target = chosen(None, url, environment=os.environ)
     if target.url is None:
         raise typer.BadParameter("give the address of a member with --url.")
-    execute(_leftovers(directory, target.url, json=json))
+    execute(_leftovers(directory, target.url, json=json, is_issued=issue))
 
 
-async def _leftovers(directory: Path, url: str, *, json: bool) -> None:
-    from shoal.cli.leftovers import lacking  # It opens a store, which takes time to import.
+async def _leftovers(directory: Path, url: str, *, json: bool, is_issued: bool) -> None:
+    from shoal.cli.members.leftovers import lacking  # It opens a store, which takes time to import.
 
     found = await lacking(directory, url)
-    for leftover in found:
-        count = f"{leftover.operations} operation{'s' if leftover.operations > 1 else ''}"
+    if is_issued:
+        await _issue(directory, url, found, json=json)
+    for leftover in [] if is_issued else found:
+        count = f"{leftover.operations} operation{'' if leftover.operations == 1 else 's'}"
         told = f"{leftover.kind} {leftover.name} of space {leftover.space}: {count}"
-        emit(leftover._asdict()) if json else line(told)
+        shown = {name: getattr(leftover, name) for name in ("kind", "space", "name", "operations")}
+        emit(shown) if json else line(told)
     if not found and not json:
         note("the cluster holds everything that is in this directory's log.")
+
+
+async def _issue(directory: Path, url: str, found: list[Leftover], *, json: bool) -> None:
+    from shoal.cli.members.issuing import issue
+
+    staying = 0
+    async for issued in issue(directory, url, found):
+        staying += bool(issued.stays)
+        told = "; ".join(filter(None, (issued.done, issued.stays))) or "nothing had to be issued"
+        emit(issued._asdict()) if json else line(f"{issued.kind} {issued.name} of space {issued.space}: {told}")
+    if staying and not json:
+        note(f"{staying} of {len(found)} objects hold something that was not issued: keep {directory} until you have looked.")
 
 
 def _change(begin: Callable[[Store], Awaitable[MembersView]], url: str | None, *, json: bool, no_wait: bool) -> None:

@@ -6,8 +6,10 @@ Laws:
 - A node writes nothing from the moment in which it writes down that it is joining, leaving or removed: what it
   issued before is durable when it adopts the record.
 - A node joins with an empty directory: it brings nothing that the members have not. So an empty directory takes no operations
-  before it knows that it has a part in the epoch in which they were sent, none while it waits to be added, and a removed
-  one takes none at all.
+  before it knows that it has a part in the epoch in which they were sent. None is taken while a node waits to be added, nor
+  by a removed one.
+- A member's word that this node is none bars it: if the member is in a later epoch, or if no member ever admitted this
+  directory, empty or not. The word is kept on disk until a member of that epoch, or a later one, takes links of this node.
 - Until the first change there is no record: the configured list is epoch 0.
 """
 
@@ -19,8 +21,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
+from msgspec import Struct
+
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record, Removal
+from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, NotAMember, ShoalError, StoreCorrupt
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
@@ -30,8 +36,17 @@ from shoal.storage.interface import Storage
 _log = logging.getLogger("shoal.node")
 
 _ROW = keys.meta("members")
+_REFUSED = keys.meta("refused")
 
 T = TypeVar("T")
+
+
+class Refusal(Struct, array_like=True, frozen=True):
+    """What a member said to a node that it does not take links of."""
+
+    epoch: int  # Of that member.
+    is_removed: bool  # Whether this directory was removed, or was never added.
+    told: str = ""
 
 
 def readable(decode: Callable[[bytes], T], stored: bytes) -> T:
@@ -75,14 +90,15 @@ class Roster:
         self._heard = self.record.epoch
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
         self._beside: Callable[[], None] | None = None  # Called once what was written beside it is durable, too.
-        self._waits = False
-        self._refused_in = 0  # The newest epoch in which a node said that this one is no member.
+        refusal = self.kept(_REFUSED)
+        self._refusal = None if refusal is None else readable(_refusal_of, refusal)
+        """The word of the member in the newest epoch that said that this node is none."""
         self._entered = asyncio.Event()
-        incarnation.bar(self._barred(self.record))
+        self._bar()
 
     def introduction(self) -> dict[bytes, bytes | None]:
         """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster."""
-        return {_ROW: None} if self._incarnation.copied else {}
+        return {_ROW: None, _REFUSED: None} if self._incarnation.copied else {}
 
     def kept(self, row: bytes) -> bytes | None:
         """What the disk holds of a decision about the members. That of a copied directory may be of another cluster."""
@@ -122,6 +138,11 @@ class Roster:
         return self._heard == self.record.epoch
 
     @property
+    def is_admissible(self) -> bool:
+        """Whether this node may become an owner in its epoch: no member says that it has no part in that, or in a later one."""
+        return self.is_current and self._refusal is None and self._state(self.record) != "removed"
+
+    @property
     def is_member(self) -> bool:
         """Whether this directory is a member, be it leaving."""
         return self._state(self.record) in ("member", "leaving")
@@ -129,7 +150,7 @@ class Roster:
     @property
     def waits(self) -> bool:
         """Whether this node waits to be added: it is configured with members, and one of them says that it is none."""
-        return self._waits
+        return self._refusal is not None and not self._refusal.is_removed
 
     def removal_of(self, directory: bytes, originals: Collection[bytes] = ()) -> Removal | None:
         """As `Record.removal_of`, from the moment in which this node writes down a record that says so.
@@ -146,28 +167,53 @@ class Roster:
 
     def takes(self, epoch: int) -> bool:
         """Whether this node takes operations that a peer sent in this epoch."""
-        return self._state(self.record) != "removed" and not ((epoch > self.epoch or self._waits) and self._is_new)
+        is_out = self._state(self.record) == "removed" or self._refusal is not None
+        return not is_out and not (epoch > self.epoch and self._is_new)
 
     def heard(self, epoch: int) -> None:
         """A peer is in this epoch."""
         self._heard = max(self._heard, epoch)
 
-    def refused(self, told: str, *, is_removed: bool, epoch: int) -> None:
-        """A node in this epoch says that this one is no member: it was removed, or was not added yet."""
-        self._refused_in = max(self._refused_in, epoch)
-        if is_removed and self.is_member:
-            self._incarnation.bar(f"it was removed from its cluster, as a member says: {told.partition('. ')[0]}")
-        elif not is_removed and self._is_new:
-            self._wait()
+    def refused(self, told: str, *, is_removed: bool, by: Identity | None) -> None:
+        """A node says that this one is no member: it was removed, or was not added yet. `by` is that node, if it is proven."""
+        epoch = 0 if by is None else by.epoch
+        # Of two rebuilt clusters, each of which removed the other, the later one goes on.
+        counts = (
+            (self.is_member and epoch > self.epoch) if is_removed else self._is_new or (by is not None and self._is_heeded(by))
+        )
+        if counts:
+            self._heed(Refusal(epoch, is_removed, told.partition(". ")[0] if is_removed else ""))
+
+    def _is_heeded(self, by: Identity) -> bool:
+        """Whether a node with data heeds the word of that one that it is no member.
+
+        One that is being added may be of another cluster. And if a member's peers are configured with another list of the
+        same epoch, it goes on: only their operator knows which list is right.
+        """
+        is_fellow = by.name in self.record.members and self.record.directories.get(by.name, by.node) == by.node
+        is_unknown = self._incarnation.learner or not self._incarnation.had_fellows
+        return is_fellow and (by.epoch > self.epoch or (by.epoch == self.epoch and is_unknown))
 
     def accepted(self, epoch: int) -> None:
         """A node in this epoch takes links of this one, so it is a member, as far as that node knows.
 
         A node with an empty directory may know no more than this one: what a node in a later epoch said counts.
         """
-        if self._waits and epoch >= self._refused_in:
-            self._waits = False
-            self._incarnation.bar(self._barred(self.record))
+        if self._refusal is not None and epoch >= self._refusal.epoch:
+            self._refusal = None
+            self._write_refusal()
+            self._bar()
+
+    def _heed(self, refusal: Refusal) -> None:
+        known = (-1, False) if self._refusal is None else (self._refusal.epoch, self._refusal.is_removed)
+        if (refusal.epoch, refusal.is_removed) > known:
+            self._refusal = refusal
+            self._write_refusal()
+            self._bar()
+
+    def _write_refusal(self) -> None:
+        with suppress(ShoalError):  # It is told again.
+            self._commit.write({_REFUSED: None if self._refusal is None else msgspec.msgpack.encode(self._refusal)})
 
     def learn(self, record: Record) -> None:
         """Adopt a record that the register has chosen, once it is durable, if it is newer."""
@@ -175,16 +221,14 @@ class Roster:
         if record.epoch <= max(self.record.epoch, 0 if self._written is None else self._written[1].epoch):
             return
         if self._state(record) == "joining" and self._state(self.record) != "joining" and not self._is_empty():
-            self.problem = (
-                f"{self.own} holds data from before, and a node joins with an empty directory. Stop it, move its directory "
-                "aside, and start it again"
-            )
+            self.problem = f"{self.own} holds data from before, and a node joins with an empty directory. {_ASIDE}"
             return
         if self._state(record) == "removed" and self._is_new:
-            self._wait()  # Its address was a member's. Members that it does not know yet may add it.
+            # Its address was a member's. Members that it does not know yet may add it.
+            self._heed(Refusal(record.epoch, is_removed=False))
             return
-        before = self._incarnation.barred
-        self._incarnation.bar(self._barred(record) or before)
+        if barred := self._barred(record):
+            self._incarnation.bar(barred, outside=self._state(record) == "removed")
         with suppress(ShoalError):  # It is told again.
             self._written, self._beside = (self._commit.write({_ROW: epochs.encode(record)}), record), None
 
@@ -208,8 +252,11 @@ class Roster:
             return
         record, self._written = self._written[1], None
         beside, self._beside = self._beside, None
-        before, self.record, self.problem, self._waits = self.record, record, "", False
-        self._incarnation.bar(self._barred(record))
+        before, self.record, self.problem = self.record, record, ""
+        if self._refusal is not None and record.epoch >= self._refusal.epoch:
+            self._refusal = None
+            self._write_refusal()
+        self._bar()
         change = "" if record.change is None else f"; {record.change.told} is under way"
         _log.info("epoch %d: the members are %s%s", record.epoch, ", ".join(record.members), change)
         self._entered.set()
@@ -223,12 +270,19 @@ class Roster:
         """Whether this directory is empty and has had no part in any epoch that was changed."""
         return self.record.epoch == 0 and self._is_empty()
 
-    def _wait(self) -> None:
-        if not self._waits:
-            self._waits = True
-            self._incarnation.bar(
-                f"it is no member of the cluster yet. `shoal cluster add {self.own}`, asked of a member, adds it"
-            )
+    def _bar(self) -> None:
+        """Forbid this node to write, or to serve, as the record and what members said have it."""
+        refusal = self._refusal
+        if refusal is None:
+            self._incarnation.bar(self._barred(self.record), outside=self._state(self.record) == "removed")
+        elif refusal.is_removed:
+            self._incarnation.bar(f"it was removed from its cluster, as a member says: {refusal.told}. {_LEFT}", outside=True)
+        elif self._is_empty():
+            told = f"it is no member of the cluster yet. `shoal cluster add {self.own}`, asked of a member, adds it"
+            self._incarnation.bar(told, outside=True)
+        else:
+            told = f"it is no member of the cluster, and holds data, which would not be added with it. {_ASIDE}"
+            self._incarnation.bar(told, outside=True)
 
     def _state(self, record: Record) -> str:
         if record.removal_of(self._incarnation.node) is not None:
@@ -257,3 +311,19 @@ _LEFT = (
     "Data that only this directory holds is not in the cluster; once the node is stopped, `shoal cluster leftovers DIR` "
     "lists it. To use the node again, give it an empty directory and add it"
 )
+
+_ASIDE = (
+    "Stop it, move its directory aside, and start it with an empty one; `shoal cluster leftovers DIR --issue` brings what only "
+    "the old one holds into the cluster"
+)
+
+
+def _refusal_of(packed: bytes) -> Refusal:
+    """
+    Raises:
+        InvalidValue: it is damaged.
+    """
+    try:
+        return msgspec.msgpack.decode(packed, type=Refusal)
+    except msgspec.DecodeError as error:
+        raise InvalidValue(f"the stored word of a member is damaged ({error}).") from None

@@ -2,7 +2,9 @@
 
 Laws:
 - A learner becomes an owner once it holds all that it must and its admission is
-  durable; only then does it say so.
+  durable; only then does it say so. A directory that began empty serves from then on: a cluster is founded by the word
+  of all its members that they hold what this one holds, which is nothing, and a wiped member comes back by a majority's.
+- A node of which a member says that it is none is not admitted.
 - While a change of members is joint, a node says that it has caught up once it holds all that a majority of the old list,
   itself included, and a leaving node that hands over reported in this epoch.
 - If a peer reports that an owner's directory was set back, the owner is a learner at once.
@@ -51,9 +53,9 @@ class Admission:
         teachers, needed, everyone = self._members.teachers
         others = teachers - {self._incarnation.node}
         learners = {node for node in others if not self._protocol.is_member(node)}
-        if self._members.roster.is_current and learning.is_done(others, needed=needed, everyone=everyone, learners=learners):
+        if self._members.roster.is_admissible and learning.is_done(others, needed=needed, everyone=everyone, learners=learners):
             with suppress(ShoalError):  # A later tick tries again.
-                self._write = self._commit.write(*self._incarnation.admission())
+                self._write = self._commit.write(*self._incarnation.admission(has_others=everyone > 0))
                 self._set_back_by = None  # A crash before it is durable does no harm: peers report the set-back again.
 
     def durable(self, number: int) -> bool:

@@ -6,6 +6,7 @@ from itertools import islice
 
 from shoal.cluster.knowledge import Knowledge, Totals
 from shoal.cluster.learning import Learning
+from shoal.cluster.membership.founding import is_placeholder
 from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot
@@ -90,6 +91,25 @@ class ClusterState:
             [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still missing"] if told_by else []
         )
         return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self._members.all]
+
+    @property
+    def awaited(self) -> str:
+        """What a node that began with an empty directory waits for, and what to do, for people."""
+        learning, others = self._protocol.learning, self._members.all
+        unheard = [] if learning is None else [each.address for each in others if not learning.heard(each.node)]
+        if any(map(is_placeholder, unheard)):
+            return "the seeds have not led to all first members yet; the log says what is missing. Start those that are down"
+        needed = len(others) // 2 + 1
+        told = (
+            f"its directory began empty, so it must first hear what {needed} of the {len(others)} other members hold, or all, "
+            "while some of these began empty too"
+        )
+        if not unheard:
+            return f"{told}; all were heard, and it is fetching that"
+        return (
+            f"{told}, and has not heard {', '.join(unheard)}. Start what is down; or, if the cluster is new and one of these "
+            "will never be up, start the others with a list of members (SHOAL_JOIN) without it"
+        )
 
     def _shown_progress(self, learning: Learning, node: bytes) -> str:
         known = self._protocol.known(node)

@@ -233,7 +233,7 @@ class Memberships:
         reason = error.detail.get("reason")
         if reason in ("member", "removed"):
             epoch = 0 if peer is None else peer.epoch
-            self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed", epoch=epoch)
+            self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed", by=peer)
             # A node of another cluster, to which this one's address means nothing, is no member here.
             is_ours = reason == "removed" or (peer is not None and peer.name in self._roster.record.electorate.members)
             if epoch > self._roster.epoch and is_ours and self._register.is_voting:

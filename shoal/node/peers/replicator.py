@@ -238,7 +238,8 @@ class Replicator:
         Raises:
             StorageFull: the first write failed.
         """
-        if introduction := self._incarnation.introduction() | self._roster.introduction():
+        introduction = self._incarnation.introduction(has_others=bool(self.quorum.members.all))
+        if introduction := introduction | self._roster.introduction():
             self._commit.write(introduction)
         self._admission.seek()  # A node without others has nothing to learn.
         self._ticking = asyncio.get_running_loop().create_task(self._tick())

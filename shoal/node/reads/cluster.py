@@ -42,6 +42,8 @@ class ClusterReads:
             ChangeMembers: self._change_members,
             Rebuild: self._rebuild,
         }
+        self.always = self.answers.keys() - {CatchUp}
+        """The requests about the node and its cluster, which a node answers whatever it holds."""
 
     async def _status(self, _request: Status, _bookmark: Bookmark) -> NodeStatus:
         return self._node_status()

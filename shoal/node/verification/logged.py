@@ -11,9 +11,11 @@ from itertools import count
 from typing import NamedTuple
 
 from shoal.cluster import operation
+from shoal.cluster.operation import TIP_BYTES, Tip
 from shoal.cluster.partition import partition_of
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
+from shoal.crdt.values import counter
 from shoal.node.appliers import mutation
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
@@ -27,6 +29,7 @@ class Held(NamedTuple):
     partition: int
     dot: Dot
     objects: tuple[tuple[str, str, str], ...]  # Kind, space and name of each that it changes.
+    added: dict[tuple[str, str, str], int]  # What it adds to those that are counters.
 
 
 def operations(storage: Storage) -> Iterator[Held]:
@@ -38,8 +41,26 @@ def operations(storage: Storage) -> Iterator[Held]:
     for key, row in storage.scan(keys.LOG, successor(keys.LOG)):
         partition, dot = keys.split_log(key)
         body = operation.decode(operation.LogEntry.unpack(row).packed)
-        changed = {(Kind(each.kind).label, each.space, each.name) for each in mutation.decode(body.payload)}
-        yield Held(partition, dot, tuple(sorted(changed)))
+        changed: dict[tuple[str, str, str], int] = {}
+        for each in mutation.decode(body.payload):
+            named = Kind(each.kind).label, each.space, each.name
+            amount = each.change.amount if isinstance(each.change, counter.Add) else 0
+            changed[named] = changed.get(named, 0) + amount
+        yield Held(partition, dot, tuple(sorted(changed)), {named: amount for named, amount in changed.items() if amount})
+
+
+def logged_before(storage: Storage) -> Iterator[Held]:
+    """The last operations that have left the log, of live and of retired origins, with all objects of their partitions."""
+    objects: dict[int, tuple[tuple[str, str, str], ...]] = {}
+    for table in (keys.BASE, keys.RETIRED):
+        for key, packed in storage.scan(table, successor(table)):
+            partition, origin = int.from_bytes(key[1:3], "big"), Origin(key[3:])
+            if len(origin) != ORIGIN_BYTES or origin == HORIZON:
+                continue  # A row about retired origins.
+            if partition not in objects:
+                objects[partition] = tuple(_objects(storage, partition))
+            sequence = Tip.unpack(packed[:TIP_BYTES]).sequence
+            yield Held(partition, Dot(origin, sequence), objects[partition], {})
 
 
 def naming(partition: int, held: Iterable[Held]) -> str:
@@ -52,3 +73,9 @@ def naming(partition: int, held: Iterable[Held]) -> str:
 def name_in(space: str, partition: int) -> str:
     """The name of an object that would be in this partition."""
     return next(name for number in count() if partition_of(space, name := f"leftovers-{number}") == partition)
+
+
+def _objects(storage: Storage, partition: int) -> Iterator[tuple[str, str, str]]:
+    for key, _ in storage.scan(*keys.rows_of(keys.LISTED, partition)):
+        space, kind, name = keys.split_catalog(keys.catalog_of_listed(key))
+        yield kind.label, space, name

@@ -42,6 +42,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     data_keys: int = 0  # Data keys of its directory.
     keys_wait_for: list[str] = field(default_factory=list)  # Spaces without objects that still have keys; at most 1,000.
     register: str = ""  # Why the quorum register has no quorum, since when, and what to do; empty if it has one.
+    serves: bool = True  # False: it is no member, or does not know yet what its cluster holds; `reason` says what to do.
 
 
 @operation(family="cluster")

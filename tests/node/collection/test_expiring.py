@@ -89,6 +89,7 @@ def test_an_add_that_two_nodes_took_across_a_long_cut_counts_once() -> None:
 
     async def story(scene: Scene) -> None:
         key = key_now(scene)
+        await scene.cluster.founded()
         cut = scene.begin(Cut(at=0.0, sources=["n3"], targets=["n1", "n2"], for_s=LONG_S * 2))
         await asyncio.sleep(0.1)
         for node in ("n1", "n3"):
@@ -169,6 +170,7 @@ def test_adds_to_a_key_of_a_map_become_few_rows_on_every_node_and_the_sum_stays(
 def test_an_add_to_a_map_that_two_nodes_took_across_a_long_cut_counts_once_though_others_are_folded() -> None:
     async def story(scene: Scene) -> None:
         made = [key_now(scene, number) for number in range(20)]
+        await scene.cluster.founded()
         cut = scene.begin(Cut(at=0.0, sources=["n3"], targets=["n1", "n2"], for_s=LONG_S * 2))
         await asyncio.sleep(0.1)
         for key in made:

@@ -22,7 +22,7 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Compact, Compacted
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from simulation.world.fleet import Fleet, Member
+from simulation.world.fleet import ADMITTED, Fleet, Member
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, garbage, swept
 
@@ -388,7 +388,7 @@ async def test_a_document_with_a_gap_is_neither_shown_nor_written(monkeypatch: p
         await typed(fleet["a"].store(), "d")
         await everywhere(fleet)
         await fleet.crash("b")
-        fresh = fleet.start("b", MemoryStorage())
+        fresh = fleet.start("b", MemoryStorage(ADMITTED))
         first = await fresh.store().space("crew").document("plan")
         told: list[str] = []
         incoming = fresh.node.service._database.incoming

@@ -13,7 +13,7 @@ from shoal.client.document.document import Document
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
-from simulation.world.fleet import Fleet
+from simulation.world.fleet import ADMITTED, Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, rows, swept
 from tests.support.pacing import LOOK_S
@@ -186,7 +186,7 @@ async def test_a_mirror_at_a_node_that_gets_what_was_erased_is_told_of_the_delet
     await fleet.converged()
     await swept(*(fleet[name].storage for name in "abc"))
     await fleet.crash("c")
-    fresh = fleet.start("c", MemoryStorage())
+    fresh = fleet.start("c", MemoryStorage(ADMITTED))
     late = await fresh.store().space("crew").document("d")  # Before it is sent anything.
     await fleet.converged()
     await refused(late)

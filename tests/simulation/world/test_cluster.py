@@ -414,6 +414,7 @@ def test_what_a_kill_leaves_behind_is_none() -> None:
 
 def test_nodes_that_never_agree_are_told_apart() -> None:
     async def story(scene: Scene) -> None:
+        await scene.cluster.founded()
         begun = scene.begin(Cut(at=0, sources=["n1"], targets=["n2", "n3"], for_s=900.0))
         await asyncio.sleep(0)
         await scene.client("n1").call(ADD)

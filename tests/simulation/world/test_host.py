@@ -22,14 +22,14 @@ from simulation.world.wires import Wiring
 
 
 class Scene:
-    """A machine of two: the other one does not exist."""
+    """A machine whose cluster has no other."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         own_tasks(self.loop)
         self.problems: list[str] = []
         wiring = Wiring(Network(self.loop.time), Trace(self.loop.time), random_for=Random, problems=self.problems)
-        self.host = SimulatedNode(Config(join="n1:1,n2:1", advertise="n1:1"), wiring=wiring)
+        self.host = SimulatedNode(Config(join="n1:1", advertise="n1:1"), wiring=wiring)
         self.host.start()
 
     async def add(self) -> None:

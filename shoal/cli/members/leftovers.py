@@ -1,7 +1,8 @@
-"""Find what only the directory of a removed node holds, for `shoal cluster leftovers`.
+"""Find what only the directory of a node that is no member holds, for `shoal cluster leftovers`.
 
 The log of the directory names its operations, and a member tells by the bookmarks of reads how many of each origin it holds.
-Operations that have left the log were held by a majority at least. Nothing is changed, here or in the cluster.
+Operations that have left the log were held by a majority at least; but if this directory was never a member of a cluster with
+others, that majority was itself, so all of its objects are listed. Nothing is changed, here or in the cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import shoal
 from shoal.cli.target import check_store, encryption_key, tls_ca, token_file
 from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
-from shoal.node.verification.logged import Held, name_in, naming, operations
+from shoal.node.incarnation import had_fellows
+from shoal.node.verification.logged import Held, logged_before, name_in, naming, operations
+from shoal.storage import keys
 from shoal.storage.opening import open_storage
 
 _SPACE = "default"  # Any space has names in every partition.
@@ -30,7 +33,15 @@ class Leftover(NamedTuple):
     kind: str
     space: str
     name: str
-    operations: int
+    operations: int  # In its log.
+    added: int = 0  # If it is a counter: what these add.
+    key: str = ""  # Of these operations: it is the same whenever they are found.
+
+
+class _Contents(NamedTuple):
+    directory: str  # Its id, in hex.
+    held: list[Held]
+    left: list[Held]  # Of a directory that was never a member: the last operations that left its log, with all objects there.
 
 
 async def lacking(directory: Path, url: str) -> list[Leftover]:
@@ -41,8 +52,10 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
         ShoalError: the node cannot be reached.
     """
     check_store(directory)
-    held = _log(directory)
+    contents = _contents(directory)
+    held = contents.held
     lacked: Counter[tuple[str, str, str]] = Counter()
+    added: Counter[tuple[str, str, str]] = Counter()
     async with shoal.connect(url, tls_ca=tls_ca.get(), token=token_file.get()) as store:
         for _, group in groupby(held, key=lambda each: each.partition):
             logged = list(group)
@@ -52,14 +65,22 @@ async def lacking(directory: Path, url: str) -> list[Leftover]:
                 found = list(some)
                 for each in found[await _first_lacking(url, found) :]:
                     lacked.update(each.objects)
-    return [Leftover(*named, operations) for named, operations in sorted(lacked.items())]
+                    added.update(each.added)
+        for each in contents.left:
+            if not await _holds(store, [each]):
+                lacked.update(dict.fromkeys(each.objects, 0))
+    return [
+        Leftover(*named, operations, added[named], f"leftover-{contents.directory}-{operations}")
+        for named, operations in sorted(lacked.items())
+    ]
 
 
-def _log(directory: Path) -> list[Held]:
+def _contents(directory: Path) -> _Contents:
     config = Config(encryption_key=encryption_key.get())
     storage = open_storage(directory, config=config, now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)
     try:
-        return list(operations(storage))
+        left = [] if had_fellows(storage) else list(logged_before(storage))
+        return _Contents((storage.get(keys.meta("node")) or b"").hex(), list(operations(storage)), left)
     finally:
         storage.close()
 

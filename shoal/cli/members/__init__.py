@@ -1,0 +1,1 @@
+"""Directories of nodes that are no members, for `shoal cluster`."""

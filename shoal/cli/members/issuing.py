@@ -1,0 +1,188 @@
+"""Issue again in the cluster what only the directory of a node that is no member holds, for `shoal cluster leftovers --issue`.
+
+Laws:
+- Nothing of the cluster is changed or hidden: values are added where it has none, and checkpoints on branches of their own.
+- It may be repeated: keys and names follow from what is issued, so nothing is issued twice.
+- What is not issued is named, and stays where it is. The directory itself is not opened, but a copy of it: a node that runs on
+  a directory retires origins, and truncates logs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import shoal
+from shoal.cli.members.leftovers import Leftover
+from shoal.cli.target import encryption_key, tls_ca, token_file
+from shoal.client.store import Space, Store
+from shoal.errors import NotFound, ShoalError
+
+_ID_CHARS = 8
+_STAYS = "the cluster has another value, so this one stays in the directory"
+
+
+class Issued(NamedTuple):
+    """What became of an object."""
+
+    kind: str
+    space: str
+    name: str
+    done: str  # For people: what was issued; empty: nothing had to be.
+    stays: str = ""  # For people: what was not, and why.
+
+
+class _Object(NamedTuple):
+    left: Leftover
+    mine: Space
+    theirs: Space
+
+
+async def issue(directory: Path, url: str, left: list[Leftover]) -> AsyncIterator[Issued]:
+    """Issue what is left of these objects, one after the other, by the node behind the URL.
+
+    Raises:
+        StorageError: the directory cannot be copied or opened.
+        ShoalError: the node cannot be reached.
+    """
+    with _copy_of(directory) as copy:
+        async with (
+            shoal.open(copy, encryption=encryption_key.get()) as mine,
+            shoal.connect(url, tls_ca=tls_ca.get(), token=token_file.get()) as theirs,
+        ):
+            for each in left:
+                yield await _issued(each, mine, theirs)
+
+
+@contextmanager
+def _copy_of(directory: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.resolve().parent) as scratch:
+        yield Path(shutil.copytree(directory, Path(scratch) / "copy"))
+
+
+async def _issued(left: Leftover, mine: Store, theirs: Store) -> Issued:
+    issuing = _KINDS.get(left.kind)
+    if issuing is None:
+        return Issued(*left[:3], "", f"a {left.kind} is not issued again: look at it with --data")
+    try:
+        done, stays = await issuing(_Object(left, mine.space(left.space), theirs.space(left.space)))
+    except NotFound:
+        return Issued(*left[:3], "")  # It was deleted there; that is not done again.
+    except ShoalError as error:
+        return Issued(*left[:3], "", error.message)
+    return Issued(*left[:3], done, stays)
+
+
+async def _thread(found: _Object) -> tuple[str, str]:
+    events = await _events(found)
+    saves, branches = await _checkpoints(found)
+    done = [f"{events} events"] * bool(events) + [f"{saves} checkpoints on {', '.join(branches)}"] * bool(saves)
+    return ", ".join(
+        done
+    ), "" if done else "its queues, steps, labels and statuses are not issued again: look at it with --data"
+
+
+async def _events(found: _Object) -> int:
+    mine, theirs = (space.thread(found.left.name).journal for space in (found.mine, found.theirs))
+    try:
+        there = {event.id async for event in theirs.read(skip_trimmed=True)}
+    except NotFound:
+        there = set()
+    appended = 0
+    async for event in mine.read(skip_trimmed=True):
+        if event.id not in there and not event.erased:
+            reply = await theirs.append(event.event, key=event.key or f"leftover-{event.id}")
+            appended += reply.appended
+    return appended
+
+
+async def _checkpoints(found: _Object) -> tuple[int, list[str]]:
+    """Save what the cluster lacks of each branch, in order, on a branch that is named after its head."""
+    mine, theirs = (space.thread(found.left.name) for space in (found.mine, found.theirs))
+    try:
+        branches = await theirs.branches()
+    except NotFound:
+        branches = []
+    known: dict[str, str] = {}  # Checkpoint there → the one in the cluster that has its state.
+    for branch in branches:
+        async for checkpoint in theirs.history(branch=branch.name):
+            known[checkpoint.id] = known[str(checkpoint.metadata.get("leftover", checkpoint.id))] = checkpoint.id
+    saved, named = 0, []
+    for branch in await mine.branches():
+        lacking = [each async for each in mine.history(branch=branch.name) if each.id not in known]
+        name = f"leftovers-{branch.name}-{branch.head[:_ID_CHARS]}"
+        for checkpoint in reversed(lacking):
+            base = next((known[parent] for parent in checkpoint.parents if parent in known), shoal.NO_HEAD)
+            state = (await mine.load(checkpoint.id)).state
+            metadata = {**checkpoint.metadata, "leftover": checkpoint.id}
+            made = await theirs.save(state, metadata=metadata, branch=name, parent=base, on_conflict="fork")
+            known[checkpoint.id] = made.id
+        saved += len(lacking)
+        named += [name] * bool(lacking)
+    return saved, named
+
+
+async def _counter(found: _Object) -> tuple[str, str]:
+    amount, key = found.left.added, found.left.key
+    if amount:
+        await found.theirs.counter(found.left.name).add(amount, key=key)
+    return f"{amount:+}" if amount else "", ""
+
+
+async def _set(found: _Object) -> tuple[str, str]:
+    theirs = found.theirs.set(found.left.name)
+    lacking = [each async for each in found.mine.set(found.left.name).members() if not await theirs.contains(each)]
+    if lacking:
+        await theirs.add(*lacking)
+    return f"{len(lacking)} elements" if lacking else "", "removals are not issued again"
+
+
+async def _register(found: _Object) -> tuple[str, str]:
+    mine = await found.mine.register(found.left.name).siblings()
+    theirs = found.theirs.register(found.left.name)
+    there = await theirs.siblings()
+    if there or not mine:
+        return "", "" if all(each in there for each in mine) else _STAYS
+    await theirs.set(mine[0])
+    return "its value", _STAYS if len(mine) > 1 else ""
+
+
+async def _map(found: _Object) -> tuple[str, str]:
+    theirs = found.theirs.map(found.left.name)
+    put, other = 0, 0
+    async for entry in found.mine.map(found.left.name).entries():
+        there = await theirs.entry(entry.key)
+        if there is None and entry.siblings:
+            await theirs.set(entry.key, entry.siblings[0])
+            put += 1
+        elif there is None or (there.siblings, there.count, there.members) != (entry.siblings, entry.count, entry.members):
+            other += 1
+    return f"{put} keys" if put else "", f"{other} keys differ from the cluster's, and stay in the directory" if other else ""
+
+
+async def _items(found: _Object) -> tuple[str, str]:
+    namespace = (found.left.name,) if found.left.name else ()
+    put, other = 0, 0
+    async for item in found.mine.items.scan(namespace):
+        there = await found.theirs.items.get(item.namespace, item.key)
+        if there is None:
+            ttl = None if item.expires is None else item.expires - item.updated
+            await found.theirs.items.put(item.namespace, item.key, item.value, ttl=ttl)
+            put += 1
+        elif there.value != item.value:
+            other += 1
+    return f"{put} items" if put else "", f"{other} items differ from the cluster's, and stay in the directory" if other else ""
+
+
+_KINDS: dict[str, Callable[[_Object], Awaitable[tuple[str, str]]]] = {
+    "thread": _thread,
+    "counter": _counter,
+    "set": _set,
+    "register": _register,
+    "map": _map,
+    "items": _items,
+}
