@@ -9,9 +9,12 @@ import pytest
 
 import shoal
 from shoal.client.thread.thread import Thread
+from shoal.client.waiting import lasting, waiting
 from shoal.crew.crew import AgentStatus
+from shoal.crew.declaration import CrewRecord, Declared, Outcome
 from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import Record
+from shoal.crew.seat import Seat
 from shoal.errors import HeadMoved, LeaseHeld, LeaseLost
 from shoal.protocol.requests import AcquireLease, ReleaseLease, RenewLeases
 from tests.crew.machines import SPACE, TTL_S, Ground, Process, now, on_ground
@@ -443,7 +446,8 @@ def test_a_machine_with_an_old_view_does_not_start_an_agent_that_waits() -> None
         store = ground.nodes["b"].store()
         space = store.space(SPACE)
         stage = Stage(store.connection, space, Record(store, space, holder="two"), "two", 1.0, lambda: None)
-        await Driving(stage, "clerk-1", office.clerk, 1).run()
+        async with asyncio.timeout(20):
+            await Driving(stage, "clerk-1", office.clerk, 1).run()
         assert office.runs == ["one"]
         await office.corrected()
         await office.over()
@@ -510,3 +514,62 @@ def test_a_machine_that_stands_still_while_it_takes_its_name_tries_again() -> No
         await ground.until(lambda: bool(ground.saved))
 
     on_ground(work)
+
+
+@pytest.mark.parametrize("stood_s", [0.0, 2 * TTL_S])
+def test_a_wait_that_stood_still_for_too_long_ends_the_seat(stood_s: float) -> None:
+    async def work(ground: Ground) -> None:
+        store = ground.nodes["a"].store()
+        connection, space = store.connection, store.space(SPACE)
+        uptime = connection.uptime
+        seat = await Seat.taken(connection, space, "clerk-1", machine="one", ttl_s=TTL_S)
+        assert seat is not None
+        async with asyncio.timeout(30):
+            wait = seat.waited()
+            await wait.__aenter__()
+            seat.lasts()
+            await asyncio.sleep(5)
+            # The process wakes up, and nothing that it does by its clock has come to it yet.
+            object.__setattr__(connection, "uptime", lambda: uptime() + stood_s)
+            if stood_s:
+                with pytest.raises(LeaseLost):
+                    await wait.__aexit__(None, None, None)
+            else:
+                await wait.__aexit__(None, None, None)
+                seat.lease.check()
+        assert seat.ended.is_set() == bool(stood_s)
+        await seat.release()
+
+    on_ground(work)
+
+
+def test_a_wait_of_an_agent_that_has_ended_meanwhile_ends_the_seat() -> None:
+    async def work(ground: Ground) -> None:
+        store = ground.nodes["a"].store()
+        space = store.space(SPACE)
+        ended = CrewRecord(
+            agents={"clerk": Declared(count=1, initial=1, version=1, ttl=TTL_S, tries=1)},
+            outcomes={"clerk-1": Outcome(state="finished", version=1)},
+        )
+
+        async def settled() -> CrewRecord:
+            return ended
+
+        seat = await Seat.taken(store.connection, space, "clerk-1", machine="one", ttl_s=TTL_S)
+        assert seat is not None
+        seat.settled = settled
+        with pytest.raises(LeaseLost, match="was ended"):
+            async with seat.waited():
+                seat.lasts()
+                await asyncio.sleep(5)
+        assert seat.ended.is_set()
+        await seat.release()
+        assert await space.leases() == []
+
+    on_ground(work)
+
+
+async def test_outside_of_a_crew_nobody_is_told_of_waits() -> None:
+    async with waiting() as nothing:
+        lasting()
+    assert nothing is None
