@@ -1,4 +1,4 @@
-"""Branches that agents save on, fork, move and roll back, with whole states and with changes.
+"""Branches that agents save on, fork, move, roll back and delete, with whole states and with changes.
 
 Laws:
 - No head is lost: a save that was acknowledged is a head of its branch, or something
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from shoal import values
 from shoal.errors import BranchTaken, NotFound, ShoalError
 from shoal.protocol import requests
-from shoal.protocol.requests import Move, Moved
+from shoal.protocol.requests import BranchDeleted, DeleteBranch, Move, Moved
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
@@ -120,11 +120,14 @@ class _Agent:
         await self._author.load(random.choice(_BRANCHES), channels=asked)
 
     async def move(self, act: Act, random: Random) -> None:
-        """Roll a branch back to whatever was saved, or make one there."""
+        """Roll a branch back to whatever was saved, make one there, or delete one."""
         there = self._lines.books.saved.get(self._bench.name, [])
         if not there:
             return
         to, name, is_new = random.choice(there).at, random.choice(_BRANCHES), random.random() < 0.3
+        if name != "main" and random.random() < 0.3:
+            await self._delete(act, random, Branch(self._bench.name, name))
+            return
         branch, reason = Branch(self._bench.name, name), f"move {next(self._lines.numbers)}"
 
         def learn(reply: object) -> None:
@@ -156,6 +159,25 @@ class _Agent:
             self._lines.unsure.add(branch)  # On another node it may have taken the place of other heads too.
         self._author.at[name] = to
         self._bench.did(f"{reason} of {name} to {to.id[:8]}")
+
+    async def _delete(self, act: Act, random: Random, branch: Branch) -> None:
+        def learn(reply: object) -> None:
+            assert isinstance(reply, BranchDeleted)
+            self._lines.named[branch].update(reply.before)
+
+        async def send() -> None:
+            await self._author.thread.delete_branch(branch.name, durability=act.durability)
+
+        self._author.at.pop(branch.name, None)
+        try:
+            left_once = await self._bench.send(act, random, send, of=DeleteBranch, learn=learn)
+        except ShoalError as error:
+            self._lines.unsure.add(branch)
+            self._bench.refused(error)
+            raise
+        if not left_once:
+            self._lines.unsure.add(branch)
+        self._bench.did(f"delete {branch.name}")
 
 
 async def _rollbacks(session: Session, thread: str) -> AsyncIterator[str]:

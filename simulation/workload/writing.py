@@ -66,6 +66,8 @@ def _found_nothing(reply: object) -> bool:
     match reply:
         case requests.Deleted(existed=done) | requests.ItemDeleted(deleted=done) | requests.EntryRemoved(removed=done):
             return not done
+        case requests.BranchDeleted(before=before):
+            return not before
     return False
 
 
@@ -82,6 +84,8 @@ def _changed_nothing(request: requests.AnyWrite, reply: object) -> bool:
             return not done
         case requests.Moved(before=before, heads=heads):
             return before == heads
+        case requests.BranchDeleted(before=before):
+            return not before
         case requests.EntryRemoved(removed=done) | requests.ItemDeleted(deleted=done) | requests.EventErased(erased=done):
             return not done
         case requests.ConsumerState():
