@@ -357,6 +357,12 @@ def checked(config: Config) -> Config:
             f"(lease_ttl_s_min, lease_ttl_s_max); it is {config.stream_ttl_s:g}.",
             field="stream_ttl_s",
         )
+    if config.join and config.peer_message_bytes_max < config.request_bytes_max + MiB:
+        raise InvalidConfig(
+            f"peer_message_bytes_max must be at least request_bytes_max and 1 MiB, {config.request_bytes_max + MiB}, on all "
+            f"nodes, because one operation may hold a whole request; it is {config.peer_message_bytes_max}.",
+            field="peer_message_bytes_max",
+        )
     if config.memtable_bytes < MiB:
         raise InvalidConfig(f"memtable_bytes must be at least {MiB}; it is {config.memtable_bytes}.", field="memtable_bytes")
     return config

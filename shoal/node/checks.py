@@ -19,7 +19,11 @@ def check_size(config: Config, size: int, what: str) -> None:
         TooLarge: it has more than `request_bytes_max` bytes.
     """
     if size > config.request_bytes_max:
-        raise TooLarge(f"{what} may have at most {config.request_bytes_max} bytes; this one has {size}. Nothing was written.")
+        raise TooLarge(
+            f"{what} may have at most {config.request_bytes_max} bytes (request_bytes_max); this one has {size}. Nothing was "
+            "written. Split it over several writes, or keep it elsewhere and store where it is: docs/CONFIGURATION.md, "
+            '"How large a value may be".'
+        )
 
 
 def check_text(config: Config, text: str, what: str) -> None:

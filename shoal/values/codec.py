@@ -50,8 +50,9 @@ def encode(value: object, *, where: str = "value") -> bytes:
         raise explain(value, where, failure=failure, pack=_LEVELS[0].pack) from failure.with_traceback(None)
     if len(packed) > VALUE_BYTES_MAX:
         raise TooLarge(
-            f"{where} takes {len(packed)} bytes; at most {VALUE_BYTES_MAX} are allowed. Nothing was written. "
-            "Split it over several channels or keys."
+            f"{where} takes {len(packed)} bytes; one value may take {VALUE_BYTES_MAX}, which no setting changes, and one "
+            "request `request_bytes_max`, 16 MiB by default. Nothing was written. Split it over several writes, or keep it "
+            'elsewhere and store where it is: docs/CONFIGURATION.md, "How large a value may be".'
         )
     return packed
 

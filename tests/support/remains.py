@@ -8,7 +8,7 @@ import pytest
 from rocksdict import DBCompressionType, Options
 
 from shoal.config import Config
-from shoal.storage import rocks
+from shoal.storage import recovery
 from shoal.storage.options import options_for
 
 
@@ -20,7 +20,7 @@ def uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
         found.set_compression_type(DBCompressionType.none())
         return found
 
-    monkeypatch.setattr(rocks, "options_for", options)
+    monkeypatch.setattr(recovery, "options_for", options)
 
 
 def files_with(directory: Path, text: bytes) -> list[str]:
