@@ -22,6 +22,7 @@ from shoal.client.thread.worklist import done_request
 from shoal.client.values import budgets, maps, scalars, sets
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
+from shoal.protocol.conformance import check_manner
 from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability, ObjectWrite, reply_of
 
 P = ParamSpec("P")
@@ -91,6 +92,7 @@ class Batch:
     """`async with space.batch() as b:` commits at the end of the block. If the block raises, nothing is written."""
 
     def __init__(self, connection: StoreConnection, space: str, *, key: str | None, durability: Durability | None) -> None:
+        check_manner(key, durability, stale=False)
         self._connection = connection
         self._space = space
         self._key = key

@@ -20,6 +20,7 @@ from shoal.names import check_name, is_colocated
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
@@ -462,8 +463,8 @@ class Space:
         return self._found(prefix, status, filter)
 
     async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any] | None) -> AsyncIterator[str]:
-        if status is not None and status not in get_args(ThreadStatus):
-            raise InvalidInput(f"a status must be one of {', '.join(get_args(ThreadStatus))}; got {status!r}.")
+        if status is not None:
+            check_word(status, get_args(ThreadStatus), "a status")
         wanted = packed_fields(filter)
         after: str | None = None
         while after != "":

@@ -339,6 +339,18 @@ class _Mismatch(Exception):
         self.where, self.words, self.value, self.meant = where, words, value, meant
 
 
+def check_word(word: object, words: Iterable[str], where: str) -> None:
+    """Check an argument that is one of some words and stands in no request; `where` is its name.
+
+    Raises:
+        InvalidInput: it is none of them; the nearest one is named.
+    """
+    allowed = tuple(words)
+    if not isinstance(word, str) or word not in allowed:
+        wanted = f"{where} must be one of {', '.join(map(repr, allowed))}"
+        raise InvalidInput(f"{wanted}; got {shown(word)}.{nearest(word, allowed)} Nothing was written.", field=where)
+
+
 def nearest(word: object, words: Iterable[str]) -> str:
     """A sentence, after a space, with the one of `words` that is meant by this one; empty if none is similar."""
     near = get_close_matches(word.lower(), list(words), n=1) if isinstance(word, str) else []

@@ -51,6 +51,10 @@ async def filtered(thread: Thread, filter: Any) -> list[Any]:
         (lambda thread: events(thread, "a cursor"), InvalidInput, "after must be bytes; got 'a cursor'"),
         (lambda thread: filtered(thread, {"n": {"$near": 3}}), InvalidInput, r"'\$near' is not a filter operator.*\$gte"),
         (lambda thread: filtered(thread, {"$or": [{"n": 3}]}), InvalidInput, r"must begin with fields, not with .*'\$or'"),
+        (lambda thread: thread.save({"a": 1}, durability="quorom"), InvalidInput, r"durability .*Did you mean 'quorum'\?"),
+        (lambda thread: thread.save({"a": 1}, on_conflict="frok"), InvalidInput, r"on_conflict .*Did you mean 'fork'\?"),
+        (lambda thread: thread.resume(on_drift="refus"), InvalidInput, r"on_drift .*Did you mean 'refuse'\?"),
+        (lambda thread: thread.resolve("k", "retyr"), InvalidInput, r"Did you mean 'retry'\?"),
         (lambda thread: filtered(thread, [1]), InvalidInput, "filter must be a mapping of fields"),
     ],
 )

@@ -134,5 +134,5 @@ class Receiving:
     def _too_large(self) -> TooLarge:
         return TooLarge(
             f"the body has more than {self._config.request_bytes_max} bytes. Nothing was written. "
-            "Split it, or raise request_bytes_max."
+            'Split it, or raise request_bytes_max and what goes with it: docs/CONFIGURATION.md, "How large a value may be".'
         )

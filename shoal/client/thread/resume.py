@@ -20,6 +20,7 @@ from shoal.client.arguments import named
 from shoal.client.thread.checkout import Checkout
 from shoal.errors import NotFound
 from shoal.protocol import requests
+from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Durability
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.editing import edit
@@ -118,9 +119,11 @@ class ThreadResume:
         loaded again.
 
         Raises:
+            InvalidInput: `on_drift` is another word.
             DriftRefused: there are differences, and `on_drift` is "refuse". No hook was called.
             SessionBehind, BookmarkLost: the node lacks operations that this store has written or seen.
         """
+        check_word(on_drift, ("warn", "refuse"), "on_drift")
         staleness = await catch_up(self._checkout.connection, self._checkout.space, self._checkout.thread)
         try:
             checkpoint: Checkpoint | None = await self._newest(branch, loaded)

@@ -22,6 +22,7 @@ from shoal.client.thread.checkout import Checkout, crowded
 from shoal.client.thread.inbox import Message
 from shoal.errors import HeadMoved, InvalidInput, KeyReused, NotFound
 from shoal.protocol import requests
+from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.workflows.checkpoint import Checkpoint, encode_appended, encode_channels, encode_metadata, shown_checkpoint
 from shoal.workflows.undo import KEY, keyed
@@ -302,7 +303,7 @@ def forks(on_conflict: str) -> bool:
         InvalidInput: it is neither "refuse" nor "fork".
     """
     if on_conflict not in _ON_CONFLICT:
-        raise InvalidInput(f'on_conflict must be "refuse" or "fork"; got {on_conflict!r}. Nothing was written.')
+        check_word(on_conflict, get_args(OnConflict), "on_conflict")
     return on_conflict == "fork"
 
 
