@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pycrdt
 import pytest
 
+import shoal
 from shoal.crdt.document import surrogates, yjs
 from shoal.crdt.document.compaction import _Proof
 from shoal.crdt.document.live import Building, LiveDocument
@@ -30,6 +32,7 @@ from tests.support.histories import (
 )
 
 AT_ONCE = 500
+SHOAL = Path(shoal.__file__).parent
 
 # ── against Yjs itself ────────────────────────────────────────────────────────
 
@@ -198,6 +201,19 @@ def test_plain_updates_are_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
     doc.get("t", type=pycrdt.Text).insert(0, "größe")
     live = document(updates=[doc.get_update()])
     live.merge(typed("é", 0, origin=(1, 0)))
+
+
+def test_updates_meet_the_engine_in_few_places() -> None:
+    """In `Replica` and in mirrors, which fit them before; a copy takes what the engine encoded."""
+    places = [path.relative_to(SHOAL) for path in SHOAL.rglob("*.py") for _ in range(path.read_text().count(".apply_update("))]
+    assert sorted(map(str, places)) == [
+        "client/document/content.py",
+        "client/document/remaking.py",
+        "crdt/document/live.py",
+        "crdt/document/shared/doc.py",
+        "crdt/document/surrogates.py",
+        "crdt/document/surrogates.py",
+    ]
 
 
 def test_pairs_are_found_in_any_order() -> None:
