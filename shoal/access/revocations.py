@@ -57,7 +57,7 @@ class Revocations:
 
     async def follow(self) -> None:
         """Read the map again after each change, until cancelled."""
-        log = structlog.get_logger("shoal")
+        log, told = structlog.get_logger("shoal"), ""
         while True:
             try:
                 async with self._session.subscribe(Watch(RESERVED, "map", REVOKED)) as changes:
@@ -65,7 +65,9 @@ class Revocations:
                     async for _ in changes:
                         await self.load()
             except ShoalError as error:
-                log.warning("revocations", reason=error.message)
+                if error.message != told:  # A node that waits for its peers says so once.
+                    told = error.message
+                    log.warning("revocations", reason=told)
             await asyncio.sleep(_AGAIN_S)
 
     async def _read(self) -> Mapping[str, float]:

@@ -123,16 +123,6 @@ class Incarnation:
             why = self.fence or "its directory began empty, and it does not know yet what the cluster holds"
             raise CatchingUp(f"this node serves nothing yet: {why}. Nothing was written. Ask another node, or try again later.")
 
-    def check_member(self, *, stale: bool) -> None:
-        """Whether this node may serve, as a member. One that was removed shows what it holds to a caller who asked for older
-        state (`stale`); one that holds nothing does not.
-
-        Raises:
-            NotAMember: it is not added yet, or was removed, so that it lacks what is written elsewhere.
-        """
-        if self.outside and (self.unproven or not stale):
-            self.check()
-
     @property
     def verb(self) -> str:
         """For people: what a node that is barred does not do."""

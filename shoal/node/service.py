@@ -206,7 +206,7 @@ class Service:
     ) -> AnyReply:
         """See `Session.call`. `bookmark` is the session's, and grows by what the answer shows."""
         if type(request) not in self._always:
-            self.readiness.check(stale=stale)
+            self.readiness.check(stale=stale and isinstance(request, requests.Read))
         if isinstance(request, requests.Maintenance):
             return await self._maintain(request, bookmark, durability, stale=stale)
         flow = self._flows.get(type(request))

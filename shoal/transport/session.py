@@ -231,7 +231,13 @@ class RemoteSession:
                 lost = True
                 await link.close()
             except ShoalError as failure:
-                if isinstance(failure, _ELSEWHERE) and failure.written == "no":
+                # A cluster that begins, or a node that is filled, serves soon. Another address is asked first.
+                if isinstance(failure, CatchingUp) and failure.detail.get("state") == "refilling":
+                    if await self._pause(attempt, ends_at):
+                        await self._leave(link)
+                        attempt += 1
+                        continue
+                elif isinstance(failure, _ELSEWHERE) and failure.written == "no":
                     refused += 1
                     if refused < len(self._urls) and not self._closed and loop.time() < ends_at:
                         await self._leave(link)

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,9 +141,25 @@ def asked(url: str, body: object = None, *, token: str = "") -> Any:
         raise
 
 
+def ready(url: str) -> None:
+    """Wait until a node serves: a new cluster does once all of its nodes have met."""
+    ends_at = time.monotonic() + 2 * PATIENCE_S
+    while True:
+        try:
+            asked(f"{url}/readyz")
+        except urllib.error.HTTPError:
+            if time.monotonic() > ends_at:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
 def shared_by_all(urls: Sequence[str], *, token: str = "") -> list[int]:
     """Each node adds to one counter, and is acknowledged once all hold it; what each then reads."""
     counter = "/v1/spaces/crew/counters/n"
+    for url in urls:
+        ready(url)
     for number, url in enumerate(urls):
         asked(f"{url}{counter}?durability=all", {"add": 10**number}, token=token)
     return [asked(f"{url}{counter}", token=token)["value"] for url in urls]

@@ -145,8 +145,6 @@ class Quorum:
     def refilling(self) -> bool:
         """See `Replicas.refilling`."""
         learning = self._protocol.learning
-        if self._incarnation.unproven:
-            return True
         # A quarantined operation may never be applied.
         return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
 

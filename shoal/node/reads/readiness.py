@@ -33,22 +33,23 @@ class Readiness:
         return not (self._incarnation.outside or self._incarnation.unproven)
 
     def check(self, *, stale: bool) -> None:
-        """Check whether this node may show what it holds, and build on it. `stale`: the caller asked for older state.
+        """Check whether this node may show what it holds, and build on it. `stale`: the caller reads what is here, be it older.
 
         Raises:
             CatchingUp: it began with an empty directory, and does not hold yet what its cluster holds.
             NotAMember: it is no member of its cluster.
         """
-        incarnation = self._incarnation
-        if incarnation.outside:
-            incarnation.check_member(stale=stale)
-        if incarnation.unproven:
-            raise CatchingUp(
-                f"this node serves nothing yet: {self._refilling}. Nothing was written. Ask another node, or try again later."
-            )
+        if stale or self.serves:
+            return
+        if self._incarnation.outside:
+            self._incarnation.check()
+        raise CatchingUp(
+            f"this node serves nothing yet: {self._refilling}. Nothing was written. Ask another node, or try again later.",
+            state="refilling",
+        )
 
     def admit(self) -> None:
-        """Check whether this node may accept a new session. One that is no member tells that to each request instead.
+        """Check whether this node may accept a new session. One that met nobody yet, or is no member, tells each request that.
 
         Raises:
             CatchingUp: the node is still fetching the data that its peers hold.
@@ -67,7 +68,7 @@ class Readiness:
             return "read-only", failed
         learning = "; ".join(replicas.learning)
         learns = f"learning, so it counts in no quorum: {learning}" if learning else ""
-        if incarnation.fence or replicas.refilling:
+        if incarnation.fence or replicas.refilling or incarnation.unproven:
             return "refilling", f"{self._refilling}; {learns}"
         return "ready", learns
 

@@ -147,14 +147,16 @@ async def test_a_node_that_comes_back_with_its_directory_takes_them_at_once(flee
     assert takes_sessions(back)
 
 
-async def test_one_that_can_reach_nobody_any_more_takes_none(fleet: Fleet) -> None:
+async def test_one_that_can_reach_nobody_any_more_answers_about_itself_alone(fleet: Fleet) -> None:
     await filled(fleet)
     await fleet.crash("c")
     hold_supplies(fleet)
     wiped = fleet.start("c", MemoryStorage())
     await until(lambda: not takes_sessions(wiped))
     await fleet.isolate("c")
-    assert not takes_sessions(wiped)
+    assert await state(wiped) == "refilling"
+    with pytest.raises(CatchingUp):
+        await wiped.store().space("s").counter("c1").value()
 
 
 @asynccontextmanager
