@@ -79,8 +79,10 @@ const history = seed => {
   }
   // What a client has is sometimes sent whole, and joined of several.
   const whole = below(3) ? [] : [base64(Y.encodeStateAsUpdate(clients[below(clients.length)].doc))]
+  const merged = []
+  for (let at = 0; at < updates.length; ) merged.push(Y.mergeUpdates(updates.slice(at, (at += 1 + below(5)))))
   const doc = fresh(updates)
-  return { seed, updates: updates.map(base64), whole, shown: shown(doc), state: base64(Y.encodeStateVector(doc)) }
+  return { seed, updates: updates.map(base64), merged: merged.map(base64), whole, shown: shown(doc), state: base64(Y.encodeStateVector(doc)) }
 }
 
 const [what, seed, count] = process.argv.slice(2)

@@ -30,6 +30,7 @@ class History(NamedTuple):
 
     seed: int
     updates: list[bytes]  # In an order in which they happened.
+    merged: list[bytes]  # The same in the same order, some merged into one by Yjs.
     whole: list[bytes]  # What one client has at the end, as one update: perhaps split or joined only there.
     shown: dict[str, Any]  # By a Yjs document that received the updates in this order.
 
@@ -38,7 +39,7 @@ def generated(seed: int, count: int) -> Iterator[History]:
     """The histories of so many seeds, made by one process."""
     for line in _run(["generate", str(seed), str(count)]):
         told = json.loads(line)
-        yield History(told["seed"], _bytes(told["updates"]), _bytes(told["whole"]), told["shown"])
+        yield History(told["seed"], _bytes(told["updates"]), _bytes(told["merged"]), _bytes(told["whole"]), told["shown"])
 
 
 def shown_by_yjs(updates: Iterable[bytes]) -> list[dict[str, Any]]:

@@ -194,6 +194,10 @@ def _cuts_nothing(part: Parsed, held: Pairs, state: StateVector) -> bool:
                 is_right = struct.right and at == len(struct.needs) - 1
                 if (origin, clock if is_right else clock + 1) in held:
                     return False
+        # One update may hold a string and a deletion within it: Yjs merges updates so.
+        within = range(struct.clock + 1, struct.clock + struct.length) if part.wide else range(0)
+        if any(of == client and (clock in within or clock + length in within) for of, clock, length in part.deletes):
+            return False
     return not any((client, clock) in held or (client, clock + length) in held for client, clock, length in part.deletes)
 
 

@@ -44,6 +44,7 @@ def replicas(history: History, random: Random) -> dict[str, LiveDocument]:
     delivered(shuffled(updates, random), made["shuffled"].merge)
     rows = batches(made["in batches"], updates, random)
     made["from rows"] = document(updates=rows)
+    made["merged"] = document(updates=history.merged)
     made["encoded"] = document(updates=[made["shuffled"].snapshot()])
     folded = Building()
     folded.add(updates[: random.randint(0, len(updates))])
@@ -182,6 +183,12 @@ def test_a_compaction_with_a_cut_pair_is_no_proof(merged: bytes, holds: bool) ->
     proof.begin()
     proof.add([CUTS["other characters"][0]])
     assert proof.holds == holds
+
+
+@pytest.mark.parametrize("cut", [(A, 2, 1), (A, 0, 2), (A, 2, 2), (A, 1, 1)])
+def test_an_update_may_cut_its_own_pair(cut: tuple[int, int, int]) -> None:
+    merged = BASE[:-1] + yjs.pack_delete_set([cut])
+    assert document(updates=[merged]).canonical() == document(updates=[BASE, deleted(*cut)]).canonical()
 
 
 # ── the engine ────────────────────────────────────────────────────────────────
