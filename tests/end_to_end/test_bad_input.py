@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, TooLarge
+from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, TooLarge
 from shoal.protocol import requests
 from shoal.protocol.frames import PROTOCOL, ErrorFrame, Hello, decode_node_frames, encode_call, encode_hello, messages
 from tests.cli.conftest import PATIENCE_S
@@ -112,7 +112,7 @@ async def document_bomb(space: Space) -> None:
         (InvalidName, lambda space: space.thread("t").save({}, branch="..")),
         (InvalidValue, lambda space: space.thread("t").save({"x": object()})),
         (HeadMoved, lambda space: space.thread("t").save({}, expect_head="ab" * 32)),
-        (InvalidInput, lambda space: space.thread("t").save({}, expect_head="no id")),
+        (NotFound, lambda space: space.thread("t").save({}, expect_head="no id")),
         (InvalidInput, lambda space: space.counter("n").add(2**63)),
         (InvalidInput, lambda space: space.counter("n").add(1, durability="disk")),
         (InvalidInput, lambda space: space.counter("n").add(1, key="")),
