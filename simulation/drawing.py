@@ -153,6 +153,8 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
         composites = [compose(random, plan.names, losers, agents, begins, OF_MEMBERS), *composites[1:]]
     if wanted.called:
         composites = [compose(random, plan.names, losers, agents, begins, OF_LIVES) for _ in composites]
+        # Alone: before all nodes have met once there is no register, so that no operator can remove a member.
+        composites = [each for each in composites if each.name == "born_apart"][:1] or composites
     settings = dict(plan.settings)
     for composed in composites:
         settings |= composed.settings

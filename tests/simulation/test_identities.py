@@ -28,6 +28,7 @@ def test_a_clone_that_serves_takes_no_writes_and_is_gone_after_its_time() -> Non
 
 def test_an_address_that_leads_back_leaves_a_quorum_as_large_as_it_was() -> None:
     async def story(scene: Scene) -> None:
+        await scene.cluster.founded()
         astray = [scene.begin(Misroute(at=0, node="n1", name=name, to="n1", for_s=4.0)) for name in ("n2", "n3")]
         await asyncio.sleep(1.0)
         with pytest.raises(ShoalError) as refused:
