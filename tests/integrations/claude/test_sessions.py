@@ -87,7 +87,7 @@ async def test_a_cycle_is_no_json(sessions: ShoalSessionStore) -> None:
         {"project_key": "p", "session_id": ""},
         {"project_key": "", "session_id": "s"},
         {"project_key": "p"},
-        {"project_key": "p", "session_id": 5},
+        {"project_key": "p", "session_id": True},
         {"project_key": "p", "session_id": "s", "subpath": ""},
         {"project_key": "p", "session_id": "s" * 2048},
     ],
@@ -97,6 +97,12 @@ async def test_a_key_that_is_none_is_refused(sessions: ShoalSessionStore, key: A
         await sessions.append(key, [entry(1)])
     with pytest.raises(InvalidName):
         await sessions.load(key)
+
+
+async def test_an_int_is_an_id(sessions: ShoalSessionStore) -> None:
+    key: Any = {"project_key": 7, "session_id": 5}
+    await sessions.append(key, [entry(1)])
+    assert await sessions.load({"project_key": "7", "session_id": "5"}) == await sessions.load(key) == [entry(1)]
 
 
 async def test_ids_are_arbitrary_text(sessions: ShoalSessionStore) -> None:
