@@ -152,8 +152,9 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     if wanted.operated:
         composites = [compose(random, plan.names, losers, agents, begins, OF_MEMBERS), *composites[1:]]
     if wanted.called:
-        composites = [compose(random, plan.names, losers, agents, begins, OF_LIVES) for _ in composites]
-        # Alone: before all nodes have met once there is no register, so that no operator can remove a member.
+        # Before all nodes have met once there is no register, so that no operator can remove a member.
+        later = 2.0, max(2.0, begins[1])
+        composites = [compose(random, plan.names, losers, agents, later, OF_LIVES) for _ in composites]
         composites = [each for each in composites if each.name == "born_apart"][:1] or composites
     settings = dict(plan.settings)
     for composed in composites:
