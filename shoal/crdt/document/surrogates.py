@@ -35,7 +35,8 @@ Cut = tuple[int, int]
 _EMPTY_STATE = b"\x00"
 _WIDE = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 _BEYOND = re.compile("[\U00010000-\U0010ffff]")
-_BROKEN = "\ufffd\ufffd"
+_BROKEN = "\ufffd\ufffd".encode("utf-16-be")
+_SURROGATE, _HIGH = 0xFC, 0xD8  # The bits of a unit's first byte that tell the first of a pair.
 _NONE: frozenset[Cut] = frozenset()
 
 
@@ -247,15 +248,27 @@ def _pairs(wide: Wide) -> list[Cut]:
     return [(wide.client, wide.clock + found.start() + nth) for nth, found in enumerate(_BEYOND.finditer(wide.text), 1)]
 
 
-def _replaced(update: bytes, strings: Sequence[Wide], cuts: Collection[Cut]) -> bytes:
+def _replaced(update: bytes, strings: Sequence[Wide], cuts: Iterable[Cut]) -> bytes:
+    # Anyone may have a large document built again, by a deletion of ten bytes: the work in Python grows with the cuts alone.
+    middles = Pairs()
+    middles.add(sorted(cuts))
     parts: list[bytes] = []
     at = 0
     for each in strings:
-        pairs = _pairs(each)
-        if not any(cut in cuts for cut in pairs):
-            continue
-        left = iter(pairs)
-        packed = _BEYOND.sub(lambda found: _BROKEN if next(left) in cuts else found[0], each.text).encode()  # noqa: B023
-        parts += (update[at : each.start], yjs.pack_varuint(len(packed)), packed)
-        at = each.end
+        within = middles.within(each.client, each.clock, each.clock + 2 * len(each.text))
+        broken = _broken(each, within) if within else each.text
+        if broken != each.text:
+            packed = broken.encode()
+            parts += (update[at : each.start], yjs.pack_varuint(len(packed)), packed)
+            at = each.end
     return b"".join([*parts, update[at:]]) if parts else update
+
+
+def _broken(wide: Wide, middles: Iterable[int]) -> str:
+    """A string with U+FFFD for each unit of the pairs in it that have these middles."""
+    units = bytearray(wide.text, "utf-16-be")
+    for middle in middles:
+        at = 2 * (middle - wide.clock)
+        if at < len(units) and units[at - 2] & _SURROGATE == _HIGH:
+            units[at - 2 : at + 2] = _BROKEN
+    return units.decode("utf-16-be")
