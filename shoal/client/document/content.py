@@ -143,11 +143,12 @@ class Content:
             if fitted.broken:
                 self._remake(fitted.broken)
         self._arriving, self._arrived = update, None
+        self.doc.observer_failed = _report  # The mirror goes on.
         try:
             with engine("an update from the node was refused by the Yjs engine"), self.doc.transaction(origin=ARRIVED):
                 self.doc.apply_update(fitted.updates[0])
         finally:
-            self._arriving = None
+            self._arriving = self.doc.observer_failed = None
         self._pairs.add(fitted.whole)
         if self._arrived is None and self._differences:
             return self._told(EMPTY)
@@ -222,6 +223,12 @@ def _observe(content: Content) -> None:
                 doc._exceptions.append(error)  # It is raised at the end of the transaction.
 
     content.doc._subscriptions.append(content.doc._doc.observe(observe))
+
+
+def _report(error: Exception) -> None:
+    """Report an observer's error as asyncio does that of a callback: nobody called it."""
+    told = "an observer of a document failed. What it was told of is in the document, and others are told."
+    asyncio.get_running_loop().call_exception_handler({"message": told, "exception": error})
 
 
 def _tracer(content: Content, shadow: DiffMirror) -> Callable[[Sequence[Any]], None]:

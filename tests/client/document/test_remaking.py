@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
+from typing import Any
 
 import pycrdt
 import pytest
@@ -122,6 +124,28 @@ async def test_observers_of_a_root_go_on(session: FakeSession, document: Documen
     text.unobserve(subscription)
     text.insert(0, "a")
     assert len(told) == 4
+
+
+async def test_an_observer_that_fails_ends_no_mirror(session: FakeSession, document: Document) -> None:
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, told: failed.append(told))
+    text = document.text("t")
+    told: list[Any] = []
+    error = ValueError("boo")
+
+    def fail(event: Any) -> None:
+        raise error
+
+    text.observe(fail)
+    text.observe(lambda event: told.append(event.delta))  # type: ignore[attr-defined]
+    await push(session, CUT)
+    await push(session, deleted(A, 3, 1))
+    assert [each["exception"] for each in failed] == [error, error]
+    with pytest.raises(ExceptionGroup):
+        text.insert(0, "a")
+    await document.flush()
+    assert str(text) == session.live.to_py()["t"] == "ax\ufffd|\ufffd"
+    assert len(told) == 3
 
 
 async def test_changes_are_told(session: FakeSession, document: Document) -> None:

@@ -29,6 +29,8 @@ class Doc(pycrdt.Doc[Any]):
 
     broken: str = ""
     edition: int = 0
+    observer_failed: Callable[[Exception], None] | None = None
+    """Takes the errors of observers. None: they are raised at the end of the transaction, so by the edit."""
 
     def transaction(self, origin: Any = None) -> pycrdt.Transaction:
         """See `pycrdt.Doc.transaction`.
@@ -194,7 +196,13 @@ def _observe(self: Any, callback: Callable[..., None]) -> Any:
             if hasattr(event, slot):
                 _adopt_within(getattr(event, slot))
         recounted(event)
-        callback(*(event, transaction)[:given])
+        failed = getattr(self.doc, "observer_failed", None)
+        try:
+            callback(*(event, transaction)[:given])
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(error)
 
     subscription = BaseType.observe(self, cast("Callable[[Any], None]", tell))
     self.__dict__.setdefault("_callbacks", {})[subscription] = callback
