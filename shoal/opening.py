@@ -105,7 +105,7 @@ def open(
         MasterKeyWrong: the key is wrong, missing or cannot be fetched, or the directory is not encrypted; nothing was changed.
         StoreLocked: another process, or this one, has it open; the message says where, and how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
-        InvalidConfig: a setting is out of range, or `durability` is unknown.
+        InvalidConfig: a setting is out of range, `durability` is unknown, or `directory` is the address of a node.
     """
     return Opening(lambda line: _open(line, directory, config, durability, encryption), "open")
 
@@ -124,6 +124,12 @@ async def _open(
         master = encryption
     environment = system_environment()
     where = Path(directory)
+    if where.parts and where.parts[0] in ("http:", "https:"):
+        raise InvalidConfig(
+            f"shoal.open() takes a directory, and {os.fspath(directory)!r} is the address of a node. Nothing was written. Use "
+            "shoal.connect() for it.",
+            field="directory",
+        )
     before = opened_in(where)
     if before is not None and before.home.has_ended:
         before.forget()  # Nobody can close it any more.

@@ -113,6 +113,14 @@ async def test_an_unknown_durability_is_refused_by_connect() -> None:
             pass
 
 
+async def test_the_address_of_a_node_is_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidConfig, match=r"'http://127.0.0.1:7400' is the address of a node.*shoal\.connect"):
+        async with shoal.open("http://127.0.0.1:7400"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("urls", ["", "ftp://n1:7400", "http://", " , "])
 async def test_urls_that_name_no_node_are_refused(urls: str) -> None:
     with pytest.raises(InvalidConfig):

@@ -93,12 +93,22 @@ class Roster:
         refusal = self.kept(_REFUSED)
         self._refusal = None if refusal is None else readable(_refusal_of, refusal)
         """The word of the member in the newest epoch that said that this node is none."""
+        is_removed = self._refusal is not None and self._refusal.is_removed
+        self._founds = self.record == epochs.founded([self.own]) and not is_removed
+        """Whether this node begins a cluster of its own: what another cluster said of it does not count any more."""
+        if self._founds:
+            self._refusal = None
         self._entered = asyncio.Event()
         self._bar()
 
     def introduction(self) -> dict[bytes, bytes | None]:
-        """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster."""
-        return {_ROW: None, _REFUSED: None} if self._incarnation.copied else {}
+        """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster.
+
+        So does one that begins a cluster of its own give up what members of another one said.
+        """
+        if self._incarnation.copied:
+            return {_ROW: None, _REFUSED: None}
+        return {_REFUSED: None} if self._founds and self._storage.get(_REFUSED) is not None else {}
 
     def kept(self, row: bytes) -> bytes | None:
         """What the disk holds of a decision about the members. That of a copied directory may be of another cluster."""

@@ -94,11 +94,14 @@ def unseen_ms(found: Survey, config: Config) -> int:
 
 def _lost_votes(found: Survey) -> list[str]:
     """The members whose votes are lost, or some of them."""
-    return [*found.given_up, *(address for address, report in found.kept.items() if not _has_votes(report))]
+    return [*found.given_up, *(address for address in found.kept if not _has_votes(found, address))]
 
 
-def _has_votes(report: Report) -> bool:
-    return report.remains.state == "voting" or report.remains.is_copy
+def _has_votes(found: Survey, address: str) -> bool:
+    """Whether this member's votes are all here. Its original may have given others after the copy was made: only if all
+    members are copies does one of these tell."""
+    remains = found.kept[address].remains
+    return remains.state == "voting" or (remains.is_copy and not found.whole)
 
 
 def _survivor(address: str, report: Report) -> Survivor:
@@ -133,10 +136,12 @@ def _may_be_lost(found: Survey) -> list[str]:
     if not lost:
         return []
     size, without = len(found.record.members), len(found.given_up)
-    told = [
-        f"leases, claims, compare-and-set and changes of members that were decided without {', '.join(sorted(found.kept))}: "
-        f"the votes of {', '.join(sorted(lost))} are lost"
-    ]
+    copies = [address for address in lost if address in found.kept and found.kept[address].remains.is_copy]
+    gone = [address for address in lost if address not in copies]
+    why = [f"the votes of {', '.join(sorted(gone))} are lost"] if gone else []
+    why += [f"the originals of the copies at {', '.join(copies)} may have voted later"] if copies else []
+    others = ", ".join(sorted(set(found.kept) - set(copies))) or "the copies"
+    told = [f"leases, claims, compare-and-set and changes of members that were decided without {others}: {', and '.join(why)}"]
     missing = sum(report.is_learner for report in found.kept.values()) + without
     if missing > (size - 1) // 2:
         told.append(

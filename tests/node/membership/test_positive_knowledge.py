@@ -143,6 +143,24 @@ async def test_a_directory_with_data_that_no_member_admitted_is_barred() -> None
         assert await loaded(fleet, "d", stale=True) == {"is": "alone"}  # For who asks for just that.
 
 
+async def test_a_store_that_was_refused_begins_its_own_cluster() -> None:
+    async with cluster() as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="d:1")
+        await saved(fleet, "d", "alone")
+        fleet.start("d", await fleet.crash("d"), linked=False, join="a:1")
+        await fleet.until(lambda: roster(fleet, "d").waits)
+        await fleet.durable()
+        fleet.start("d", await fleet.crash("d"), linked=False, join="d:1")  # Its operator thought better of it.
+        assert await state_of(fleet, "d") == ("ready", True)
+        await saved(fleet, "d", "alone again")
+        fleet.start("e", MemoryStorage(), linked=False, join="d:1")
+        await asked(fleet, changes(fleet, "d").change("add", joins="e:1"))
+        await fleet.until(lambda: is_done(fleet, "de"))
+        await fleet.durable()
+        fleet.start("d", await fleet.crash("d"), linked=False, join="d:1")
+        assert await loaded(fleet, "d") == {"is": "alone again"}
+
+
 async def test_a_drained_node_does_not_answer_for_the_members() -> None:
     async with cluster() as fleet:
         await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))

@@ -251,6 +251,26 @@ async def test_leases_that_only_lost_members_knew_are_waited_for() -> None:
         await fence(fleet, "c")
 
 
+async def test_leases_that_an_older_copy_lacks_are_waited_for() -> None:
+    async with cluster(lease_ttl_s_max=20.0) as fleet:
+        await fence(fleet, "b")
+        await fleet.durable()
+        olds = {name: copied(fleet[name].storage.left_by_crash(0)) for name in "ac"}
+        original = await fleet.crash("b", None)  # What the others decide from now on it never learns.
+        claimed = AcquireLease("s", "late", ttl=15_000, holder="before")
+        assert (await asked(fleet, fleet["a"].node.leases.acquire(claimed))).granted
+        await all_crash(fleet, "ac")
+        fleet.start("b", original, linked=False)
+        for name, old in olds.items():
+            fleet.start(name, old, linked=False)
+        await fleet.until(lambda: len(fleet["b"].replicator.quorum.members.reached) == 2)
+        view = await asked(fleet, fleet["b"].store().rebuild_cluster())
+        assert "the originals of the copies at a:1, c:1 may have voted later" in view.may_be_lost[0]
+        await asked(fleet, fleet["b"].store().rebuild_cluster(view.plan))
+        with pytest.raises(LeaseHeld, match="may still be held by a client of a member that was lost"):
+            await fence(fleet, "a", "late")
+
+
 async def test_a_term_of_before_a_rebuild_is_over() -> None:
     async with cluster() as fleet:
         claimed = AcquireLease("s", "nightly", ttl=30_000, holder="before")
