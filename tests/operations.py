@@ -120,7 +120,6 @@ NOT_OVER_HTTP: Reasons = {
 
 NOT_IN_PYTHON: Reasons = {
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
-    "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
         requests.InheritRights,
@@ -276,7 +275,6 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
         requests.SweepItems,
     ),
     "`shoal verify` checks a whole directory": (requests.VerifyCheckpoints,),
-    "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
         requests.InheritRights,

@@ -43,4 +43,4 @@ KeepLast = Annotated[int | None, typer.Option("--keep-last", min=0, metavar="N",
 KeepBytes = Annotated[
     str | None, typer.Option("--keep-bytes", metavar="SIZE", help="The last ones with this size in all stay: 4096, 64MiB.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]

@@ -12,12 +12,11 @@ import msgspec
 import typer
 
 from shoal.cli.execution import execute, failure
-from shoal.cli.options import Yes
+from shoal.cli.options import DryRun, Yes
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.protocol.requests import RebuildView
 
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what is left and what would be given up.")]
 _LeasesAfter = Annotated[
     float | None,
     typer.Option(
@@ -30,7 +29,7 @@ _LeasesAfter = Annotated[
 
 
 def rebuild(
-    url: Url = None, json: Json = False, yes: Yes = False, dry_run: _DryRun = False, leases_after: _LeasesAfter = None
+    url: Url = None, json: Json = False, yes: Yes = False, dry_run: DryRun = False, leases_after: _LeasesAfter = None
 ) -> None:
     """Let what is left of a cluster go on, once so many members or disks are lost that there is no majority.
 
