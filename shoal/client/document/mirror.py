@@ -146,7 +146,7 @@ class Mirror:
         self.raise_error()
         if self._outbox.is_full:
             raise Overloaded(
-                f"more than {self._config.request_bytes_max} bytes of edits are waiting to be sent. "
+                f"more than {self._config.request_bytes_max // 2} bytes of edits are waiting to be sent. "
                 "They are kept but not yet written; call flush() before the next edit.",
                 retry_after_s=self._config.reconnect_delay_s_max,
             )

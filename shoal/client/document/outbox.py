@@ -1,9 +1,12 @@
 """The outbox of a mirror: local edits that are not yet known to be durable.
 
-Law: the outbox is bounded in bytes, and the bound loses nothing. The document itself holds every edit, so
-beyond the bound, or after a failure, the mirror sends the document's difference from the confirmed state
-instead of single edits. It does the same after many edits, because the difference joins consecutive typing
-and is smaller.
+Laws:
+- The outbox is bounded in bytes, and the bound loses nothing. The document itself holds every edit, so
+  beyond the bound, or after a failure, the mirror sends the document's difference from the confirmed state
+  instead of single edits. It does the same after many edits, because the difference joins consecutive typing
+  and is smaller.
+- It is full at half of what one request may have: all that waits leaves as one request, and the edit that
+  fills it must fit in, too. What was sent and is not confirmed waits, however often it was sent.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ class Outbox:
         self.edits = self.written = 0
         self._content, self._bytes_max = content, bytes_max
         self._updates: list[bytes] = []
-        self._bytes = 0
+        self._bytes = 0  # Of all unwritten edits,
+        self._taken = 0  # and of those that were taken last.
         self._behind = False  # Whether `_updates` lacks some unwritten edits.
         self._confirmed = 0  # Our client's clock up to which edits are written.
 
     @property
     def is_full(self) -> bool:
-        """Whether more bytes wait than the bound for single edits."""
-        return self._bytes > self._bytes_max
+        """Whether so many bytes wait that no further edit should be made."""
+        return self._bytes > self._bytes_max // 2
 
     def begin(self) -> None:
         """Note that the document holds what others edited before; an earlier mirror may have edited under our client id."""
@@ -42,7 +46,7 @@ class Outbox:
         self.edits += 1
         self._bytes += len(update)
         self._updates.append(update)
-        if self.is_full:
+        if self._bytes > self._bytes_max:
             self.fall_behind()
 
     def take(self, *, lacked_by: bytes | None = None) -> tuple[bytes, int, int]:
@@ -58,12 +62,13 @@ class Outbox:
             update = self._content.update_since(pack_state({**clocks, client: self._confirmed}))
         else:
             update = merged(self._updates)
-        self._updates, self._bytes, self._behind = [], 0, False
+        self._updates, self._taken, self._behind = [], self._bytes, False
         return update, self.edits, clocks.get(client, 0)
 
     def confirm(self, edits: int, clock: int) -> None:
         """Note that edits up to this number and clock are durable."""
         self.written, self._confirmed = edits, clock
+        self._bytes, self._taken = self._bytes - self._taken, 0
 
     def fall_behind(self) -> None:
         """Note that the taken edits may not have been written."""

@@ -34,3 +34,34 @@ def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     copy.apply_update(update)
     assert (edits, str(copy.get("t", type=pycrdt.Text))) == (200, "x" * 200)
     assert 1 < max(merged_at_once) <= 32
+
+
+def filled(bytes_max: int) -> tuple[Outbox, pycrdt.Text]:
+    """An outbox that is full, and the text that was edited."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
+    content: Any = SimpleNamespace(doc=doc, update_since=doc.get_update)
+    outbox = Outbox(content, bytes_max=bytes_max)
+    doc.observe(lambda event: outbox.add(event.update))
+    text = doc.get("t", type=pycrdt.Text)
+    while not outbox.is_full:
+        text += "x" * 1500
+    return outbox, text
+
+
+def test_a_full_outbox_fits_in_one_request() -> None:
+    outbox, _ = filled(4096)
+    update, edits, _ = outbox.take()
+    assert edits == outbox.edits
+    assert len(update) <= 4096
+
+
+def test_edits_that_were_sent_in_vain_wait() -> None:
+    outbox, text = filled(4096)
+    for _ in range(3):
+        update, edits, clock = outbox.take()
+        outbox.fall_behind()
+        assert outbox.is_full
+    text += "y"
+    outbox.confirm(edits, clock)
+    assert not outbox.is_full
+    assert len(outbox.take()[0]) < len(update)
