@@ -147,6 +147,10 @@ class Rebuilding:
     # ── finding and founding ──────────────────────────────────────────────────
 
     async def _look(self, *, epoch: int) -> Survey:
+        if outside := self._roster.outside:
+            raise NotAMember(
+                f"{self._roster.own} cannot tell what is left of the cluster: {outside}. Nothing was written. Ask a member."
+            )
         self._asked, self._reports = self._environment.entropy(ID_BYTES), {}
         inquiry = Inquiry(self._asked, epoch)
         awaited = dict(self._sight.linked())

@@ -158,6 +158,11 @@ class Roster:
         return self._state(self.record) in ("member", "leaving")
 
     @property
+    def outside(self) -> str:
+        """Why this node is no member, as its record or a member says, for people; empty if it is."""
+        return self._incarnation.barred if self._incarnation.outside else ""
+
+    @property
     def waits(self) -> bool:
         """Whether this node waits to be added: it is configured with members, and one of them says that it is none."""
         return self._refusal is not None and not self._refusal.is_removed

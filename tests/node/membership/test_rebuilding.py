@@ -168,6 +168,23 @@ async def test_old_members_that_return_after_a_restart_stay_barred() -> None:
             await fence(fleet, "a")
 
 
+async def test_a_node_that_was_given_up_rebuilds_nothing() -> None:
+    async with cluster() as fleet:
+        await saved(fleet, "a", "all")
+        left = await all_crash(fleet, "ab")
+        await rebuilt(fleet, "c")
+        fleet.start("a", left["a"], linked=False)
+        await fleet.until(lambda: not fleet["a"].replicator.register.is_voting)
+        with pytest.raises(NotAMember, match=r"cannot tell what is left.* Ask a member"):
+            await asked(fleet, fleet["a"].store().rebuild_cluster())
+        await fence(fleet, "c")
+        await fleet.crash("c")  # For good. A copy of what was given up is another store, with the data.
+        fleet.start("a", copied(await fleet.crash("a", None)), linked=False, join="a:1")
+        await saved(fleet, "a")
+        await fence(fleet, "a")
+        assert await total(fleet, "a") == 2
+
+
 async def test_a_register_with_a_quorum_is_not_rebuilt() -> None:
     async with cluster() as fleet:
         await fleet.crash("b")
