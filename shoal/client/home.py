@@ -206,7 +206,13 @@ class _Subscribed(AbstractAsyncContextManager[AsyncIterator[Push]]):
     ) -> bool | None:
         if self._home.is_inherited:
             return None
-        return await self._within.__aexit__(kind, error, trace)
+        try:
+            return await self._within.__aexit__(kind, error, trace)
+        except RuntimeError:
+            # A loop that ends closes all generators at once: the one within may be closed before this one, and says so.
+            if kind is not GeneratorExit:
+                raise
+            return None
 
 
 class _Pushes(AsyncIterator[Push]):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, get_args
 
 from shoal.config import Config
@@ -466,15 +466,13 @@ class Service:
 
     # ── subscriptions ─────────────────────────────────────────────────────────
 
-    @asynccontextmanager
-    async def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AsyncIterator[AsyncIterator[Push]]:
+    def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         """See `Session.subscribe`. `bookmark` is the session's, and grows by what the pushes show."""
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
         self.readiness.check(stale=False)
-        async with self._subscriptions.open(subscription, bookmark) as pushes:
-            yield pushes
+        return self._subscriptions.open(subscription, bookmark)
 
     async def close(self) -> None:
         """Reject new requests, end the subscriptions, and wait until pending writes are durable."""

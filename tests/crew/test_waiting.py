@@ -15,7 +15,7 @@ from shoal.crew.declaration import CrewRecord, Declared, Outcome
 from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import Record
 from shoal.crew.seat import Seat
-from shoal.errors import HeadMoved, LeaseHeld, LeaseLost
+from shoal.errors import HeadMoved, LeaseHeld, LeaseLost, Unavailable
 from shoal.protocol.requests import AcquireLease, ReleaseLease, RenewLeases
 from tests.crew.machines import SPACE, TTL_S, Ground, Process, now, on_ground
 
@@ -450,6 +450,40 @@ def test_a_machine_with_an_old_view_does_not_start_an_agent_that_waits() -> None
             await Driving(stage, "clerk-1", office.clerk, 1).run()
         assert office.runs == ["one"]
         await office.corrected()
+        await office.over()
+        assert office.sent == [("one", RIGHT)]
+
+    on_ground(work)
+
+
+def test_an_approval_never_overtakes_its_sessions_edit() -> None:
+    async def work(ground: Ground) -> None:
+        office = Office(ground, "one")
+        ground.processes["one"].start()
+        await office.asked()
+        first = ground.nodes["c"].store()
+        await ground.nodes.isolate("c")
+        await first.space(SPACE).thread("clerk-1").edit({"draft": RIGHT}, by="ana")
+        second = ground.nodes["b"].store(first.connection.session.bookmark).space(SPACE).thread("clerk-1")
+        with pytest.raises(Unavailable):
+            await second.approve(by="ana")
+        ground.nodes.link_all("c")
+        await second.approve(by="ana")
+        await office.over()
+        assert office.sent == [("one", RIGHT)]
+
+    on_ground(work)
+
+
+def test_an_edit_of_a_quorum_is_found_wherever_the_approval_was() -> None:
+    async def work(ground: Ground) -> None:
+        office = Office(ground, "one")
+        ground.processes["one"].start()
+        await office.asked()
+        await ground.nodes.isolate("b")
+        await ground.nodes["c"].store().space(SPACE).thread("clerk-1").edit({"draft": RIGHT}, by="ana", durability="quorum")
+        await ground.nodes["b"].store().space(SPACE).thread("clerk-1").approve(by="ana")
+        ground.nodes.link_all("b")
         await office.over()
         assert office.sent == [("one", RIGHT)]
 

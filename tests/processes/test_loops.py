@@ -145,3 +145,25 @@ def test_a_loop_that_pauses_between_cells_keeps_its_store(where: str) -> None:
 
 async def _opened(where: str) -> shoal.Store:
     return await (shoal.connect(where) if where.startswith("http") else shoal.open(where))
+
+
+def test_iterators_left_open_end_quietly_with_their_loop(tmp_path: Path) -> None:
+    problems: list[object] = []
+
+    async def work() -> list[object]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        store = await shoal.open(tmp_path / "state")
+        space = store.space("s")
+        left: list[object] = []
+        for _ in range(40):
+            changes = space.watch()
+            first = asyncio.ensure_future(anext(changes))
+            while not first.done():
+                await space.counter("n").add(1)
+                await asyncio.sleep(0)
+            left.append(changes)
+        await store.close()
+        return left
+
+    assert len(asyncio.run(work())) == 40
+    assert [str(each) for each in problems] == []
