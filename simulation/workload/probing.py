@@ -23,6 +23,7 @@ from simulation.world.network import CLIENT
 
 if TYPE_CHECKING:
     from simulation.world.cluster import SimulatedCluster
+    from simulation.world.host import SimulatedNode
 
 PROBED = "probe"
 """The counter that probes add to."""
@@ -92,7 +93,8 @@ async def ask(
     """Let the client write and read; that it cannot, for so long, breaks invariant 9. Closes its session.
 
     Where a clock may be past what a node remembers, a key may be too old. A node whose clock is off, or most of whose
-    peers' are, may refuse to write; it must read all the same.
+    peers' are, may refuse to write; it must read all the same. One that lost its disk, or that never met all others, owns
+    nothing while a cut keeps it from being filled; once all is healed, which is when it is asked with patience, it is.
     """
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + patience_s
@@ -101,7 +103,10 @@ async def ask(
             await asyncio.sleep(_AGAIN_S)
     finally:
         await client.session.close()
+    is_unproven = any(name in client.nodes and not _serves(host) for name, host in client.cluster.hosts.items())
     if error is None or (error.code == "clock-wrong" and _may_be_wrong(client.cluster, client.at)):
+        return
+    if error.code == "catching-up" and not patience_s and is_unproven:
         return
     if not (error.code == "key-expired" and Losses(plan).of_windows):
         record.violated("9", f"{client.name} is well, and answers with {error.code}: {error.message}")
@@ -124,6 +129,10 @@ async def _asked(client: Client, record: Record, durability: requests.Durability
     except ShoalError as error:
         return error
     return refusal
+
+
+def _serves(host: SimulatedNode) -> bool:
+    return host.node.service.readiness.serves
 
 
 def _may_be_wrong(cluster: SimulatedCluster, name: str) -> bool:

@@ -49,7 +49,7 @@ class Client:
         self.random = random
         self.config = cluster.config
         self.cluster = cluster
-        self._nodes = list(nodes)
+        self.nodes = list(nodes)
         self.session = RemoteSession(
             ",".join(cluster.urls[node] for node in nodes),
             config=self.config,
@@ -65,8 +65,8 @@ class Client:
         """A client that has seen the same, and prefers another node if there is one."""
         bookmark = Bookmark()
         bookmark.join(self.session.bookmark)
-        first = 1 + self.random.randrange(max(1, len(self._nodes) - 1))
-        nodes = self._nodes[first:] + self._nodes[:first]
+        first = 1 + self.random.randrange(max(1, len(self.nodes) - 1))
+        nodes = self.nodes[first:] + self.nodes[:first]
         return Client(self.cluster, nodes, name=name, random=self.random, bookmark=bookmark)
 
     def new_key(self) -> str:
