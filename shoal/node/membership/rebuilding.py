@@ -175,7 +175,7 @@ class Rebuilding:
         told = {address: report for address, report in halted.kept.items() if report.epoch == record.epoch}
         same = {address: report.remains.directory for address, report in told.items()} == directories
         if not same or halted.record != found.record or (is_whole and halted.whole):
-            self._resume()
+            self._give_up(record)
             raise Unavailable(
                 "what is left has changed while it was halted, or a survivor did not answer. Nothing was founded. Look at it "
                 "again with `shoal cluster rebuild`."
@@ -196,7 +196,7 @@ class Rebuilding:
         others = directories.keys() - {self._roster.own}
         await self._until(lambda: others <= self._founded.keys())
         if others and not any(not self._founded.get(address, "none") for address in others):
-            self._resume()
+            self._give_up(record)
             raise Unavailable(
                 "no survivor has taken the founding. Nothing was founded. Look again with `shoal cluster rebuild`."
             )
@@ -347,6 +347,11 @@ class Rebuilding:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _give_up(self, record: Record) -> None:
+        """Vote again, unless another member's rebuild has halted this one meanwhile, and counts on it."""
+        if self._halted is not None and self._halted[0] == record.epoch:
+            self._resume()
 
     def _resume(self) -> None:
         self._halted = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +36,9 @@ async def cluster(names: str = "abc", **settings: Any) -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def asked(fleet: Fleet, coroutine: Coroutine[object, object, T]) -> T:
+async def asked(fleet: Fleet, coroutine: Awaitable[T]) -> T:
     """The outcome of a request; nodes dial meanwhile."""
-    task = asyncio.create_task(coroutine)
+    task = asyncio.ensure_future(coroutine)
     await fleet.until(task.done)
     return await task
 
@@ -183,6 +183,20 @@ async def test_a_node_that_was_given_up_rebuilds_nothing() -> None:
         await saved(fleet, "a")
         await fence(fleet, "a")
         assert await total(fleet, "a") == 2
+
+
+async def test_of_two_rebuilds_at_once_one_is_complete() -> None:
+    async with cluster("abcde") as fleet:
+        await all_crash(fleet, "abc")
+        stores = [fleet[name].store() for name in "de"]
+        plans = [(await asked(fleet, store.rebuild_cluster())).plan for store in stores]
+        both = asyncio.gather(
+            *(store.rebuild_cluster(plan, leases_after=0.0) for store, plan in zip(stores, plans, strict=True)),
+            return_exceptions=True,
+        )
+        made = await asked(fleet, both)
+        assert [each for each in made if isinstance(each, RebuildView)], made
+        await fence(fleet, "d")
 
 
 async def test_a_register_with_a_quorum_is_not_rebuilt() -> None:
