@@ -116,6 +116,10 @@ async def _open(
     from shoal.node.environment import system_environment
     from shoal.node.node import open_node
 
+    if not isinstance(directory, str | os.PathLike):
+        raise InvalidConfig(
+            f"the directory of a store must be text or a path; got {type(directory).__name__}. Nothing was opened."
+        )
     settings = _settings(config, durability)
     master = None
     if isinstance(encryption, str):

@@ -92,6 +92,12 @@ async def test_a_configuration_of_another_class_is_refused(tmp_path: Path) -> No
             pass
 
 
+@pytest.mark.parametrize("directory", [None, 5, b"./state"])
+async def test_a_directory_that_is_no_path_is_refused(directory: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"the directory of a store must be text or a path.*Nothing was opened"):
+        await shoal.open(directory)
+
+
 async def test_a_near_miss_of_a_durability_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match=r"got 'quorom'\. Did you mean 'quorum'\?"):
         async with shoal.open(tmp_path / "state", durability="quorom"):  # type: ignore[arg-type]

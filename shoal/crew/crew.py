@@ -133,6 +133,10 @@ class Crew:
         Raises:
             InvalidInput: an argument is out of bounds, the name is declared already, or the function is no coroutine function.
         """
+        if callable(name):
+            raise InvalidInput(
+                'an agent has a name. Nothing was declared. Write `@crew.agent("researcher")` before the function.'
+            )
         declared = self._checked(name, count, ttl, version, params, labels, tries, standby)
 
         def declare(function: F) -> F:

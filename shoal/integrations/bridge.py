@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from shoal.client.home import Home
-from shoal.errors import InvalidInput, OutcomeUnknown, Unavailable
+from shoal.errors import InvalidInput, OutcomeUnknown, StoreClosed
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Bridge:
 
         Raises:
             WrongProcess: this process was forked from the one that opened the store; nothing was called.
-            Unavailable: the store's loop is closed.
+            StoreClosed: the store's loop is closed.
         """
         self._home.check_process()
         if self.here:
@@ -51,7 +51,7 @@ class Bridge:
         Raises:
             WrongProcess: this process was forked from the one that opened the store; nothing was called.
             InvalidInput: this is the loop's own thread.
-            Unavailable: the loop is closed; nothing was called.
+            StoreClosed: the loop is closed; nothing was called.
             OutcomeUnknown: it was closed during the call.
         """
         self.check_elsewhere()
@@ -63,7 +63,7 @@ class Bridge:
         Raises:
             WrongProcess: the loop runs in the process from which this one was forked.
             InvalidInput: this is the loop's own thread.
-            Unavailable: the loop is closed.
+            StoreClosed: the loop is closed.
         """
         self._home.check_process()
         if _running() is self.loop:
@@ -79,7 +79,7 @@ class Bridge:
         """Call it on the loop.
 
         Raises:
-            Unavailable: the loop is closed.
+            StoreClosed: the loop is closed.
         """
         try:
             self.loop.call_soon_threadsafe(call)
@@ -125,7 +125,7 @@ class Bridge:
 
         Raises:
             WrongProcess: as `awaited`.
-            Unavailable: the loop is closed.
+            StoreClosed: the loop is closed.
         """
         self._home.check_process()
         if not self.loop.is_running():
@@ -133,8 +133,8 @@ class Bridge:
         return asyncio.run_coroutine_threadsafe(call(), self.loop)
 
 
-def _closed() -> Unavailable:
-    return Unavailable("the store is closed, and its loop has ended. Nothing was written. Open it again.")
+def _closed() -> StoreClosed:
+    return StoreClosed("the store is closed, and its loop has ended. Nothing was written. Open it again.")
 
 
 async def settled(call: Awaitable[T]) -> T:

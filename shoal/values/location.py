@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from shoal.errors import InvalidValue
@@ -112,9 +113,16 @@ def _leaf_problem(leaf: Any, pack: Callable[[Any], bytes]) -> str | None:
     except Exception as error:
         cls = type(leaf)
         if cls in BY_CLASS or arrays.form_of(cls) is not None:
-            return f"is a {_name(leaf)} that cannot be serialised: {error}."
-        return f"is a {_name(leaf)}, which is not registered. Register it once, at start: {registry.registering_line(cls)}."
+            return f"is {_with_article(_name(leaf))} that cannot be serialised: {error}."
+        if isinstance(leaf, FunctionType | BuiltinFunctionType | MethodType | ModuleType | type):
+            return f"is {_with_article(_name(leaf))}, which cannot be stored. Store a name in its place."
+        line = registry.registering_line(cls)
+        return f"is {_with_article(_name(leaf))}, which is not registered. Register it once, at start: {line}."
     return None
+
+
+def _with_article(name: str) -> str:
+    return f"an {name}" if name[0] in "aeioAEIO" else f"a {name}"
 
 
 def _name(value: Any) -> str:

@@ -69,6 +69,11 @@ def _patched(state: dict[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[
     import jsonpatch
     import jsonpointer
 
+    if not isinstance(patch, list | tuple) or not all(isinstance(operation, Mapping) for operation in patch):
+        raise InvalidInput(
+            'a change is a mapping of channels to values, or a JSON Patch as in [{"op": "replace", "path": "/a", "value": 1}]; '
+            f"got {patch!r:.80}. Nothing was written."
+        )
     try:
         after = jsonpatch.apply_patch(state, [dict(operation) for operation in patch], in_place=True)
     except jsonpatch.JsonPatchTestFailed as failed:

@@ -154,6 +154,12 @@ def test_steps_that_make_no_sense_are_not_understood(target: list[str]) -> None:
     assert shoal("steps", "resolve", "plain", "k", "result", "--result", "{", *target, *CREW).exit_code == 1
 
 
+def test_an_approval_of_a_mistyped_thread_is_refused(target: list[str]) -> None:
+    refused = shoal("approve", "no-such-thread", "--by", "ana", *target, *CREW)
+    assert (refused.exit_code, "no-such-thread" in refused.stderr) == (1, True)
+    assert "no-such-thread" not in lines("threads", *target, *CREW)
+
+
 def test_a_thread_is_paused_for_people_to_read(target: list[str]) -> None:
     assert lines("pause", "held", "--by", "ana", *target, *CREW) == ["paused"]
     assert lines("approve", "held", "--by", "ana", *target, *CREW) == ["running"]

@@ -55,6 +55,12 @@ async def filtered(thread: Thread, filter: Any) -> list[Any]:
         (lambda thread: thread.save({"a": 1}, on_conflict="frok"), InvalidInput, r"on_conflict .*Did you mean 'fork'\?"),
         (lambda thread: thread.resume(on_drift="refus"), InvalidInput, r"on_drift .*Did you mean 'refuse'\?"),
         (lambda thread: thread.resolve("k", "retyr"), InvalidInput, r"Did you mean 'retry'\?"),
+        (
+            lambda thread: thread.edit("two"),
+            InvalidInput,
+            r"a change is a mapping of channels to values, or a JSON Patch.*got 'two'",
+        ),
+        (lambda thread: thread.edit(ANY), InvalidInput, "a change is a mapping of channels .*got 5"),
         (lambda thread: filtered(thread, [1]), InvalidInput, "filter must be a mapping of fields"),
     ],
 )
@@ -68,6 +74,13 @@ async def test_a_wrong_type_is_named_and_nothing_is_written(
     assert refused.value.written == "no"
     assert (await thread.load()).id == first.id
     assert (await store.status()).operations == 1
+
+
+async def test_a_write_of_a_batch_cannot_be_awaited(store: Store) -> None:
+    with pytest.raises(InvalidInput, match=r"Remove the `await`"):
+        async with store.space("crew").batch() as batch:
+            await batch.counter("n").add(1)
+    assert (await store.status()).operations == 0
 
 
 def test_a_migration_is_named_by_a_number() -> None:

@@ -351,6 +351,8 @@ def test_bad_input_is_refused_before_anything_is_started() -> None:
         for name in ("", "a/b", "x" * 201, "a\x00b"):
             with pytest.raises((InvalidInput, InvalidName)):
                 crew.agent(name)
+        with pytest.raises(InvalidInput, match=r'Write `@crew\.agent\("researcher"\)` before the function'):
+            crew.agent(print)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="must be declared with `async def`"):
             crew.agent("a")(lambda ctx: None)  # type: ignore[type-var]
 

@@ -111,8 +111,11 @@ def test_what_the_standard_library_collects_comes_back_as_what_it_was(value: Any
     ("value", "said"),
     [
         (defaultdict(lambda: 1), "its default_factory is a function"),
-        (deque([object()]), r"value\[0\] is a object, which is not registered"),
-        (OrderedDict(a=object()), r'value\["a"\] is a object, which is not registered'),
+        (deque([object()]), r"value\[0\] is an object, which is not registered"),
+        (OrderedDict(a=object()), r'value\["a"\] is an object, which is not registered'),
+        ([len], r"value\[0\] is a builtin_function_or_method, which cannot be stored"),
+        ({"call": lambda: 1}, r'value\["call"\] is a function, which cannot be stored\. Store a name in its place'),
+        ([Shade], r"value\[0\] is an? .*, which cannot be stored"),
         (Shade.DARK, r"register\(tests.values.test_codec.Shade\)"),
         (Point(1), r"register\(tests.values.test_codec.Point\)"),
         (Text("x"), r"register\(tests.values.test_codec.Text, pack=…, unpack=…\)"),
@@ -224,7 +227,7 @@ def test_an_offset_finer_than_a_second_is_refused_not_read_as_utc() -> None:
 @pytest.mark.parametrize(
     ("value", "path"),
     [
-        ({"plan": [1, object()]}, 'state["plan"][1] is a object'),
+        ({"plan": [1, object()]}, 'state["plan"][1] is an object'),
         ({"a": ({"b": {1, 2}}, {"c": {3: print}})}, 'state["a"][1]["c"][3] is a builtin_function_or_method'),
         ({"a": "ok\ud800"}, 'state["a"] is text with a lone surrogate (at 2)'),
         ({"\ud800": 1}, "a key of state is text with a lone surrogate"),

@@ -127,7 +127,9 @@ def approve(
     """
 
     async def work(store: Store) -> None:
-        _print_standing(await store.space(run.space).thread(thread).approve(reason=reason, by=by), json=run.json)
+        handle = store.space(run.space).thread(thread)
+        await check_thread(store, run.space, thread)  # A mistyped name would be approved, and the right one go on waiting.
+        _print_standing(await handle.approve(reason=reason, by=by), json=run.json)
 
     return work
 

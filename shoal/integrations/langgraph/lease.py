@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from shoal.client.leases import Lease, Leasing
-from shoal.errors import InvalidInput, ShoalError, Unavailable
+from shoal.errors import InvalidInput, ShoalError, StoreClosed, Unavailable
 from shoal.integrations.bridge import Bridge
 
 _Left = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
@@ -97,11 +97,11 @@ class RunLease:
             raise
         except BaseException:
             # It may have been acquired at this moment, on another loop.
-            with suppress(Unavailable):
+            with suppress(StoreClosed):
                 self._abandoned = self._bridge.handed(lambda: self._leave(_LEFT))
             raise
 
 
 def _closed_in(error: BaseException | None) -> tuple[type[ShoalError], ...]:
     """What does not take the place of the block's own error: a closed store has given up its leases by itself."""
-    return () if error is None else (Unavailable,)
+    return () if error is None else (StoreClosed, Unavailable)

@@ -67,7 +67,7 @@ class Writes:
         """Send a write from another thread than the loop's, and block until it is answered.
 
         Raises:
-            InvalidInput, Unavailable, OutcomeUnknown: as `Bridge.blocking`.
+            InvalidInput, StoreClosed, OutcomeUnknown: as `Bridge.blocking`.
         """
         self._bridge.check_elsewhere()
         future: Future[Any] = Future()

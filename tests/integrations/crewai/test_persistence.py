@@ -15,7 +15,7 @@ from crewai.flow.persistence.factory import default_flow_persistence, set_flow_p
 
 import shoal
 from shoal.config import Config
-from shoal.errors import Disconnected, InvalidInput, InvalidName, InvalidValue, SchemaTooNew, TooLarge, Unavailable
+from shoal.errors import Disconnected, InvalidInput, InvalidName, InvalidValue, SchemaTooNew, StoreClosed, TooLarge
 from shoal.integrations.crewai import ShoalFlowPersistence
 from tests.cli.conftest import served
 from tests.integrations.crewai import worker
@@ -166,7 +166,7 @@ def test_a_node_that_is_gone_in_the_middle(tmp_path: Path) -> None:
     with ShoalFlowPersistence.open(tmp_path / "state") as persistence:
         assert persistence.load_state("f") == {"n": 1}
         assert persistence.load_pending_feedback("f") is None
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreClosed):
         persistence.load_state("f")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import OutcomeUnknown, Unavailable
+from shoal.errors import OutcomeUnknown, StoreClosed
 from shoal.integrations import bridge
 from shoal.integrations.bridge import Bridge
 
@@ -28,9 +28,9 @@ def test_a_call_that_a_closed_loop_never_answers_ends(ended: Bridge) -> None:
 
 
 def test_nothing_is_handed_to_a_closed_loop(ended: Bridge) -> None:
-    with pytest.raises(Unavailable, match="Nothing was written"):
+    with pytest.raises(StoreClosed, match="Nothing was written"):
         ended.soon(lambda: None)
-    with pytest.raises(Unavailable, match="Nothing was written"):
+    with pytest.raises(StoreClosed, match="Nothing was written"):
         ended.check_elsewhere()
 
 

@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 import shoal
 from shoal.client.store import Space
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, Unavailable
+from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, StoreClosed
 from shoal.integrations.langgraph import ShoalSaver
 from shoal.integrations.langgraph.naming import Place
 from shoal.protocol.requests import Save
@@ -444,7 +444,7 @@ def test_every_blocking_form_does_what_the_other_does(tmp_path: Path) -> None:
         # Asynchronous calls on another loop reach the same store.
         asyncio.run(put(saver, 1, {"a": 1}, {"a": "1"}))
         assert saver.get_tuple(config()) is not None
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(StoreClosed, match="closed"):
         saver.get_tuple(config())
     assert not [thread for thread in threading.enumerate() if thread.name == "shoal-loop"]
 

@@ -24,8 +24,8 @@ from shoal.errors import (
     InvalidValue,
     MergeConflict,
     SchemaTooNew,
+    StoreClosed,
     TooLarge,
-    Unavailable,
 )
 from shoal.integrations.openai import ShoalSession, Turn
 from tests.cli.conftest import served
@@ -266,7 +266,7 @@ def test_a_blocking_program(tmp_path: Path, loop_of_the_thread: None) -> None:
         other.run(session.add_items([said("more")]))
     with ShoalSession.open(tmp_path / "state", "s") as session:
         assert len(other.run(session.get_items())) == 3
-    with pytest.raises(Unavailable):
+    with pytest.raises(StoreClosed):
         other.run(session.get_items())
     other.close()
 

@@ -79,7 +79,7 @@ def check_value(value: Any, depth: int = 0) -> None:
     elif isinstance(value, dict):
         for key, each in value.items():
             if not isinstance(key, str):
-                fail(f"an object's keys must be strings, and {key!r:.40} is none")
+                fail(f"an object's keys must be strings, not {key!r:.40}")
             check_text(key)
             check_value(each, depth + 1)
     elif isinstance(value, _SHARED):

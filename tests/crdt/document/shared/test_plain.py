@@ -96,7 +96,7 @@ def test_a_value_is_stored_for_all_or_refused(how: str, key: Any, value: Any) ->
 def test_the_error_says_what_cannot_be_held() -> None:
     _, roots = begun()
     for value, told in (
-        ({1: 2}, "keys must be strings"),
+        ({1: 2}, "keys must be strings, not 1"),
         (2**70, "64 bits"),
         ([object()], "cannot hold a object"),
         ("\ud800", "lone surrogate"),
