@@ -208,7 +208,7 @@ async def test_a_save_on_another_branchs_checkpoint_begins_a_branch_there(bench:
 
 
 async def test_on_conflict_is_one_of_two_words(bench: Bench) -> None:
-    with pytest.raises(InvalidInput, match='"refuse" or "fork"'):
+    with pytest.raises(InvalidInput, match="'refuse', 'fork'"):
         await bench.space.thread("a").save({}, on_conflict="overwrite")  # type: ignore[arg-type]
 
 
