@@ -231,6 +231,7 @@ def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(fa
     kind: ActKind = "delete" if family == "erasing" else "delete-paper"
 
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[bool]:
+        await cluster.founded()
         for nth in range(2):
             await agents.act(Act(at=float(nth), agent=0, kind=kind))
         again = asyncio.create_task(agents.act(Act(at=2.0, agent=0, kind=kind)))
