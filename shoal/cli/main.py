@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -109,6 +109,16 @@ def root(
             help="The token to show to nodes that ask for one. \\[default: SHOAL_TOKEN]",
         ),
     ] = None,
+    durability: Annotated[
+        Literal["memory", "local", "quorum", "all"],
+        typer.Option(
+            "--durability",
+            envvar="SHOAL_DURABILITY",
+            metavar="LEVEL",
+            show_default=False,
+            help="When a write is acknowledged: memory, local, quorum or all. \\[default: local]",
+        ),
+    ] = "local",
 ) -> None:
     """A durable, replicated state layer for AI agents.
 
@@ -118,6 +128,7 @@ def root(
     target.tls_ca.set(tls_ca or None)
     target.encryption_key.set(encryption_key)
     target.token_file.set(token_file)
+    target.durability.set(durability)
 
 
 def _empty() -> typer.Typer:

@@ -32,6 +32,7 @@ OPTIONS = frozenset(
         "SHOAL_AUTHOR",
         "SHOAL_CONFIG",
         "SHOAL_WAIT",
+        "SHOAL_DURABILITY",
         "SHOAL_INSECURE",
         "SHOAL_TOKEN",
         "SHOAL_TOKEN_FILE",

@@ -23,6 +23,7 @@ from shoal.errors import NotFound
 if TYPE_CHECKING:
     from shoal.client.store import Store
     from shoal.config import Config
+    from shoal.protocol.requests import Durability
 
 PANEL = "Which store"
 _LOOKED_AT_MAX = 1000  # Entries of a directory in which stores are searched.
@@ -39,6 +40,9 @@ encryption_key: ContextVar[str] = ContextVar("encryption_key", default="")
 
 token_file: ContextVar[Path | None] = ContextVar("token_file", default=None)
 """The file with the token for nodes; None: what the environment names. See `shoal --token-file`."""
+
+durability: ContextVar[Durability] = ContextVar("durability", default="local")
+"""How durable the writes of a command are. See `shoal --durability`."""
 
 Data = Annotated[
     Path | None,
@@ -97,10 +101,12 @@ def opened(target: Target, *, config: Config | None = None) -> AbstractAsyncCont
         StorageError: the directory is not one of a store of this version.
     """
     if target.url is not None:
-        return shoal.connect(target.url, wait=wait_s.get(), tls_ca=tls_ca.get(), token=token_file.get())
+        return shoal.connect(
+            target.url, wait=wait_s.get(), tls_ca=tls_ca.get(), token=token_file.get(), durability=durability.get()
+        )
     assert target.data is not None
     check_store(target.data)
-    return shoal.open(target.data, config=config, encryption=encryption_key.get())
+    return shoal.open(target.data, config=config, encryption=encryption_key.get(), durability=durability.get())
 
 
 def ensured(target: Target) -> AbstractAsyncContextManager[Store]:
@@ -117,7 +123,7 @@ def ensured(target: Target) -> AbstractAsyncContextManager[Store]:
         and not target.data.is_file()
         and not (target.data.is_dir() and strangers(os.listdir(target.data)))
     ):
-        return shoal.open(target.data, encryption=encryption_key.get())
+        return shoal.open(target.data, encryption=encryption_key.get(), durability=durability.get())
     return opened(target)
 
 

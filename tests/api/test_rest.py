@@ -67,6 +67,18 @@ async def test_a_history_comes_without_states(rest: Rest) -> None:
     assert all("state" not in checkpoint for checkpoint in page["checkpoints"])
 
 
+async def test_a_mistyped_word_is_told_the_words(rest: Rest) -> None:
+    status, problem = await rest("POST", f"{SPACE}/counters/c?durability=quorom", {"add": 1})
+    assert status == 400
+    assert (
+        "durability must be one of 'memory', 'local', 'quorum', 'all'; got 'quorom'. Did you mean 'quorum'?"
+        in problem["detail"]
+    )
+    status, problem = await rest("POST", f"{THREAD}/checkpoints", SAVE | {"on_conflict": "frok"})
+    assert status == 400
+    assert "on_conflict must be one of 'refuse', 'fork'; got 'frok'. Did you mean 'fork'?" in problem["detail"]
+
+
 async def test_heads_and_branches_are_listed(rest: Rest) -> None:
     _, saved = await rest("POST", f"{THREAD}/checkpoints", SAVE)
     assert await rest("GET", f"{THREAD}/heads") == (200, {"heads": {"main": [saved["id"]]}})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
-from shoal.cli.target import Target, chosen, ensured, opened
+import shoal
+from shoal.cli.target import Target, chosen, durability, ensured, opened
 from shoal.errors import NotFound
 
 
@@ -32,6 +35,20 @@ def test_the_environment_names_the_store_where_no_flag_does() -> None:
 def test_none_or_two_stores_are_refused(data: Path | None, url: str | None, environment: dict[str, str], said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
         chosen(data, url, environment=environment)
+
+
+@pytest.mark.parametrize("made", [opened, ensured])
+async def test_a_commands_durability_is_that_of_its_store(made: Callable[[Target], Any], tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state"):
+        pass
+    told = durability.set("quorum")
+    try:
+        async with made(Target(tmp_path / "state", None)) as store:
+            assert store.connection.durability == "quorum"
+        async with made(Target(None, "http://127.0.0.1:9")) as store:
+            assert store.connection.durability == "quorum"
+    finally:
+        durability.reset(told)
 
 
 def test_reading_does_not_make_a_store(tmp_path: Path) -> None:

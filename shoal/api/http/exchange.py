@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -33,6 +33,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
 from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.conformance import nearest
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection, HeldLeases
@@ -316,7 +317,7 @@ def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:
     try:
         return msgspec.msgpack.decode(raw, type=kind) if packed else msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as reason:
-        raise _invalid(reason, "body") from None
+        raise _invalid(reason, "body", kind) from None
     except _UNDECODABLE as reason:
         if not packed:
             raise no_json(raw, reason) from None
@@ -327,11 +328,24 @@ def _converted(source: dict[str, str], kind: type[_T], *, what: str) -> _T:
     try:
         return msgspec.convert(source, kind, strict=False)
     except msgspec.ValidationError as reason:
-        raise _invalid(reason, what) from None
+        raise _invalid(reason, what, kind) from None
 
 
-def _invalid(reason: msgspec.ValidationError, what: str) -> InvalidInput:
+def _invalid(reason: msgspec.ValidationError, what: str, kind: Any) -> InvalidInput:
     """Convert msgspec's error, whose text has the place as `$.limit`, or the unknown field in back quotes."""
     text = str(reason)
     place = re.search(r"at `\$\.?(.+)`$", text) or re.search(r"field `(.+?)`", text)
-    return InvalidInput(f"the {what} is not valid: {text}. Nothing was written.", field=place[1] if place else None)
+    field = place[1] if place else None
+    if (wrong := re.match(r"Invalid enum value '(.*)' - at", text, re.DOTALL)) and (words := _words(kind, field)):
+        text = f"{field} must be one of {', '.join(map(repr, words))}; got {wrong[1][:40]!r}.{nearest(wrong[1], words)}"
+    else:
+        text = f"{text}."
+    return InvalidInput(f"the {what} is not valid: {text} Nothing was written.", field=field)
+
+
+def _words(kind: Any, field: str | None) -> list[str]:
+    """The words that a field of a struct may have; none if it is no such field."""
+    if not isinstance(kind, type) or not issubclass(kind, Struct):
+        return []
+    found = get_type_hints(kind).get(field or "")
+    return [word for part in (found, *get_args(found)) if get_origin(part) is Literal for word in get_args(part)]
