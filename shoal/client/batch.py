@@ -47,11 +47,6 @@ class Pending(Generic[R]):
             raise InvalidInput("the batch is not committed. Read the reply after `async with space.batch()`.")
         return self._reply
 
-    def __await__(self) -> Never:
-        raise InvalidInput(
-            "a write of a batch is not awaited: `async with space.batch()` sends it at its end. Remove the `await`."
-        )
-
     def settle(self, reply: Any) -> None:
         """Set the write's reply."""
         self._reply = reply

@@ -137,12 +137,13 @@ async def test_no_route_shows_a_secret_without_the_right(served: Served, mint: M
     wrong, seen = [], []
     tokens = {"without": mint.make(ADMIN), "with": mint.make(ADMIN, "*:reveal")}
     paths = [("/diff", "?from=main~"), ("/checkpoints", "?states=true"), ("", "")]
-    head = (await served.node.session().call(requests.Load("crew", PARTS["thread"]))).parents[0]
+    newest = await served.node.session().call(requests.Load("crew", PARTS["thread"]))
+    head = newest.parents[0]
     for route in ROUTES:
         if route.method != "GET" or route.content_type == "text/event-stream" or "{thread}" not in route.path:
             continue
         query = next((query for end, query in paths if route.path.endswith(end)), "").replace("main~", head)
-        parts = {f"{{{name}}}": value for name, value in PARTS.items()}
+        parts = {f"{{{name}}}": value for name, value in (PARTS | {"checkpoint": newest.id}).items()}
         path = route.path
         for part, value in parts.items():
             path = path.replace(part, value)

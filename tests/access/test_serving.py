@@ -9,7 +9,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import msgspec
@@ -21,7 +21,7 @@ from shoal.config import Config
 from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
-from shoal.protocol.session import Credential
+from shoal.protocol.session import Credential, Wrapper
 from tests.access.conftest import Made, Mint, Serve
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
@@ -116,7 +116,7 @@ async def test_a_token_is_in_no_error_traceback_or_repr(
         error = await told(served.url, made.text)
         texts.append("".join(traceback.format_exception(error)) + repr(error) + repr(error.detail))
         async with shoal.connect(served.url, token=made.text) as store:
-            texts.append(repr(store) + repr(store.connection) + repr(vars(store.connection.session)))
+            texts.append(repr(store) + repr(store.connection) + repr(vars(cast(Wrapper, store.connection.session)._session)))
         for path in ("/metrics", "/v1/cluster", "/v1/spaces/crew/counters/n", "/v1/session", "/nothing"):
             async with http.get(served.url + path, headers=made.header) as answer:
                 texts.append(await answer.text() + str(answer.headers))

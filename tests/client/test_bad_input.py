@@ -76,13 +76,6 @@ async def test_a_wrong_type_is_named_and_nothing_is_written(
     assert (await store.status()).operations == 1
 
 
-async def test_a_write_of_a_batch_cannot_be_awaited(store: Store) -> None:
-    with pytest.raises(InvalidInput, match=r"Remove the `await`"):
-        async with store.space("crew").batch() as batch:
-            await batch.counter("n").add(1)
-    assert (await store.status()).operations == 0
-
-
 def test_a_migration_is_named_by_a_number() -> None:
     one: Any = "one"
     with pytest.raises(InvalidSchema, match="keyed by the version they upgrade; got 'one'"):
