@@ -331,6 +331,7 @@ async def test_copies_of_all_members_go_on_by_themselves() -> None:
 
 async def test_originals_that_return_after_their_copies_are_barred() -> None:
     async with cluster() as fleet:
+        await fleet.durable()  # A copy that lacks the term of its original waits for an operator.
         left = await all_crash(fleet)
         await start_copies(fleet, left)
         await fleet.until(lambda: all(fleet[name].replicator.register.is_voting for name in "abc"))

@@ -67,6 +67,7 @@ async def test_it_refuses_them_from_when_a_peer_tells_of_more_until_it_has_that(
     assert await state(wiped) == "refilling"
     fleet.spoil = lambda source, target, message: message
     await until(lambda: takes_sessions(wiped))
+    await fleet.admitted()  # Its sessions wait until it is durable that it holds all.
     assert await wiped.store().space("s").counter("c49").value() == 1
     assert await state(wiped) == "ready"
 

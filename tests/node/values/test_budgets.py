@@ -324,6 +324,7 @@ async def test_rights_of_a_disk_that_is_gone_come_back_by_a_word_of_the_operator
     await fleet.converged()
     await fleet.crash("a")
     fleet.start("a", MemoryStorage())
+    await fleet.admitted()  # Until then it serves nothing.
     await fleet.converged()
     with pytest.raises(RightsElsewhere):
         await spend(fleet, "a", 1)
