@@ -46,7 +46,7 @@ class Lease(Held):
             LeaseLost: it has ended, because it was lost or released.
         """
         super().check()
-        if self.ended.is_set():
+        if self._tenure.is_leaving or self.ended.is_set():
             raise LeaseLost(
                 f"your lease of {self.name!r} (fencing number {self.fence}) was released. Nothing was written. Acquire it "
                 "again, and load the current state.",

@@ -58,6 +58,7 @@ class Tenure:
         self.ended = asyncio.Event()
         self.due_s = 0.0  # When it is to be renewed.
         self.is_renewing = False
+        self.is_leaving = False  # A release is under way, or its outcome is unknown: somebody else may hold it by now.
         self.task: asyncio.Task[Any] | None = None
         self.interrupted = False  # Whether the task was cancelled.
         self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
@@ -77,7 +78,7 @@ class Tenure:
     @property
     def remaining_s(self) -> float:
         """How long the client counts on it, if it is not renewed."""
-        return 0.0 if self.ended.is_set() else max(0.0, self._until_s - self._connection.uptime())
+        return 0.0 if self.is_leaving or self.ended.is_set() else max(0.0, self._until_s - self._connection.uptime())
 
     async def holds(self) -> bool:
         """Whether it counts, now that it is known to be granted: an answer that was long on its way is not relied on.
@@ -184,7 +185,12 @@ class Tenure:
             return False
         term = self.term
         request = ReleaseLease(term.space, term.lease, term.fence, term.token, thread=term.thread, to=to)
-        reply = await self._connection.session.call(request)
+        self.is_leaving = True
+        try:
+            reply = await self._connection.session.call(request)
+        except ShoalError as error:
+            self.is_leaving = error.written != "no"
+            raise
         self.forget()
         return reply.released
 

@@ -70,6 +70,14 @@ class CrewRecord(Struct, frozen=True, kw_only=True):
         declared, outcome = self.declared(name), self.outcomes.get(name)
         return outcome if declared is not None and outcome is not None and outcome.version == declared.version else None
 
+    def is_ending(self, name: str) -> bool:
+        """Whether an end that its thread's status tells, and that is not recorded, is that of its present version.
+
+        Else the agent runs again: it was restarted, or its version grew.
+        """
+        known = self.outcomes.get(name)
+        return known is None or ((outcome := self.outcome(name)) is not None and outcome.tries > 0)
+
     def names(self) -> Iterator[str]:
         """The names of all desired agents, also of those that have ended."""
         for agent, declared in sorted(self.agents.items()):
@@ -282,5 +290,6 @@ def restarted(record: CrewRecord, name: str) -> CrewRecord:
     Raises:
         NotFound: there is no such agent.
     """
-    declared_agent(record, name)
-    return replace(record, outcomes={each: outcome for each, outcome in record.outcomes.items() if each != name})
+    agent = declared_agent(record, name)
+    # Without tries: an agent of which nothing stands here, and whose thread is done, died just before it was recorded.
+    return replace(record, outcomes={**record.outcomes, name: Outcome(state="retrying", version=agent.version)})

@@ -66,6 +66,7 @@ class Driving:
         self._thread = stage.space.thread(name, author=stage.record.author_of(name))
         self._leaving = asyncio.Event()
         self._is_stuck = False  # Its function swallowed a cancellation.
+        self._is_ending = False  # An earlier run has ended, and died before it recorded that.
 
     @property
     def _author(self) -> str:
@@ -117,6 +118,9 @@ class Driving:
         if resumption is None or not resumption.reason.quorum:
             await self._until_leaving(_PAUSE_S, seat)
             return not self._is_over(seat)
+        if self._is_ending:
+            await self._recorded(seat, self._finished)
+            return False
         context = CrewContext(
             self.name,
             declared,
@@ -141,10 +145,15 @@ class Driving:
         return await self._ended(seat, task, ran_s=uptime() - began_s)
 
     async def _resumed(self) -> Resumption:
-        """Where the agent goes on. Its thread runs from now on, whatever its last run has left."""
+        """Where the agent goes on. Its thread runs from now on, unless an end of it is still to be recorded."""
         resumption = await self._thread.resume(loaded=self._loaded)
-        if resumption.reason.quorum and (await self._thread.status()).status in _OVER:
-            await self._thread.approve(by=self._author, reason="the crew runs it again")
+        self._is_ending = False
+        if resumption.reason.quorum:
+            standing = await self._thread.status()
+            record = await self._stage.record.read()
+            self._is_ending = standing.status in _OVER and standing.by == self._author and record.is_ending(self.name)
+            if standing.status in _OVER and not self._is_ending:
+                await self._thread.approve(by=self._author, reason="the crew runs it again")
         return resumption
 
     async def _called(self, context: CrewContext, seat: Seat) -> None:

@@ -308,3 +308,29 @@ def test_a_rest_of_a_term_that_no_timer_can_show_does_not_keep_the_loop_busy() -
             lease.check()
 
     in_fleet(work, steps_max=100_000)
+
+
+def test_a_lease_does_not_count_while_its_release_is_under_way() -> None:
+    async def work(nodes: Fleet) -> None:
+        store = nodes["a"].store()
+        lease = await thread_of(store).lease(ttl=TTL_S).acquire()
+        lease.check()
+        releasing = asyncio.ensure_future(lease.release())
+        await asyncio.sleep(0)
+        with pytest.raises(LeaseLost, match="was released"):
+            lease.check()
+        assert lease.remaining_s == 0
+        assert await releasing
+
+    in_fleet(work)
+
+
+def test_a_handover_that_is_refused_leaves_the_lease() -> None:
+    async def work(nodes: Fleet) -> None:
+        lease = await thread_of(nodes["a"].store()).lease(ttl=TTL_S).acquire()
+        with pytest.raises(NotFound):
+            await lease.handover(to="nobody")
+        lease.check()
+        assert lease.remaining_s > 0
+
+    in_fleet(work)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import shoal
 from shoal.access.grants import Rights, parsed
-from shoal.crew.declaration import CrewRecord, Declared
+from shoal.crew.declaration import CrewRecord, Declared, restarted
 from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import Record
 from shoal.protocol.requests import Load
@@ -264,7 +264,7 @@ def test_an_agent_that_has_finished_is_not_started_by_a_machine_that_does_not_kn
         space = store.space(SPACE)
         record = Record(store, space, holder="two")
         known = await record.settled()
-        record.read = lambda: _soon(replace(known, outcomes={}))  # type: ignore[method-assign]
+        record.read = lambda: _soon(restarted(known, "w-1"))  # type: ignore[method-assign]
         stage = Stage(store.connection, space, record, "two", 1.0, lambda: None)
         settled = record.settled
         record.settled = lambda: Record(store, space, holder="two").settled()  # type: ignore[method-assign]
@@ -274,6 +274,34 @@ def test_an_agent_that_has_finished_is_not_started_by_a_machine_that_does_not_kn
         record.settled = settled  # type: ignore[method-assign]
         await asyncio.wait_for(_first(Driving(stage, "w-1", function, 1).run(), lambda: bool(called)), 30)
         assert called == ["w-1"]
+
+    on_ground(work)
+
+
+def test_an_end_that_was_not_recorded_is_not_run_again() -> None:
+    async def work(ground: Ground) -> None:
+        called: list[str] = []
+
+        async def function(ctx: shoal.CrewContext) -> None:
+            called.append(ctx.name)
+
+        ground.process("one", count=1, goal=1).start(until_finished=True)
+        await ground.until(lambda: bool(ground.saved))
+        await asyncio.sleep(1)
+        store = ground.nodes["c"].store()
+        space = store.space(SPACE)
+        record = Record(store, space, holder="two")
+
+        async def unrecorded(known: CrewRecord) -> CrewRecord:
+            return replace(known, outcomes={})
+
+        await record.change(unrecorded)  # As if the machine had died between the two writes.
+        stage = Stage(store.connection, space, record, "two", 1.0, lambda: None)
+        await asyncio.wait_for(Driving(stage, "w-1", function, 1).run(), 30)
+        assert called == []
+        assert (await record.settled()).has_ended("w-1")
+        events = [event.event async for event in space.thread("w-1").journal.read()]
+        assert [event["status"] for event in events if event.get("kind") == "status"] == ["done"]
 
     on_ground(work)
 
