@@ -324,7 +324,7 @@ class ShoalSession:
             except HeadMoved:
                 if name is not None:
                     raise ValueError(
-                        f"Branch ID '{name}' is in use. Nothing was written. Choose another name, or delete that branch."
+                        f"Branch ID '{name}' has already been used. Nothing was written. Choose another, or delete that branch."
                     ) from None
                 number += 1
             else:

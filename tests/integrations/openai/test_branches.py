@@ -60,7 +60,7 @@ async def test_branches_are_there_for_others_and_a_deleted_one_leaves_them_on_ma
         with pytest.raises(ValueError, match="'b' does not exist"):
             await again
     assert await session.create_branch_from_turn(2, "b") == "b", "its name is free"
-    with pytest.raises(ValueError, match="is in use"):
+    with pytest.raises(ValueError, match="already been used"):
         await session.create_branch_from_turn(1, "b")
 
 
