@@ -9,6 +9,7 @@ Laws:
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -84,14 +85,15 @@ class CurrentTls:
         try:
             self._loaded = self._load()
         except InvalidConfig as error:
-            self._broken = error.message.replace("Nothing was started.", "The former ones stay in use.")
+            self._broken = re.sub(r"Nothing was (started|changed)\.", "The former ones stay in use.", error.message)
             raise InvalidConfig(self._broken, **error.detail) from None
         self._broken = ""
 
     def _load(self) -> _Loaded:
         config = self._config
-        accepting = contexts.listening(config)
+        # First what is told, then what is used: if the file is replaced in between, the end that is told is no later one.
         certificate = read(Path(config.tls_cert))
+        accepting = contexts.listening(config)
         dialling = contexts.dialling_peers(config) if config.join else None
         return _Loaded(accepting, dialling, certificate.ends_s, day(certificate.ends))
 

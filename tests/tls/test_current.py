@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import shoal
 from shoal.config import Config
 from shoal.errors import InvalidConfig, Unsupported
+from shoal.tls import contexts
 from shoal.tls.certificate import read
 from shoal.tls.current import CurrentTls
 from tests.cli.conftest import PATIENCE_S, served
@@ -121,3 +123,21 @@ async def test_a_process_loads_new_files_on_sighup_and_by_itself_and_shows_their
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert "tls files loaded" in errors
     assert "PRIVATE" not in errors
+
+
+def test_the_end_that_is_told_is_no_later_than_the_one_in_use(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.issue("n1", days=20)
+    directory = certificates.directory / "n1"
+    in_use = read(directory / "cert.pem").ends_s
+    listening = contexts.listening
+
+    def replaced_meanwhile(config: Config) -> ssl.SSLContext:
+        made = listening(config)
+        certificates.issue("n1", renew=True)
+        return made
+
+    monkeypatch.setattr(contexts, "listening", replaced_meanwhile)
+    config = Config(tls_cert=str(directory / "cert.pem"), tls_key=str(directory / "key.pem"), tls_ca=str(certificates.ca))
+    assert CurrentTls(config, now_s=time.time).ends_s == in_use
