@@ -15,7 +15,7 @@ Laws:
   asked once. Any other answer is raised. But a refusal does not tell what another node did
   with an attempt that was sent before.
 - A token that is refused ends a call, unless it comes from a file or a function: then a newer one is tried once, on a new
-  connection.
+  connection. A subscription whose token ends then breaks off as if the connection had, and is begun again with a newer one.
 - Each session has its own order of the addresses, drawn once, so that clients
   spread over the nodes; with `in_order` it is the order in which they are given.
 - If a node breaks off or stops, the next one is tried at once, each once.
@@ -164,14 +164,16 @@ class RemoteSession:
         """Pushes from now on; see `Session.subscribe`.
 
         Raises:
-            Disconnected: no node could be reached; or, from the iterator, the connection broke. Subscribe again.
+            Disconnected: no node could be reached; or, from the iterator, the connection broke, or a token ended that
+                may be renewed. Subscribe again.
             SlowConsumer: from the iterator, if `subscription_bytes_max` overflowed.
         """
         wanted = conforming(subscription)
         async with AsyncExitStack() as stack:
 
             async def ask(link: Link, timeout_s: float) -> AsyncIterator[Push]:
-                return await stack.enter_async_context(link.subscribe(wanted, timeout_s=timeout_s))
+                pushes = await stack.enter_async_context(link.subscribe(wanted, timeout_s=timeout_s))
+                return _RenewedPushes(link, pushes) if self._credentials.is_renewable else pushes
 
             yield await self._tried(ask, key=None)
 
@@ -362,6 +364,21 @@ class RemoteSession:
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise StoreClosed("this store is closed. Nothing was sent. Connect again, and make new handles.")
+
+
+class _RenewedPushes(AsyncIterator[Push]):
+    """Pushes over a link whose token may be renewed. If the token ends, the link is left, as if the connection had broken."""
+
+    def __init__(self, link: Link, pushes: AsyncIterator[Push]) -> None:
+        self._link = link
+        self._pushes = pushes
+
+    async def __anext__(self) -> Push:
+        try:
+            return await anext(self._pushes)
+        except Unauthenticated as failure:
+            await self._link.close()
+            raise Disconnected(f"{failure.message.split('.')[0]}. Nothing was written. Subscribe again.") from failure
 
 
 def _remaining_s(ends_at: float) -> float:

@@ -192,6 +192,29 @@ async def test_a_renewed_file_carries_a_session_over_without_losing_anything(min
     assert seen == written
 
 
+async def test_a_watch_outlives_its_token_if_there_is_a_newer_one(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    made = [mint.make("crew:read,write"), mint.make("crew:read,write")]
+    given = iter(made)
+    async with (
+        shoal.connect(served.url, token=mint.make("crew:write").text, config=PATIENT) as writer,
+        shoal.connect(served.url, token=lambda: next(given).text, config=PATIENT) as reader,
+    ):
+        events = reader.space("crew").thread("t").journal.read(follow=True)
+        journal = writer.space("crew").thread("t").journal
+        await journal.append("before")
+        async with asyncio.timeout(30):
+            assert (await anext(events)).event == "before"
+            assert served.access is not None
+            # The next push finds the token ended before its session is closed, as it does if the clients' loop was busy.
+            (bearer,) = (bearer for bearer in served.access.gate._live if bearer.token.id == made[0].token.id)
+            bearer._over = "revoked"
+            await journal.append("after")
+            assert (await anext(events)).event == "after"
+        await events.aclose()
+    assert next(given, None) is None
+
+
 async def test_a_revoked_token_counts_no_more_there_and_after_a_restart(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
     made, ops = mint.make("crew:write,read"), mint.make("*:admin")
