@@ -1,13 +1,14 @@
 """The suites of all integrations: which there are, how they are run, and the table of their results.
 
-    python -m tests.integrations.suites            # all, and docs/integrations/README.md is written
-    python -m tests.integrations.suites claude     # some; nothing is written
+    python -m tests.integrations.suites            # all
+    python -m tests.integrations.suites claude     # some
 
 Laws:
 - `SUITES` is the only declaration. A suite runs in an environment of its own (`.venv/integrations/NAME`), because the
   frameworks' requirements clash: with the versions of constraints.txt, but for those that the framework excludes.
 - A framework's own tests come from its source distribution, and are run as they are, with a plugin that puts Shoal
   in the place of its own store. A test that cannot hold for another store is deselected by name, with the reason.
+- If all passed, their rows in docs/integrations/README.md are written; a suite that was not run keeps its rows.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def main(names: Sequence[str]) -> int:
                 failed += result.failed
                 rows.append(row(suite, what, result))
                 print(f"{rows[-1]} {result.seconds:.0f} s", flush=True)  # noqa: T201
-    if not names and not failed:
+    if not failed:
         PAGE.write_text(written(PAGE.read_text(), rows))
     return 1 if failed else 0
 
@@ -311,13 +312,24 @@ def row(suite: Suite, what: str, result: Result) -> str:
 
 
 def written(page: str, rows: Sequence[str]) -> str:
-    """The page with the results in their place."""
+    """The page with these rows in the place of theirs, and the reasons of all that is left out."""
+    before = re.search(f"{BEGIN}(.*){END}", page, flags=re.DOTALL)
+    kept = re.findall(r"^\|.*\|$", before[1], flags=re.MULTILINE)[2:] if before else []
+    named = {_named(row): row for row in [*kept, *rows]}
+    order = {suite.name: place for place, suite in enumerate(SUITES)}
+    rows = sorted((row for key, row in named.items() if key[0] in order), key=lambda row: order[_named(row)[0]])
     lines = ["| framework | tests | version | passed | left out, and what else |", "|---|---|---|---|---|", *rows]
     for suite in SUITES:
         for reason, tests in (suite.theirs.deselected if suite.theirs is not None else {}).items():
             lines += ["", f"**{suite.name}, left out:** {reason}", "", ", ".join(f"`{test.split('/')[-1]}`" for test in tests)]
     table = "\n".join([BEGIN, "", *lines, "", END])
     return re.sub(f"{BEGIN}.*{END}", lambda _: table, page, flags=re.DOTALL)
+
+
+def _named(row: str) -> tuple[str, str]:
+    """The framework and the tests of a row."""
+    _, framework, tests, *_ = (cell.strip() for cell in row.split("|"))
+    return framework, tests
 
 
 def _pytest(python: Path, report: Path, arguments: Sequence[str], place: Path, more: Mapping[str, str]) -> Result:

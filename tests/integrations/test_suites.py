@@ -33,13 +33,19 @@ def test_a_report_is_counted() -> None:
     assert counted == suites.Result(passed=15, failed=2, skipped=1, kills=50, seconds=1.0)
 
 
-def test_results_replace_those_before() -> None:
-    page = f"# A\n{suites.BEGIN}\nthe row before\n{suites.END}\nrest\n"
-    written = suites.written(page, ["| new |"])
-    assert "the row before" not in written
-    assert "| new |" in written
+def test_results_replace_those_of_the_same_tests() -> None:
+    first, second, *_ = [suite.name for suite in suites.SUITES]
+    head = "| framework | tests | version | passed | left out, and what else |\n|---|---|---|---|---|"
+    page = f"# A\n{suites.BEGIN}\n{head}\n| {second} | x | 1 | 1 of 1 | none |\n| gone | x | 1 | |\n{suites.END}\nrest\n"
+    written = suites.written(page, [f"| {first} | x | 1 | 2 of 2 | none |", f"| {first} | y | 1 | 3 of 3 | none |"])
+    assert [row.split(" | ")[:2] for row in written.splitlines() if row.startswith("| ")][1:] == [
+        [f"| {first}", "x"],
+        [f"| {first}", "y"],
+        [f"| {second}", "x"],
+    ]
     assert written.endswith("rest\n")
-    assert suites.written(written, ["| new |"]) == written
+    assert suites.written(written, [f"| {second} | x | 1 | 1 of 1 | none |"]) == written
+    assert "9 of 9" in suites.written(written, [f"| {second} | x | 1 | 9 of 9 | none |"])
 
 
 @pytest.mark.parametrize(
