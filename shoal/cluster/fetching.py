@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from shoal.cluster.delivery import Delivery
@@ -32,7 +32,7 @@ class _Pending:
 
     id: int
     since: float
-    partitions: frozenset[int]
+    first: dict[int, dict[Origin, int]]  # By partition and origin: the first operation that was asked for.
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Fetching:
         source = self._source(peer)
         if source.pending is not None or now < source.pause_until or not source.gaps:
             return None
-        fetched = {partition for other in self._sources.values() if other.pending for partition in other.pending.partitions}
+        fetched = {partition for other in self._sources.values() if other.pending for partition in other.pending.first}
         ranges: list[Range] = []
         operations = 0
         for partition, since in list(source.gaps.items()):
@@ -135,15 +135,23 @@ class Fetching:
                 break
         if not ranges:
             return None
-        source.pending = _Pending(self.next_id(), now, frozenset(place[0] for place in ranges))
+        first: dict[int, dict[Origin, int]] = {}
+        for partition, name, sequence, _ in ranges[:RANGES_MAX]:
+            first.setdefault(partition, {})[Origin(name)] = sequence
+        source.pending = _Pending(self.next_id(), now, first)
         return Want(source.pending.id, ranges[:RANGES_MAX])
+
+    def asked(self, peer: bytes, partition: int) -> Mapping[Origin, int]:
+        """The first operations that `peer` is asked for now, by origin; none if it owes no answer."""
+        pending = self._source(peer).pending
+        return {} if pending is None else pending.first.get(partition, {})
 
     def supplied(self, peer: bytes, supply: Supply) -> bool:
         """Take the answer to a Want, until `delivered`. Returns False if it answers another Want."""
         source = self._source(peer)
         if source.pending is None or source.pending.id != supply.id:
             return False
-        fetched, source.pending, source.unanswered = source.pending.partitions, None, 0
+        fetched, source.pending, source.unanswered = source.pending.first, None, 0
         brought: dict[int, dict[Origin, int]] = {}
         for shipment in supply.operations:
             if isinstance(shipment, Shipment):

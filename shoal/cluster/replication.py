@@ -14,6 +14,8 @@ Laws:
   (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
   On a new link, a node says first whether it is a learner itself.
 - An operation that cannot be applied is quarantined (`shoal.cluster.quarantine`).
+- One peer's word moves nothing that others hold: that operations have left a log counts only in answer to a question that is
+  open, for operations that were asked for, of origins of which a majority of the other owners says that it holds them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ from shoal.errors import BadOperation, InvalidValue, ShoalError
 class Replication:
     """`random` returns a float in [0, 1). A `learner` may have forgotten operations that others rely on; it once held `owed`.
 
-    `marks` are the most that each peer was ever known to hold.
+    `marks` are the most that each peer was ever known to hold. `is_majority` tells whether these peers are enough to be
+    believed: more than half of the other owners.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Replication:
         learner: bool = False,
         owed: Mapping[int, VersionVector] | None = None,
         marks: Mapping[bytes, Mapping[int, VersionVector]] | None = None,
+        is_majority: Callable[[Collection[bytes]], bool] = bool,
     ) -> None:
         self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
@@ -74,6 +78,7 @@ class Replication:
         """What this node must hold before the change of members that is under way is done; None if none is joint."""
         self._replica = replica
         self._limits = limits
+        self._is_majority = is_majority
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
         self._peers = {peer: PeerState(Knowledge(replica), marked(mark, replica)) for peer, mark in (marks or {}).items()}
@@ -182,13 +187,32 @@ class Replication:
             case Want():
                 self._outbox.append(Read(peer, message))
             case Truncated(partition, packed):
-                base = vector_of(packed)
-                if not self._replica.applied(partition).dominates(base):
+                base = self._believed(peer, partition, vector_of(packed))
+                if base:
                     self._fetching.truncated(peer, partition)
                     self.snapshots.truncated(peer, partition, base)
                     self._outbox.append(Reset(peer, partition, base))
             case Busy(id, _, retry_after_ms):
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
+
+    def _believed(self, peer: bytes, partition: int, base: VersionVector) -> VersionVector:
+        """What counts of a peer's word that operations up to `base` have left its log.
+
+        What a majority does not say (yet) that it holds is asked for again after the peer's next vectors.
+        """
+        counted: dict[Origin, int] = {}
+        for origin, first in self._fetching.asked(peer, partition).items():
+            # No further than a majority holds it: a base that nobody reaches would keep the partition waiting for ever.
+            sequence = min(base[origin], self._held_by_majority(partition, origin))
+            if sequence >= first > self._replica.applied(partition)[origin]:
+                counted[origin] = sequence
+        return VersionVector(counted)
+
+    def _held_by_majority(self, partition: int, origin: Origin) -> int:
+        """The last operation of an origin of which a majority of the other owners says that it holds it; 0: none."""
+        held = {node: state.known.vector(partition)[origin] for node, state in self._peers.items()}
+        reached = (last for last in held.values() if self._is_majority({node for node in held if held[node] >= last}))
+        return max(reached, default=0)
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
         """Take some of the operations of a Push or Supply."""

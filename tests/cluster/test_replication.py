@@ -53,7 +53,7 @@ def waiting_bytes(machine: Replication) -> int:
 
 def assert_wants_are_single(machine: Replication) -> None:
     pending = [source.pending for source in machine._fetching._sources.values() if source.pending]
-    wanted = [partition for want in pending for partition in want.partitions]
+    wanted = [partition for want in pending for partition in want.first]
     assert len(wanted) == len(set(wanted)), "a partition is wanted from one peer at a time"
 
 

@@ -163,6 +163,11 @@ class Members:
         nodes = {self._members[address].node for address in old.others if self._members[address].node}
         return nodes, len(old.others) // 2 + 1 if old.others else 0, len(old.others)
 
+    def is_majority(self, nodes: Collection[bytes]) -> bool:
+        """Whether these nodes are more than half of the other members of the old list: so many are believed."""
+        teachers, needed, _ = self.teachers
+        return len(teachers.intersection(nodes)) >= needed
+
     def name_of(self, node: bytes) -> str:
         """For people: the address at which a node was reached, or the beginning of its id."""
         return next((member.address for member in self._members.values() if member.node == node), f"node {node.hex()[:8]}")

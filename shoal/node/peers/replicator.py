@@ -140,6 +140,7 @@ class Replicator:
             learner=incarnation.learner,
             owed=incarnation.owed,
             marks=self._marking.load(),
+            is_majority=members.is_majority,
         )
         database.partitions.on_retired = self._protocol.retired
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
