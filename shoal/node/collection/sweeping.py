@@ -3,7 +3,9 @@
 Laws:
 - A kept checkpoint can be read: the records and chunks that its recipes build on are kept.
 - A kept chunk is named by a kept record, so that a peer which lacks both gets it with that
-  record: a pruned record that names one is kept, marked, as *bones*.
+  record: a pruned record is kept, marked, as *bones*, if it alone names one.
+- What is kept does not depend on when a node sweeps: a save that names the chunks of a pruned
+  record again keeps the chunks, and not the record, which other nodes may have removed before.
 - A chunk that a save names during the marking is kept, even if the marking has passed it.
 """
 
@@ -29,6 +31,7 @@ class Marking:
     def __init__(self, gone: set[bytes]) -> None:
         self.gone = gone
         self.used: set[bytes] = set()  # Digests.
+        self._carried: set[bytes] = set()  # Those that a kept record names.
         self.bases: set[bytes] = set()  # Those of `gone` that recipes build on.
         self._nodes: set[bytes] = set()  # Tree nodes that were read.
 
@@ -48,12 +51,12 @@ class Marking:
 
     def protect(self, record: dag.Record) -> None:
         """Keep what the record of a concurrent save needs."""
-        self.used |= named(record)
+        self._carry(record)
         self.bases.update(recipe.base for recipe in record.channels.values() if recipe.base in self.gone)
 
     def is_bones(self, id: bytes, record: dag.Record) -> bool:
         """Whether a pruned record must be kept."""
-        return id in self.bases or not self.used.isdisjoint(named(record))
+        return id in self.bases or not self.used.isdisjoint(named(record) - self._carried)
 
     def unused(self, record: dag.Record) -> list[bytes]:
         """The digests that a record names and no kept checkpoint needs."""
@@ -63,12 +66,17 @@ class Marking:
         record = reader.record(id)
         if record is None:
             return
-        self.used |= named(record)
+        self._carry(record)
         for name, recipe in record.channels.items():
             if recipe.base in self.gone:
                 self._look_below(reader, name, recipe)
             elif recipe.tops:
                 self._walk(reader.rows, recipe.tops)
+
+    def _carry(self, record: dag.Record) -> None:
+        digests = named(record)
+        self.used |= digests
+        self._carried |= digests
 
     def _look_below(self, reader: Reader, name: str, recipe: channel.Recipe) -> None:
         recipes = reader.recipes(name)

@@ -15,9 +15,11 @@ from shoal.node.collection import garbage as garbage_module
 from shoal.node.collection import pruning as pruning_module
 from shoal.node.collection import sweeping
 from shoal.node.collection.sweeping import Marking
+from shoal.node.target import Target
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -249,6 +251,25 @@ async def test_a_chunk_that_a_concurrent_save_names_by_its_hash_stays(fleet: Fle
         check_sound(fleet[name].storage)
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
     assert fleet.refusals == []
+
+
+async def test_a_node_that_sweeps_late_keeps_no_more(fleet: Fleet) -> None:
+    """What was pruned is saved again between two nodes' sweeps; the save itself brings the chunks."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await thread.save({"blob": LARGE})
+    await thread.save({"blob": "small"})
+    await fleet.converged()
+    with fleet["c"].node._database.garbage.held(Target(Kind.THREAD, "crew", "agent")):
+        await thread.prune(keep_last=1)
+        await fleet.converged()
+        await swept(fleet["a"].storage, fleet["b"].storage)
+        again = await fleet["a"].store().space("crew").thread("agent").save({"blob": LARGE}, branch="other")
+        await fleet.converged()
+        assert garbage(fleet["c"].storage) == 1
+    await swept(fleet["c"].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    assert (await fleet["c"].store().space("crew").thread("agent").load(again.id)).state == {"blob": LARGE}
+    check_sound(fleet["c"].storage)
 
 
 async def test_a_branch_that_is_moved_there_without_knowing_saves_a_checkpoint(fleet: Fleet) -> None:
