@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -25,43 +23,8 @@ from hypothesis import strategies as st
 from shoal import values
 from shoal.errors import InvalidValue, ShoalError
 from shoal.values import registry
+from tests.support.audited import audited
 from tests.support.examples import examples
-
-_FORBIDDEN = (
-    "import",
-    "exec",
-    "compile",
-    "open",
-    "subprocess",
-    "os.",
-    "socket",
-    "ctypes",
-    "pickle",
-    "marshal",
-    "shutil",
-    "sys.",
-)
-_watching: list[tuple[int, list[str]]] = []
-
-
-def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    for thread, seen in _watching or ():  # At the interpreter's end it is None.
-        if thread == threading.get_ident() and event.startswith(_FORBIDDEN):
-            seen.append(f"{event} {arguments!r:.200}")
-
-
-sys.addaudithook(_hook)  # For good: an audit hook cannot be removed. It does nothing while nobody watches.
-
-
-@contextmanager
-def audited() -> Iterator[list[str]]:
-    seen: list[str] = []
-    _watching.append((threading.get_ident(), seen))
-    try:
-        yield seen
-    finally:
-        _watching.pop()
-
 
 calls: list[str] = []
 

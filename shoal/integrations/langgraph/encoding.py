@@ -6,14 +6,16 @@ Laws:
   (bytes, None, ciphertext) is one extension value of a code that neither the serialiser
   nor Shoal uses, with the type's name, so that no value of a graph can be mistaken for it.
 - Only the serialiser decodes values, with its own allow-list.
+- Bytes that the saver did not write are read or refused (`InvalidValue`): no other error leaves this module.
 - A checkpoint's metadata has LangGraph's metadata as plain fields, for Shoal's log and filters,
   if they are plain; beside them, under "langgraph", it has the parts that only LangGraph needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -29,6 +31,9 @@ _SHORT_MAPS = [bytes([0x80 | count]) for count in range(16)]
 _ENVELOPE_VERSION = 1
 
 _encode = msgspec.msgpack.encode
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -65,6 +70,20 @@ _decode_note = msgspec.msgpack.Decoder(tuple[str, int]).decode
 _decode_typed = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
 
 
+def _refusing(read: Callable[P, T]) -> Callable[P, T]:
+    """`read`, which refuses bytes that the saver did not write with `InvalidValue`."""
+
+    @wraps(read)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, RecursionError) as failure:
+            name = type(failure).__name__
+            raise InvalidValue(f"the bytes of a checkpoint or write are none that the saver writes: {name}.") from failure
+
+    return reading
+
+
 def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
     """A channel's value, as the serialiser packs it."""
     kind, data = serde.dumps_typed(value)
@@ -73,6 +92,7 @@ def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
     return _encode(msgspec.msgpack.Ext(TYPED_CODE, _encode((kind, bytes(data)))))
 
 
+@_refusing
 def unpack_value(serde: SerializerProtocol, packed: bytes) -> Any:
     """The value of `pack_value`."""
     if not _is_typed(packed):
@@ -126,6 +146,7 @@ def pack_metadata(serde: SerializerProtocol, checkpoint: Mapping[str, Any], meta
     return _map_header(1) + _PACKED_OWN_KEY + own
 
 
+@_refusing
 def unpack_metadata(serde: SerializerProtocol, packed: bytes) -> Opened | None:
     """The parts of `pack_metadata`; None for a checkpoint that the saver did not write.
 
@@ -153,6 +174,7 @@ def pack_write(serde: SerializerProtocol, task_path: str, channel: str, value: A
     return _encode(Write(task_path, channel, kind, bytes(data)))
 
 
+@_refusing
 def unpack_write(packed: bytes) -> Write:
     """The write of `pack_write`; its value is still packed."""
     return _decode_write(packed)
@@ -163,6 +185,7 @@ def pack_note_name(task_id: str, index: int) -> bytes:
     return _encode((task_id, index))
 
 
+@_refusing
 def unpack_note_name(packed: bytes) -> tuple[str, int]:
     """The task id and the index of `pack_note_name`."""
     return _decode_note(packed)

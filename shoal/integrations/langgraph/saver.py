@@ -36,6 +36,7 @@ from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.checkpoints import THREAD, Checkpoints, Put
 from shoal.integrations.langgraph.lease import RunLease
 from shoal.integrations.langgraph.naming import name_of
+from shoal.integrations.langgraph.serialising import AllowedTypes, serialiser
 from shoal.integrations.langgraph.writes import Writes
 from shoal.integrations.opening import Opening, checked_store
 from shoal.names import check_name
@@ -54,13 +55,25 @@ class ShoalSaver(BaseCheckpointSaver[str]):
     other failures raise other `ShoalError`s.
     """
 
-    def __init__(self, store: Store, *, space: str = "langgraph", serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        space: str = "langgraph",
+        serde: SerializerProtocol | None = None,
+        allowed_msgpack_modules: AllowedTypes = None,
+    ) -> None:
         """A saver on a store that is open on the running loop, and that the caller closes.
+
+        Args:
+            allowed_msgpack_modules: types of the graph's state that may be made from stored bytes, beside the safe ones:
+                classes, or (module, name). True allows all, and with it whoever may write to a thread to run code here.
+            serde: a serialiser instead of the saver's own, with its own rules.
 
         Raises:
             InvalidInput: `store` is not an open store. With a path, use `ShoalSaver.open`.
         """
-        super().__init__(serde=serde)
+        super().__init__(serde=serialiser(serde, allowed_msgpack_modules))
         connection = checked_store(store, "ShoalSaver").connection
         self._bridge = Bridge()
         self._writes = Writes(connection, self._bridge)
@@ -74,13 +87,14 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         *,
         space: str = "langgraph",
         serde: SerializerProtocol | None = None,
+        allowed_msgpack_modules: AllowedTypes = None,
         config: Config | None = None,
         durability: Durability = "local",
     ) -> Opening[ShoalSaver]:
         """A saver on an embedded store: `async with` or `with`. See `shoal.open`, also for what it raises."""
         return Opening(
             lambda: opening.open(directory, config=config, durability=durability),
-            lambda store: cls(store, space=space, serde=serde),
+            lambda store: cls(store, space=space, serde=serde, allowed_msgpack_modules=allowed_msgpack_modules),
         )
 
     @classmethod
@@ -92,6 +106,7 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         tls_ca: str | os.PathLike[str] | None = None,
         space: str = "langgraph",
         serde: SerializerProtocol | None = None,
+        allowed_msgpack_modules: AllowedTypes = None,
         config: Config | None = None,
         durability: Durability = "local",
         wait: float = 0.0,
@@ -99,15 +114,16 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         """A saver on a node, or on any of several: `async with` or `with`. See `shoal.connect`."""
         return Opening(
             lambda: opening.connect(urls, token=token, tls_ca=tls_ca, config=config, durability=durability, wait=wait),
-            lambda store: cls(store, space=space, serde=serde),
+            lambda store: cls(store, space=space, serde=serde, allowed_msgpack_modules=allowed_msgpack_modules),
         )
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, *, serde: SerializerProtocol | None = None) -> Opening[ShoalSaver]:
+    def from_conn_string(
+        cls, conn_string: str, *, serde: SerializerProtocol | None = None, allowed_msgpack_modules: AllowedTypes = None
+    ) -> Opening[ShoalSaver]:
         """`connect` for a URL, `open` for a directory. LangGraph's own savers have a method of this name."""
-        if conn_string.startswith(("http://", "https://")):
-            return cls.connect(conn_string, serde=serde)
-        return cls.open(conn_string, serde=serde)
+        way = cls.connect if conn_string.startswith(("http://", "https://")) else cls.open
+        return way(conn_string, serde=serde, allowed_msgpack_modules=allowed_msgpack_modules)
 
     # ── reading and writing ───────────────────────────────────────────────────
 
