@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import median
 
 from simulation.judging import checkers, replicas, sessions
+from tests.mutants.catalogue import ALL, PLANS
 from tests.node.verification.test_verify import DAMAGE
 
 TESTS = Path(__file__).parent
@@ -52,3 +54,19 @@ def test_the_kinds_of_damage_are_counted_right() -> None:
     counted = re.search(r"(\d+) kinds of damage", TEXT)
     assert counted is not None
     assert int(counted[1]) == len(DAMAGE)
+
+
+def test_figures_of_mutants_are_those_of_the_table() -> None:
+    chapter = TEXT.split("## Mutants")[1].split("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in chapter.splitlines() if "(`" in line and line[0] == "|"
+    ]
+    seeds = [int(row[2]) for row in rows if row[2].isdigit()]
+    events = [int(row[-1]) for row in rows]
+    assert f"{len(seeds)} of its bugs were found by drawn plans, in {median(seeds):g} seeds (median;" in chapter
+    assert f"{max(seeds)} at most" in chapter
+    assert f"the shrunken plans have {median(events):g} events (median), {max(events)} at most" in chapter
+
+
+def test_every_mutant_has_a_plan_that_finds_it() -> None:
+    assert {plan.stem for plan in PLANS.glob("*.json")} == set(ALL)
