@@ -23,6 +23,7 @@ from random import Random
 
 import shoal
 from chaos.cluster import Cluster
+from chaos.samples import Samples
 from chaos.timeline import Timeline
 from chaos.workers import Desk, Worker
 from shoal.client.document.document import Document
@@ -61,6 +62,7 @@ class Agent:
         numbers: Iterator[int],
         amounts: Amounts,
         note: Callable[[Event], None],
+        samples: Samples,
         random: Random,
     ) -> None:
         self.name = f"agent-{number}"
@@ -73,6 +75,7 @@ class Agent:
         self._numbers = numbers
         self._amounts = amounts
         self._note = note
+        self._samples = samples
         self._random = random
         self._cursors: dict[str, bytes] = {}
         self._document: Document | None = None
@@ -208,10 +211,13 @@ class Agent:
             told = await send(number)
         except ShoalError as error:
             # An edit stays in the mirror, whatever the error says of this attempt: it may be written later.
+            self._samples.failed(error.code, now_s=self._cluster.now_s())
             self._note(Failed(number, "unknown" if kind == "edit" else error.written, error.code, self.timeline.node))
             raise
         self._note(Acknowledged(number, told.id, told.value, self.timeline.node))
-        self.timeline.acknowledged(self._cluster.now_s(), sent_s=sent_s)
+        now_s = self._cluster.now_s()
+        self.timeline.acknowledged(now_s, sent_s=sent_s)
+        self._samples.answered("write", asked_s=sent_s, now_s=now_s)
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -261,11 +267,14 @@ class Agent:
 
     @asynccontextmanager
     async def _reading(self, name: str) -> AsyncIterator[None]:
+        asked_s = self._cluster.now_s()
         try:
             yield
         except ShoalError as error:
+            self._samples.failed(error.code, now_s=self._cluster.now_s())
             self._note(Refused(self.name, name, error.code, self.timeline.node))
             raise
+        self._samples.answered("read", asked_s=asked_s, now_s=self._cluster.now_s())
 
     # ── going on ──────────────────────────────────────────────────────────────
 
@@ -332,6 +341,7 @@ async def at_work(
     workers: int,
     durability: Durability,
     note: Callable[[Event], None],
+    samples: Samples,
     random: Random,
 ) -> AsyncIterator[Crowd]:
     """Agents that together do `rate` things a second, and workers beside them, spread evenly over the nodes."""
@@ -344,6 +354,7 @@ async def at_work(
             numbers=numbers,
             amounts=amounts,
             note=note,
+            samples=samples,
             random=Random(random.random()),
         )
         for number in range(agents)

@@ -13,6 +13,7 @@ import msgspec
 from chaos.composed import FAULTS
 from chaos.faults import Strike
 from chaos.ledger import Deed, Holding
+from chaos.samples import Samples
 from shoal.protocol.requests import Durability
 from simulation.judging.found import Found
 from simulation.judging.history import History, read_line, to_line
@@ -46,6 +47,7 @@ class Recovery(msgspec.Struct):
     back_s: list[float | None]  # From its beginning until each agent of its node was acknowledged a write again.
     healed_s: float | None  # From its end until all nodes held what any of them had then, writes going on.
     equal_s: float | None  # From then, with all agents paused, until the nodes' digests were equal.
+    paused_s: tuple[float, float] = (0.0, 0.0)  # From when and until when agents were paused for that; the cluster's clock.
 
 
 class Evidence(msgspec.Struct, kw_only=True):
@@ -54,6 +56,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     equal_s: float | None = None  # At the end, until the nodes' digests were equal; None: they were not.
     seconds: float = 0.0  # That agents were at work.
     learners: int = 0  # Nodes that lost their disks, and were admitted as members again.
+    samples: Samples = msgspec.field(default_factory=Samples)  # While agents were at work.
     deeds: list[Deed] = []
     damage: dict[str, list[str]] = {}  # By node: what `shoal verify` and the checkers of rows say. Before anything was read.
     unequal: list[str] = []  # Rows that differ between the nodes' directories, likewise.

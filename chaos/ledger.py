@@ -92,7 +92,7 @@ def broken_by(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
     yield from _jobs(deeds, held)
     for deed in deeds:
         if deed.kind == "save" and deed.outcome == "yes" and held.saves.get(deed.name, {}).get(deed.key) != deed.value:
-            yield Broken("3", "acknowledged, then lost", f"save {deed.key[:16]} of {deed.name}")
+            yield Broken("3", "acknowledged, then lost", f"save {deed.key[:16]} of thread {deed.name} in space {WORK}")
 
 
 def broken_anywhere(deeds: Sequence[Deed], holdings: Mapping[str, Holding]) -> Iterator[Broken]:
@@ -100,7 +100,7 @@ def broken_anywhere(deeds: Sequence[Deed], holdings: Mapping[str, Holding]) -> I
     happened = Counter((deed.name, deed.key) for deed in deeds if deed.kind == "effect")
     for (name, key), times in happened.items():
         if times > 1:
-            yield Broken("14", "an effect was repeated", f"step {key} of {name}, {times} times")
+            yield Broken("14", "an effect was repeated", f"step {key} of thread {name} in space {WORK}, {times} times")
     if len({msgspec.json.encode(held, order="deterministic") for held in holdings.values()}) > 1:
         yield Broken("4", "replicas differ", "in what the workers did")
 
@@ -112,9 +112,13 @@ def _steps(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
         step = held.steps.get(name, {}).get(key)
         state = "not there" if step is None else step.state
         if state not in ("open", "done"):
-            yield Broken("14", "an effect happened, and its step is free", f"step {key} of {name} is {state}")
+            yield Broken(
+                "14", "an effect happened, and its step is free", f"step {key} of thread {name} in space {WORK} is {state}"
+            )
         elif (name, key) in told and (step is None or step.result != told[name, key]):
-            yield Broken("3", "acknowledged, then lost", f"the result of step {key} of {name}, which is {state}")
+            yield Broken(
+                "3", "acknowledged, then lost", f"the result of step {key} of thread {name} in space {WORK}, which is {state}"
+            )
 
 
 def _adds(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
@@ -126,8 +130,15 @@ def _adds(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
     for name in possible.keys() | held.counters.keys():
         value = held.counters.get(name, 0)
         if certain[name] & ~value or value & ~possible[name]:
-            text = f"{name} holds {value:#x}: {certain[name]:#x} are certain, {possible[name]:#x} are possible"
+            lost = _bits(certain[name] & ~value)
+            invented = _bits(value & ~possible[name])
+            text = f"counter {name} in space {WORK} holds {value:#x}: adds {lost} are missing, adds {invented} were never made"
             yield Broken("5", "a counter does not add up", text)
+
+
+def _bits(adds: int) -> str:
+    """The numbers of the bits that are set: each add has one of its own."""
+    return ", ".join(str(bit) for bit in range(adds.bit_length()) if adds >> bit & 1) or "none"
 
 
 def _budgets(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
@@ -138,11 +149,11 @@ def _budgets(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
     for name in {name for name, _, _ in sums} | held.budgets.keys():
         granted, spent = held.budgets.get(name, (0, 0))
         if spent > granted:
-            yield Broken("17", "a budget is overspent", f"{name}: {spent} of {granted}")
+            yield Broken("17", "a budget is overspent", f"budget {name} in space {WORK}: {spent} of {granted}")
         for kind, value in (("grant", granted), ("spend", spent)):
             certain = sums[name, kind, True]
             if not certain <= value <= certain + sums[name, kind, False]:
-                text = f"{kind}s of {name} are {value}: {certain} are certain, {sums[name, kind, False]} more possible"
+                text = f"{kind}s of budget {name} in space {WORK} are {value}: {certain} are certain, {sums[name, kind, False]} more possible"
                 yield Broken("17", "a budget does not add up", text)
 
 
@@ -152,6 +163,14 @@ def _jobs(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
             continue
         by = held.jobs.get(deed.name, {}).get(deed.key)
         if deed.outcome == "yes" and (by is None or (deed.kind == "done" and not by)):
-            yield Broken("16", "an item was lost", f"{deed.key} of {deed.name}, {deed.kind} and acknowledged")
+            yield Broken(
+                "16",
+                "an item was lost",
+                f"item {deed.key} of worklist {JOBS}, thread {deed.name} in space {WORK}, {deed.kind} and acknowledged",
+            )
         if deed.kind == "put" and deed.outcome == "no" and by is not None:
-            yield Broken("13", "refused with nothing written, yet there", f"{deed.key} of {deed.name}")
+            yield Broken(
+                "13",
+                "refused with nothing written, yet there",
+                f"item {deed.key} of worklist {JOBS}, thread {deed.name} in space {WORK}",
+            )

@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +22,8 @@ from chaos.cluster import PROGRAM, Cluster, Node, NodeFailed, running
 from chaos.composed import FAULTS
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Fault, Stage, Strike
-from chaos.ledger import hold
+from chaos.ledger import Deed, hold
+from chaos.samples import LOOK_S
 from chaos.workers import Desk
 from shoal.config import Config
 from shoal.errors import ShoalError
@@ -43,11 +45,24 @@ STILL_S = 4 * Config().rights_spread_s
 SWEPT_S_MAX = 60.0
 """For the nodes to be rid of what was erased, once they are equal."""
 
+ANSWERS = frozenset(("budget-exhausted", "pruned", "step-unresolved"))
+"""Errors that are answers: what the worker asked for may not be. They are no trouble that users felt."""
+
 _LULL_S = (0.3, 1.5)  # Between two strikes, at least and at most.
-_ROWS_TOLD = 5
+_OBJECTS_TOLD = 5
 
 _OF_THE_NODE = (keys.META, keys.SNAPSHOT, keys.INDEX)
 """Tables that differ between nodes that hold the same operations."""
+
+_OF_ORIGINS = {keys.LOG: "the log", keys.VECTOR: "the vector's entry", keys.BASE: "the log's base", keys.GARBAGE: "garbage"}
+_OTHERS = {
+    keys.RETIRED: "retired origins",
+    keys.KEY: "keys of requests",
+    keys.CATALOG: "the catalog",
+    keys.STATUS: "the list of threads by status",
+    keys.STAGED: "a snapshot that is being installed",
+}
+"""Tables and what their rows are, for people: of one origin, and of none."""
 
 Say = Callable[[str], None]
 Rows = dict[bytes, bytes]  # Key → hash.
@@ -83,8 +98,8 @@ class _Trial:
 
     async def storm(self, cluster: Cluster) -> None:
         """Agents at work, and one strike after the other."""
-        began_s = self._now_s()
-        desk = Desk(cluster, self.evidence.deeds.append)
+        began_s = self.evidence.samples.began_s = self._now_s()
+        desk = Desk(cluster, self._note_deed)
         stage = Stage(cluster, self._random, desk)
         async with at_work(
             desk,
@@ -93,18 +108,34 @@ class _Trial:
             workers=self._options.workers,
             durability=self._options.durability,
             note=self.history.note,
+            samples=self.evidence.samples,
             random=self._random,
         ) as crowd:
             faults = [FAULTS[name]() for name in self._options.faults]
+            looks = [asyncio.create_task(self._look(cluster, node)) for node in cluster.nodes]
             try:
                 while not self._is_over(began_s):
                     await asyncio.sleep(self._random.uniform(*_LULL_S))
                     await self._strike(self._random.choice(faults), stage, crowd)
                 await crowd.finish()
             finally:
+                for look in looks:
+                    look.cancel()
+                await asyncio.gather(*looks, return_exceptions=True)
                 self.evidence.seconds = self._now_s() - began_s
                 self.evidence.learners = stage.learners
             self._note_returns(crowd.agents)
+
+    async def _look(self, cluster: Cluster, node: Node) -> None:
+        """Note again and again how far the others are behind this node; each has its own look, for one may not answer."""
+        while True:
+            self.evidence.samples.behind(await cluster.lags(node), now_s=self._now_s())
+            await asyncio.sleep(LOOK_S)
+
+    def _note_deed(self, deed: Deed) -> None:
+        self.evidence.deeds.append(deed)
+        if deed.code and deed.code not in ANSWERS:
+            self.evidence.samples.failed(deed.code, now_s=self._now_s())
 
     def _is_over(self, began_s: float) -> bool:
         if self._options.strikes is not None:
@@ -117,8 +148,9 @@ class _Trial:
         crowd.return_to(strike.node)
         healed_s = await stage.cluster.caught_up(EQUAL_S_MAX)
         async with crowd.paused():
+            paused_s = self._now_s()
             equal_s = await stage.cluster.equal(EQUAL_S_MAX)
-        self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s))
+        self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s, (paused_s, self._now_s())))
         self._tell(strike, healed_s, equal_s)
 
     def _tell(self, strike: Strike, healed_s: float | None, equal_s: float | None) -> None:
@@ -209,5 +241,18 @@ def _differing(one: str, ours: Rows, other: str, theirs: Rows) -> list[str]:
     differing = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
     if not differing:
         return []
-    shown = ", ".join(repr(key[:60]) for key in differing[:_ROWS_TOLD])
-    return [f"{len(differing)} rows of {one} and {other} differ: {shown}"]
+    counts = Counter(map(named, differing))
+    shown = ", ".join(f"{name} ({count:,} rows)" for name, count in counts.most_common(_OBJECTS_TOLD))
+    more = f", and {len(counts) - _OBJECTS_TOLD:,} more" if len(counts) > _OBJECTS_TOLD else ""
+    return [f"{len(differing):,} rows of {one} and {other} differ: {shown}{more}"]
+
+
+def named(key: bytes) -> str:
+    """What a row is of, for people: "counter hits in space crew", "the log of origin 3f2a0c11"."""
+    table = key[:1]
+    if table in (keys.OBJECT, keys.LISTED):
+        _, kind, space, name, _ = keys.split_object(key)
+        return f"{kind.label} {name} in space {space}"
+    if table in _OF_ORIGINS:
+        return f"{_OF_ORIGINS[table]} of origin {key[3:7].hex()}"
+    return _OTHERS.get(table, "rows of another table")

@@ -33,9 +33,18 @@ from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from simulation.judging.found import DAMAGED, Found
-from simulation.judging.history import History, Invoked, Place
+from simulation.judging.history import History, Invoked, Place, WriteKind
 from simulation.workload.random_agents import SPACE
 from simulation.world.disk import has_log, tips_on
+
+OBJECTS: Mapping[WriteKind, str] = {
+    "save": "thread",
+    "append": "journal",
+    "add": "counter",
+    "assign": "register",
+    "edit": "document",
+}
+"""What each kind of write changes."""
 
 _LISTED_MAX = 5
 _DOT_HEX = 16  # Where the dot begins in an event's id: behind the hybrid logical time.
@@ -51,6 +60,11 @@ class InvariantViolated(AssertionError):
         self.invariant = invariant
         self.what = what
         self.culprits = culprits
+
+
+def named(place: Place) -> str:
+    """An object's kind, name and space, for people."""
+    return f"{OBJECTS[place.kind]} {place.name} in space {SPACE}"
 
 
 def _demand(invariant: str, what: str, culprits: list[str]) -> None:
@@ -122,19 +136,19 @@ def _holds(history: History, found: Found, write: Invoked, id: str) -> bool:
 def check_seen(history: History, found: Found) -> None:
     lost = []
     for place, ids in history.seen_ids.items():
-        lost += [f"{place.kind} {place.name} {id[:16]}" for id in ids - found.entries(place).keys()]
+        lost += [f"{place.kind} {id[:16]} of {named(place)}" for id in ids - found.entries(place).keys()]
     for place, numbers in history.seen_numbers.items():
         missing = sorted(numbers.difference(found.numbers(place)))
         if place.kind == "assign":
             missing = [number for number in missing if not history.is_held(place, number, found.numbers(place))]
-        lost += [f"{place.kind} {number} of {place.name}" for number in missing]
+        lost += [f"{place.kind} {number} of {named(place)}" for number in missing]
     for place, value in history.seen_values.items():
         there = history.adds_in(place, found.greatest(place)) if place.kind == "add" else None
         if there is not None:
             seen = {number for shown in history.seen_sums[place] for number in history.adds_in(place, shown) or ()}
-            lost += [f"add {number} of {place.name}" for number in sorted(seen - there.keys())]
+            lost += [f"add {number} of {named(place)}" for number in sorted(seen - there.keys())]
         elif found.greatest(place) < value:
-            lost.append(f"{place.kind} {place.name} showed {value}, and holds {found.greatest(place)}")
+            lost.append(f"{named(place)} showed {value}, and holds {found.greatest(place)}")
     _demand("3a", "shown, then lost", lost)
 
 
@@ -155,35 +169,35 @@ def check_counters(history: History, found: Found) -> None:
     wrong: list[str] = []
     for name in sorted(adds.keys() | found.counters.keys()):
         value = found.counters.get(name, 0)
-        times = history.adds_in(Place("add", name), value)
+        times = history.adds_in(place := Place("add", name), value)
         if times is None:
-            wrong += _not_a_sum(history, name, value, [add for add in adds[name] if add.number not in refused])
+            wrong += _not_a_sum(history, place, value, [add for add in adds[name] if add.number not in refused])
         else:
-            wrong += _miscounted(history, name, times, refused)
+            wrong += _miscounted(history, place, times, refused)
     _demand("5", "a counter does not add up", wrong)
 
 
-def _miscounted(history: History, name: str, times: Mapping[int, int], refused: Collection[int]) -> Iterator[str]:
+def _miscounted(history: History, place: Place, times: Mapping[int, int], refused: Collection[int]) -> Iterator[str]:
     """Of a counter whose value says which adds it holds."""
     for number, count in sorted(times.items()):
         if number == 0:
-            yield f"{name} holds what nobody added"
+            yield f"{named(place)} holds what nobody added"
         elif number in refused:
-            yield f"{name} holds add {number}, which was refused"
+            yield f"{named(place)} holds add {number}, which was refused"
         elif count > 1:
-            yield f"{name} holds add {number} {count} times"
+            yield f"{named(place)} holds add {number} {count} times"
     for number in history.acknowledged:
         write = history.writes[number]
-        if write.place == Place("add", name) and not times.get(number, 0):
-            yield f"{name} lacks add {number}, which was acknowledged"
+        if write.place == place and not times.get(number, 0):
+            yield f"{named(place)} lacks add {number}, which was acknowledged"
 
 
-def _not_a_sum(history: History, name: str, value: int, adds: list[Invoked]) -> Iterator[str]:
+def _not_a_sum(history: History, place: Place, value: int, adds: list[Invoked]) -> Iterator[str]:
     """Of a counter whose adds have no amounts of their own."""
     if not _is_sum(value, _choices(history, adds)):
         certain = sum(history.amount(write.number) for write in adds if write.number in history.acknowledged)
         unknown = [history.amount(write.number) for write in adds if write.number not in history.acknowledged]
-        yield f"{name} holds {value}: {certain} acknowledged, {len(unknown)} adds unknown, {sum(unknown)} in all"
+        yield f"{named(place)} holds {value}: {certain} acknowledged, {len(unknown)} adds unknown, {sum(unknown)} in all"
 
 
 def _choices(history: History, adds: list[Invoked]) -> list[set[int]]:
@@ -214,14 +228,14 @@ def check_nothing_invented(history: History, found: Found) -> None:
     wrong = []
     for place in found.places():
         numbers = found.numbers(place)
-        wrong += [f"{place.kind} {place.name} holds what nobody wrote" for number in numbers if number == DAMAGED]
+        wrong += [f"{named(place)} holds what nobody wrote" for number in numbers if number == DAMAGED]
         wrong += [
-            f"{place.kind} {place.name} holds {number}, which was not written there"
+            f"{named(place)} holds {number}, which was not written there"
             for number in numbers
             if number != DAMAGED and (number not in history.writes or history.writes[number].place != place)
         ]
         twice = [number for number, times in Counter(numbers).items() if times > 1 and number != DAMAGED]
-        wrong += [f"{place.kind} {place.name} holds {number} more than once" for number in twice]
+        wrong += [f"{named(place)} holds {number} more than once" for number in twice]
     _demand("6", "invented, or applied twice", wrong)
 
 
@@ -309,4 +323,4 @@ def _rows(storage: Storage, table: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _text(write: Invoked) -> str:
-    return f"{write.kind} {write.number} of {write.name}"
+    return f"{write.kind} {write.number} of {named(write.place)}"

@@ -14,6 +14,19 @@ from typing import Any
 
 from simulation.judging.checkers import InvariantViolated
 from simulation.judging.found import Found
+from simulation.workload.random_agents import SPACE
+
+_SHOWN = {
+    "threads": "thread",
+    "journals": "journal",
+    "counters": "counter",
+    "registers": "register",
+    "documents": "document",
+    "heads": "heads of thread",
+    "parents": "parents in thread",
+    "forms": "content of document",
+}
+"""What each field of `Found` shows, for people."""
 
 
 def check_replicas(founds: Mapping[str, Found]) -> None:
@@ -32,11 +45,13 @@ def _differences(one: str, ours: Found, other: str, theirs: Found) -> Iterator[s
         for name in sorted(held.keys() | held_there.keys()):
             here, there = _entries(field.name, held.get(name)), _entries(field.name, held_there.get(name))
             if here != there:
-                yield f"{field.name} of {name}: {_first_difference(one, here, other, there)}"
+                yield f"{_SHOWN[field.name]} {name} in space {SPACE}: {_first_difference(one, here, other, there)}"
 
 
 def _entries(kind: str, value: Any) -> list[str]:
     """What is held, as lines whose order counts; but a map in a document has none."""
+    if kind == "heads" and value is not None:
+        return [f"branch {branch}: {', '.join(ids)}" for branch, ids in value.items()]
     if isinstance(value, dict):
         return [f"{key} {item}" for key, item in value.items()]
     if isinstance(value, list):

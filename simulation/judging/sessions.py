@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from shoal.cluster.partition import partition_of
-from simulation.judging.checkers import InvariantViolated
+from simulation.judging.checkers import InvariantViolated, named
 from simulation.judging.found import Found
 from simulation.judging.history import Acknowledged, History, Invoked, LetGo, Place, Shown
 from simulation.workload.random_agents import SPACE
@@ -127,4 +127,4 @@ class _Audit:
 
     def _break(self, at: Invoked | Shown, node: str, what: str) -> None:
         where = f" on {node}" if node else ""
-        self.broken.append(f"{at.session}, {at.kind} of {at.name}{where}: {what}")
+        self.broken.append(f"{at.session}, {at.kind} of {named(at.place)}{where}: {what}")

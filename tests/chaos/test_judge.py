@@ -9,6 +9,7 @@ import pytest
 from chaos.evidence import Evidence, Options
 from chaos.judge import Figure, Violation, judge
 from chaos.ledger import Deed
+from simulation.judging.checkers import OBJECTS
 from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Shown, amount
 
 
@@ -28,16 +29,20 @@ Plant = Callable[[Evidence], object]
 @pytest.mark.parametrize(
     ("plant", "invariant", "culprit"),
     [
-        (lambda e: e.founds["n2"].threads["agent-0"].pop("two"), "3", "save 2 of agent-0 two"),
-        (lambda e: e.founds["n2"].journals["crew-0"].clear(), "3", "append 3 of crew-0 e-3"),
-        (lambda e: e.founds["n2"].documents["crew-0"].remove(6), "3", "edit 6 of crew-0"),
-        (lambda e: e.founds["n2"].registers["agent-0"].remove(5), "3", "assign 5 of agent-0"),
-        (lambda e: e.founds["n2"].threads["agent-0"].pop("one"), "3a", "save agent-0 one"),
-        (lambda e: e.founds["n2"].counters.update({"crew-0": 2 * amount(4)}), "5", "crew-0 holds 10"),
-        (lambda e: e.founds["n2"].counters.pop("crew-0"), "5", "crew-0 holds 0"),
-        (lambda e: e.founds["n2"].journals["crew-0"].update({"e-4": 3}), "6", "append crew-0 holds 3 more than once"),
-        (lambda e: e.founds["n2"].threads["agent-0"].update({"nine": 9}), "6", "save agent-0 holds 9"),
-        (lambda e: e.founds["n2"].threads["agent-0"].update({"seven": 7}), "13", "save 7 of agent-0"),
+        (lambda e: e.founds["n2"].threads["agent-0"].pop("two"), "3", "save 2 of thread agent-0 in space trial two"),
+        (lambda e: e.founds["n2"].journals["crew-0"].clear(), "3", "append 3 of journal crew-0 in space trial e-3"),
+        (lambda e: e.founds["n2"].documents["crew-0"].remove(6), "3", "edit 6 of document crew-0 in space trial"),
+        (lambda e: e.founds["n2"].registers["agent-0"].remove(5), "3", "assign 5 of register agent-0 in space trial"),
+        (lambda e: e.founds["n2"].threads["agent-0"].pop("one"), "3a", "save one of thread agent-0 in space trial"),
+        (lambda e: e.founds["n2"].counters.update({"crew-0": 2 * amount(4)}), "5", "counter crew-0 in space trial holds 10"),
+        (lambda e: e.founds["n2"].counters.pop("crew-0"), "5", "counter crew-0 in space trial holds 0"),
+        (
+            lambda e: e.founds["n2"].journals["crew-0"].update({"e-4": 3}),
+            "6",
+            "journal crew-0 in space trial holds 3 more than once",
+        ),
+        (lambda e: e.founds["n2"].threads["agent-0"].update({"nine": 9}), "6", "thread agent-0 in space trial holds 9"),
+        (lambda e: e.founds["n2"].threads["agent-0"].update({"seven": 7}), "13", "save 7 of thread agent-0 in space trial"),
     ],
     ids=["save", "event", "edit", "value", "shown", "double add", "lost add", "double event", "invented", "refused"],
 )
@@ -56,12 +61,19 @@ def test_what_all_nodes_lost_alike_is_found_on_each(history: History, evidence: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "held"), [("heads", {"main": ["x"]}), ("forms", "bb"), ("registers", [5]), ("counters", 1), ("journals", {"x": 3})]
+    ("field", "kind", "held"),
+    [
+        ("heads", "heads of thread", {"main": ["x"]}),
+        ("forms", "content of document", "bb"),
+        ("registers", "register", [5]),
+        ("counters", "counter", 1),
+        ("journals", "journal", {"x": 3}),
+    ],
 )
-def test_nodes_that_differ_are_found(history: History, evidence: Evidence, kind: str, held: object) -> None:
-    getattr(evidence.founds["n3"], kind)["other"] = held
+def test_nodes_that_differ_are_found(history: History, evidence: Evidence, field: str, kind: str, held: object) -> None:
+    getattr(evidence.founds["n3"], field)["other"] = held
     [culprit] = [v.culprit for v in judge(history, evidence).violations if v.what == "replicas differ"]
-    assert culprit.startswith(f"{kind} of other: n2 holds 0, n3 1")
+    assert culprit.startswith(f"{kind} other in space trial: n2 holds 0, n3 1")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +89,7 @@ def test_nodes_that_differ_are_found(history: History, evidence: Evidence, kind:
 def test_a_session_that_goes_back_is_found(events: list[Event], evidence: Evidence, shown: Shown) -> None:
     violations = judge(History([*events, shown]), evidence).violations
     assert [(v.invariant, v.node) for v in violations] == [("7", "")]
-    assert violations[0].culprit.startswith(f"agent-0, {shown.kind} of {shown.name} on n3")
+    assert violations[0].culprit.startswith(f"agent-0, {shown.kind} of {OBJECTS[shown.kind]} {shown.name} in space trial on n3")
 
 
 @pytest.mark.parametrize(

@@ -46,18 +46,26 @@ Plant = Callable[[Holding], object]
 @pytest.mark.parametrize(
     ("plant", "invariant", "culprit"),
     [
-        (lambda h: h.counters.update({"worker-0-0": 2}), "5", "worker-0-0 holds 0x2"),
-        (lambda h: h.counters.update({"worker-0-0": 5}), "5", "worker-0-0 holds 0x5"),
-        (lambda h: h.budgets.update({"budget-0": (60, 0)}), "17", "spends of budget-0 are 0"),
-        (lambda h: h.budgets.update({"budget-0": (60, 61)}), "17", "budget-0: 61 of 60"),
-        (lambda h: h.budgets.pop("budget-0"), "17", "grants of budget-0 are 0"),
-        (lambda h: h.steps["worker-0"].pop("step-2"), "14", "step step-2 of worker-0 is not there"),
-        (lambda h: h.steps["worker-0"].update({"step-2": Step("ready", None)}), "14", "step step-2 of worker-0 is ready"),
+        (lambda h: h.counters.update({"worker-0-0": 2}), "5", "counter worker-0-0 in space work holds 0x2: adds 0 are missing"),
+        (lambda h: h.counters.update({"worker-0-0": 5}), "5", "counter worker-0-0 in space work holds 0x5"),
+        (lambda h: h.budgets.update({"budget-0": (60, 0)}), "17", "spends of budget budget-0 in space work are 0"),
+        (lambda h: h.budgets.update({"budget-0": (60, 61)}), "17", "budget budget-0 in space work: 61 of 60"),
+        (lambda h: h.budgets.pop("budget-0"), "17", "grants of budget budget-0 in space work are 0"),
+        (lambda h: h.steps["worker-0"].pop("step-2"), "14", "step step-2 of thread worker-0 in space work is not there"),
+        (
+            lambda h: h.steps["worker-0"].update({"step-2": Step("ready", None)}),
+            "14",
+            "step step-2 of thread worker-0 in space work is ready",
+        ),
         (lambda h: h.steps["worker-0"].update({"step-1": Step("open", None)}), "3", "the result of step step-1"),
-        (lambda h: h.jobs.clear(), "16", "job-1 of worker-0, put and acknowledged"),
-        (lambda h: h.jobs["worker-0"].update({"job-1": ""}), "16", "job-1 of worker-0, done and acknowledged"),
-        (lambda h: h.jobs["worker-0"].update({"job-2": ""}), "13", "job-2 of worker-0"),
-        (lambda h: h.saves.clear(), "3", "save abc of pruned-1"),
+        (lambda h: h.jobs.clear(), "16", "item job-1 of worklist jobs, thread worker-0 in space work, put and acknowledged"),
+        (
+            lambda h: h.jobs["worker-0"].update({"job-1": ""}),
+            "16",
+            "item job-1 of worklist jobs, thread worker-0 in space work, done and acknowledged",
+        ),
+        (lambda h: h.jobs["worker-0"].update({"job-2": ""}), "13", "item job-2 of worklist jobs, thread worker-0"),
+        (lambda h: h.saves.clear(), "3", "save abc of thread pruned-1 in space work"),
     ],
 )
 def test_what_a_node_lost_or_made_up_is_found(plant: Plant, invariant: str, culprit: str) -> None:
@@ -70,4 +78,4 @@ def test_what_a_node_lost_or_made_up_is_found(plant: Plant, invariant: str, culp
 def test_an_effect_that_happened_twice_is_found() -> None:
     twice = [*DEEDS, Deed("effect", "worker-0", "step-1", 10)]
     [broken] = broken_anywhere(twice, {"n1": holding()})
-    assert (broken.invariant, broken.culprit) == ("14", "step step-1 of worker-0, 2 times")
+    assert (broken.invariant, broken.culprit) == ("14", "step step-1 of thread worker-0 in space work, 2 times")

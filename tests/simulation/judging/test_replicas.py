@@ -29,24 +29,24 @@ def test_equal_replicas_pass_in_whatever_order_a_map_lists_its_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "held"),
+    ("kind", "told", "name", "held"),
     [
-        ("threads", "t", {"id-2": 2}),
-        ("journals", "t", {"e-2": 4, "e-1": 3}),
-        ("counters", "c", 8),
-        ("registers", "r", [6, 5]),
-        ("documents", "d", [8]),
-        ("heads", "t", {"main": ["id-1", "id-2"]}),
-        ("parents", "t", {"id-2": ["id-1"], "id-1": []}),
-        ("forms", "d", "ab"),
-        ("counters", "new", 1),
+        ("threads", "thread", "t", {"id-2": 2}),
+        ("journals", "journal", "t", {"e-2": 4, "e-1": 3}),
+        ("counters", "counter", "c", 8),
+        ("registers", "register", "r", [6, 5]),
+        ("documents", "document", "d", [8]),
+        ("heads", "heads of thread", "t", {"main": ["id-1", "id-2"]}),
+        ("parents", "parents in thread", "t", {"id-2": ["id-1"], "id-1": []}),
+        ("forms", "content of document", "d", "ab"),
+        ("counters", "counter", "new", 1),
     ],
 )
-def test_whatever_differs_is_found_with_its_object_and_nodes(kind: str, name: str, held: object) -> None:
+def test_whatever_differs_is_found_with_its_object_and_nodes(kind: str, told: str, name: str, held: object) -> None:
     other = found()
     getattr(other, kind)[name] = held
     with pytest.raises(InvariantViolated) as caught:
         check_replicas({"n1": found(), "n2": found(), "n3": other})
     [culprit] = caught.value.culprits
-    assert culprit.startswith(f"{kind} of {name}: n2 holds")
+    assert culprit.startswith(f"{told} {name} in space trial: n2 holds")
     assert "n3" in culprit
