@@ -44,7 +44,10 @@ MAJORITY_MIN = 3
 Report = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE.html", dir_okay=False, callback=lambda report: _reachable(report), help="Write the verdict there, too."
+        metavar="FILE.html",
+        dir_okay=False,
+        callback=lambda report: _reachable(report),
+        help="Write the verdict and its picture there, too.",
     ),
 ]
 
@@ -104,11 +107,11 @@ def run(
     try:
         history, found = execute(interruptible(run_trial(options, directory, say=say, now_s=time.monotonic)))
         archive.save(directory, history, found)
-        kept = _conclude(console, history, found, report)
+        kept = _conclude(console, history, found, report, beside=directory / "report.html")
         stays = keep or not kept
     finally:
         if stays:
-            say(f"kept: {directory}; judge it again with: python -m chaos judge {directory}")
+            say(f"kept: {directory}, with report.html; judge it again with: python -m chaos judge {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
     if not kept:
@@ -271,12 +274,15 @@ def _reachable(report: Path | None) -> Path | None:
     return report
 
 
-def _conclude(console: Console, history: History, found: Evidence, report: Path | None) -> bool:
-    """Judge, and say so; True if every promise was kept."""
+def _conclude(console: Console, history: History, found: Evidence, report: Path | None, *, beside: Path | None = None) -> bool:
+    """Judge, and say so; True if every promise was kept. The report is written `beside` what may be kept, too."""
     verdict = judged(history, found)
     print_verdict(console, verdict)
+    html = to_html(verdict, found)
+    if beside is not None:
+        beside.write_text(html)
     if report is not None:
-        report.write_text(to_html(verdict, found))
+        report.write_text(html)
         console.print(f"report: {report}", highlight=False, soft_wrap=True)
     return verdict.kept
 

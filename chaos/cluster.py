@@ -45,9 +45,7 @@ class NodeFailed(Exception):
 
 
 class Member(msgspec.Struct):
-    name: str  # The address that it advertises.
     vector: dict[str, int]
-    lag_ms: int  # The age of the oldest operation that it lacks.
 
 
 class Own(msgspec.Struct):
@@ -250,12 +248,10 @@ class Cluster:
         views = await asyncio.gather(*(self._view(node) for node in self.nodes))
         return {node.name: view for node, view in zip(self.nodes, views, strict=True) if view is not None}
 
-    async def lags(self, node: Node) -> dict[str, float]:
-        """How far a node sees each of the others behind, in seconds, by name; empty if it does not answer."""
+    async def vector(self, node: Node) -> dict[str, int] | None:
+        """What a node holds, as its view says; None: it does not answer."""
         view = await self._view(node)
-        names = {each.advertise: each.name for each in self.nodes}
-        others = [] if view is None else view.members[1:]
-        return {names[other.name]: other.lag_ms / 1000 for other in others if other.name in names}
+        return None if view is None else view.vector
 
     async def caught_up(self, within_s: float) -> float | None:
         """How long it took until every node held what any of them holds now, writes going on meanwhile; None: too long."""

@@ -153,7 +153,8 @@ def _budgets(deeds: Sequence[Deed], held: Holding) -> Iterator[Broken]:
         for kind, value in (("grant", granted), ("spend", spent)):
             certain = sums[name, kind, True]
             if not certain <= value <= certain + sums[name, kind, False]:
-                text = f"{kind}s of budget {name} in space {WORK} are {value}: {certain} are certain, {sums[name, kind, False]} more possible"
+                text = f"{kind}s of budget {name} in space {WORK} are {value}: {certain} are certain, "
+                text += f"{sums[name, kind, False]} more possible"
                 yield Broken("17", "a budget does not add up", text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -11,19 +12,26 @@ from rich.table import Table
 
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.judge import Figure, Verdict, Violation
+from chaos.picture import draw, duration
 
+_STRIKES = ("", "fault", "node", "away", "ready", "agents back, at most", "caught up", "equal")
 _SHOWN = 20  # Violations on the terminal; the HTML report has all.
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1a1a1a; }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 2rem; }
-th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; overflow-wrap: anywhere; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 74rem; padding: 0 1rem; color: #1a1a1a; }
+h1 { margin-bottom: 0; } .chaos { margin: 1rem 0; } .scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: .5rem 0 2rem; min-width: 50%; }
+th, td { text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
+th { white-space: nowrap; } td { min-width: 4ch; max-width: 60rem; overflow-wrap: break-word; }
+td:last-child { overflow-wrap: anywhere; min-width: 20ch; }
 .kept { color: #126b2e; } .broken { color: #a31515; }
 @media (prefers-color-scheme: dark) {
   body { background: #16181c; color: #e6e6e6; } th, td { border-color: #3a3d44; }
   .kept { color: #6fd08c; } .broken { color: #ff8a80; }
 }
 """
+# Only the last cell of a row breaks words: what breaks them everywhere has no least width, so that a long last
+# cell leaves the others one letter a line.
 
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
@@ -58,16 +66,34 @@ def to_html(verdict: Verdict, evidence: Evidence) -> str:
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Shoal under chaos: {mood}</title>",
             f"<style>{_STYLE}</style>",
             f"<h1>Shoal under chaos</h1><p class={mood}><strong>{escape(headline(verdict))}</strong></p>",
+            draw(evidence),
+            *(f"<p>{escape(text)}</p>" for text in told(evidence)),
             _table("Figures", ("figure", "measured", "bound"), map(_figure_row, verdict.figures)),
             _table("Violations", ("invariant", "what", "node", "object, write or session"), verdict.violations),
-            _table(
-                "Strikes",
-                ("", "fault", "node", "away", "ready", "agents back, at most", "caught up", "equal"),
-                _strikes(evidence),
-            ),
+            _table("Strikes", _STRIKES, _strikes(evidence)),
             _table("Options", ("option", "value"), _options(evidence.options)),
             "</html>",
         )
+    )
+
+
+def told(evidence: Evidence) -> Iterator[str]:
+    """What the picture shows, in words: what was struck, and what users felt."""
+    strikes = Counter((recovery.strike.fault, recovery.strike.node) for recovery in evidence.recoveries)
+    struck = ", ".join(
+        f"{fault} of {node}" + (f" ({times} times)" if times > 1 else "") for (fault, node), times in strikes.items()
+    )
+    yield f"Struck in {evidence.seconds:,.0f} s: {struck or 'nothing'}."
+    whole = evidence.samples.whole()
+    if not whole.took:
+        return
+    errors = ", ".join(f"{count:,} {code}" for code, count in sorted(whole.errors.items())) or "none"
+    half, slow = whole.percentile_s(0.5), whole.percentile_s(0.99)
+    assert half is not None
+    assert slow is not None
+    yield (
+        f"Users got {whole.writes:,} writes acknowledged and {whole.reads:,} reads answered: half of them "
+        f"within {duration(half)}, 99 of 100 within {duration(slow)}. Errors that they were told: {errors}."
     )
 
 
@@ -103,4 +129,5 @@ def _table(title: str, columns: Sequence[str], rows: Iterator[Sequence[str]] | S
     if not lines:
         return f"<h2>{title}</h2><p>None.</p>"
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    return f"<h2>{title}</h2><table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<h2>{title}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

@@ -23,7 +23,7 @@ from chaos.composed import FAULTS
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Fault, Stage, Strike
 from chaos.ledger import Deed, hold
-from chaos.samples import LOOK_S
+from chaos.samples import LOOK_S, Lags
 from chaos.workers import Desk
 from shoal.config import Config
 from shoal.errors import ShoalError
@@ -91,6 +91,7 @@ class _Trial:
         self.evidence = Evidence(options=options)
         self._options = options
         self._random = Random(options.seed)
+        self._lags = Lags()
         self._say = say
         self._now_s = now_s
 
@@ -127,9 +128,11 @@ class _Trial:
             self._note_returns(crowd.agents)
 
     async def _look(self, cluster: Cluster, node: Node) -> None:
-        """Note again and again how far the others are behind this node; each has its own look, for one may not answer."""
+        """Note again and again how far a node is behind. Each has a look of its own, for one may not answer."""
         while True:
-            self.evidence.samples.behind(await cluster.lags(node), now_s=self._now_s())
+            vector = await cluster.vector(node)
+            now_s = self._now_s()
+            self.evidence.samples.behind(node.name, self._lags.seen(node.name, vector, now_s=now_s), now_s=now_s)
             await asyncio.sleep(LOOK_S)
 
     def _note_deed(self, deed: Deed) -> None:
@@ -147,8 +150,8 @@ class _Trial:
         # At once: what they have seen may be more than the node that is back has yet.
         crowd.return_to(strike.node)
         healed_s = await stage.cluster.caught_up(EQUAL_S_MAX)
+        paused_s = self._now_s()
         async with crowd.paused():
-            paused_s = self._now_s()
             equal_s = await stage.cluster.equal(EQUAL_S_MAX)
         self.evidence.recoveries.append(Recovery(strike, [], healed_s, equal_s, (paused_s, self._now_s())))
         self._tell(strike, healed_s, equal_s)

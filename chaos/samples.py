@@ -10,6 +10,8 @@ Laws:
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping
 from itertools import zip_longest
 from math import ceil, log2
@@ -24,7 +26,10 @@ SLICE_S = 0.25
 """How long a slice is at first."""
 
 LOOK_S = 0.5
-"""Between two looks at how far the nodes are behind."""
+"""Between two looks at how far a node is behind."""
+
+GOALS_MAX = 4096
+"""What the nodes held together, at so many looks: a node that is behind for longer is shown as behind for as long."""
 
 _STEPS = 8  # In a factor of two.
 
@@ -36,7 +41,7 @@ class Slice(msgspec.Struct):
     reads: int = 0
     took: dict[int, int] = {}  # Step of the duration → how many requests that were asked then took so long.
     errors: dict[str, int] = {}  # By code.
-    lag_s: dict[str, float] = {}  # By node: the age of the oldest operation that it lacked, at most.
+    lag_s: dict[str, float] = {}  # By node: for how long it had lacked what others held, at most.
 
     def join(self, other: Slice) -> Slice:
         joined = Slice(
@@ -60,6 +65,35 @@ class Slice(msgspec.Struct):
         return None
 
 
+class Lags:
+    """For how long each node has lacked what any of them held, as the harness saw it: a node that is away, or was just
+    started, knows less of the others than they do.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Mapping[str, int]] = {}
+        self._goals: deque[tuple[float, dict[str, int]]] = deque(maxlen=GOALS_MAX)  # In the order of time; they only grow.
+
+    def seen(self, node: str, vector: Mapping[str, int] | None, *, now_s: float) -> float:
+        """Note what a node holds, or with None that it does not answer; and return its lag in seconds."""
+        if vector is not None:
+            self._known[node] = vector
+        own = self._known.get(node, {})
+        nth = bisect_left(self._goals, True, key=lambda goal: self._lacks(own, goal[1]))
+        lag_s = now_s - self._goals[nth][0] if nth < len(self._goals) else 0.0
+        if vector is not None:
+            goal = self._goals[-1][1] if self._goals else {}
+            self._goals.append(
+                (now_s, {origin: max(goal.get(origin, 0), vector.get(origin, 0)) for origin in {*goal, *vector}})
+            )
+        return lag_s
+
+    def _lacks(self, own: Mapping[str, int], goal: Mapping[str, int]) -> bool:
+        """Origins that nobody names any more are retired: all nodes hold what they issued."""
+        named = {origin for vector in self._known.values() for origin in vector}
+        return any(own.get(origin, 0) < count for origin, count in goal.items() if origin in named)
+
+
 class Samples(msgspec.Struct):
     """Times are those of the cluster's clock."""
 
@@ -81,10 +115,9 @@ class Samples(msgspec.Struct):
         at = self._at(now_s)
         at.errors[code] = at.errors.get(code, 0) + 1
 
-    def behind(self, lag_s: Mapping[str, float], *, now_s: float) -> None:
+    def behind(self, node: str, lag_s: float, *, now_s: float) -> None:
         at = self._at(now_s)
-        for node, each_s in lag_s.items():
-            at.lag_s[node] = max(at.lag_s.get(node, 0.0), each_s)
+        at.lag_s[node] = max(at.lag_s.get(node, 0.0), lag_s)
 
     def whole(self) -> Slice:
         """All slices as one."""

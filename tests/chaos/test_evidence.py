@@ -11,6 +11,10 @@ from chaos.__main__ import app
 from chaos.evidence import Evidence
 from chaos.judge import judge
 from chaos.report import to_html
+from chaos.run import named
+from shoal.crdt.dot import Dot, Origin
+from shoal.storage import keys
+from shoal.storage.keys import Kind
 from simulation.judging.history import History
 
 
@@ -43,6 +47,12 @@ def test_the_report_lists_every_violation_and_needs_nothing_else(history: Histor
     assert all(f"row &lt;{number}&gt; is wrong" in html for number in range(100))
     assert "<script" not in html
     assert "http" not in html
+
+
+def test_a_row_is_named_by_its_object() -> None:
+    assert named(keys.object_rows(7, Kind.COUNTER, "crew", "hits") + b"row") == "counter hits in space crew"
+    assert named(keys.log(7, Dot(Origin(bytes(range(16))), 3))) == "the log of origin 00010203"
+    assert named(keys.CATALOG + b"anything") == "the catalog"
 
 
 def test_a_directory_without_a_trial_is_refused_by_name(tmp_path: Path) -> None:

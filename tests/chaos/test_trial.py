@@ -41,6 +41,9 @@ async def test_three_nodes_keep_every_promise_through_a_kill(tmp_path: Path) -> 
         assert history.seen_ids
         assert history.seen_numbers
         assert set(evidence.founds) == {"n1", "n2", "n3"}
+        felt = evidence.samples.whole()
+        assert felt.writes == len(history.acknowledged)
+        assert set(felt.lag_s) == {"n1", "n2", "n3"}
         if evidence.recoveries[0].back_s:
             return
     pytest.fail("nobody was driven away")  # On a busy machine all agents of the killed node may have left it before.
