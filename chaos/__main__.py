@@ -26,7 +26,7 @@ from chaos import upgrade as upgrading
 from chaos.cluster import NodeFailed, last_words
 from chaos.composed import FAULTS, GROUPS
 from chaos.evidence import Evidence, Options
-from chaos.faults import Kill
+from chaos.faults import Backend, Kill
 from chaos.fuzz import run as fuzzing
 from chaos.fuzz.run import FuzzOptions
 from chaos.judge import judge as judged
@@ -60,9 +60,20 @@ class Durability(StrEnum):
     all = "all"
 
 
+class Runs(StrEnum):
+    """What nodes run in."""
+
+    process = "process"
+    compose = "compose"
+
+
 @app.command()
 def run(
-    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many nodes, each a process of its own.")] = 3,
+    backend: Annotated[
+        Runs,
+        typer.Option(help="Each node a process of this machine, or docker-compose.yml as it ships, on an engine of its own."),
+    ] = Runs.process,
+    nodes: Annotated[int, typer.Option(min=1, max=NODES_MAX, help="How many nodes; compose has three.")] = 3,
     minutes: Annotated[float, typer.Option(min=0.01, help="How long agents work and strikes fall.")] = 1.0,
     faults: Annotated[str, typer.Option(metavar="NAME,…", help=f"Of: {', '.join((*FAULTS, *GROUPS))}.")] = "kill",
     seed: Annotated[int | None, typer.Option(help="Of all chance in the harness; drawn and told if it is not given.")] = None,
@@ -85,8 +96,9 @@ def run(
 
     Example: python -m chaos run --nodes 3 --minutes 1 --faults kill
     """
-    chosen = _known(faults, nodes=nodes)
+    chosen = _known(faults, nodes=nodes, backend=backend.value)
     options = Options(
+        backend=backend.value,
         nodes=nodes,
         minutes=minutes,
         strikes=kills,
@@ -234,16 +246,21 @@ def judge(
         raise typer.Exit(FAILED)
 
 
-def _known(names: str, *, nodes: int) -> list[str]:
+def _known(names: str, *, nodes: int, backend: Backend) -> list[str]:
     """
     Raises:
         typer.BadParameter: there is no such fault, or it takes more nodes.
     """
     asked = [name.strip() for name in names.split(",") if name.strip()]
-    chosen = list(dict.fromkeys(each for name in asked for each in GROUPS.get(name, (name,))))
+    if backend == "compose" and nodes != MAJORITY_MIN:
+        raise typer.BadParameter(f"docker-compose.yml has {MAJORITY_MIN} nodes.", param_hint="--nodes")
+    there = {name: [each for each in group if backend in FAULTS[each].backends] for name, group in GROUPS.items()}
+    chosen = list(dict.fromkeys(each for name in asked for each in there.get(name, (name,))))
     for name in chosen:
         if name not in FAULTS:
             raise typer.BadParameter(f"{name!r} is no fault; there is: {', '.join((*FAULTS, *GROUPS))}.", param_hint="--faults")
+        if backend not in FAULTS[name].backends:
+            raise typer.BadParameter(f"{name!r} cannot be made with {backend}.", param_hint="--faults")
         if nodes < MAJORITY_MIN and FAULTS[name] is not Kill:
             raise typer.BadParameter(f"{name!r} takes {MAJORITY_MIN} nodes, so that a majority stays.", param_hint="--faults")
     if not chosen:

@@ -21,7 +21,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import count
 from random import Random
 
-import shoal
 from chaos.cluster import Cluster
 from chaos.samples import Samples
 from chaos.timeline import Timeline
@@ -94,8 +93,8 @@ class Agent:
         """Act every `interval_s`, until `stop`; what is late is not made up for."""
         bookmark = ""
         while not self._stopping:
-            async with shoal.connect(
-                self._cluster.urls(self._number), durability=self._durability, in_order=True, wait=30
+            async with self._cluster.connect(
+                self._cluster.urls(self._number), durability=self._durability, in_order=True, wait_s=30
             ) as store:
                 if bookmark:
                     store.observe(bookmark)

@@ -1,35 +1,31 @@
-"""Real `shoal serve` processes on this machine, each with its own directory and port.
+"""A cluster of real nodes, as a trial sees it: what can be done to each node, and what the nodes say of themselves.
 
 Laws:
-- Whatever ends the trial ends the nodes: on every way out of `running` each is
-  killed and waited for.
-- A node comes back on the port that it had, and on its directory, unless that was
-  taken away or replaced while it was down.
-- Nodes reach each other through the `Network` alone.
+- Nothing here knows what a node runs in: `chaos.processes` and `chaos.containers` do.
 - A node that ends by itself is a failure, noticed at the next look: it is never
   started again as if it had been killed.
+- Clients and looks are let in as the cluster asks for it: with its token, and by its CA.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import signal
-import sys
-from asyncio.subprocess import DEVNULL, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
+import shoal
 from chaos.network import Network
-from chaos.ports import free_ports
-
-PROGRAM = (sys.executable, "-m", "shoal.cli")
-"""What a node runs, before its arguments."""
+from shoal.config import Config
+from shoal.node.environment import Environment
+from shoal.opening import Opening
+from shoal.protocol.requests import Durability
+from shoal.transport.session import RemoteSession
 
 START_S_MAX = 30.0
 STOP_S_MAX = 20.0
@@ -42,6 +38,12 @@ _LOG_LINES = 20
 
 class NodeFailed(Exception):
     """A node did not start, or ended by itself; the message holds the end of its log."""
+
+
+def last_words(log: Path) -> str:
+    """The end of a log."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-_LOG_LINES:]) or "(nothing)"
 
 
 class Member(msgspec.Struct):
@@ -66,57 +68,63 @@ class View(msgspec.Struct):
         return self.members[0].vector
 
 
-class Node:
-    """One node, alive or not."""
+class Node(ABC):
+    """One node, alive or not, and what can be done to it."""
 
-    def __init__(self, name: str, *, directory: Path, address: str, advertise: str) -> None:
+    def __init__(self, name: str, *, url: str, advertise: str) -> None:
         self.name = name
-        self.directory = directory
-        self.address = address  # For clients.
-        self.advertise = advertise  # For peers: the network's.
-        self.url = f"http://{address}"
-        self.log = directory.parent / f"{name}.log"
+        self.url = url  # For clients.
+        self.advertise = advertise  # For peers.
         self.id = ""  # As the node names itself, once it answered.
-        self._process: Process | None = None
 
     @property
+    @abstractmethod
     def is_up(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+        """True from `launch` until it was killed or stopped, if it did not end by itself."""
 
-    @property
-    def fell(self) -> bool:
+    @abstractmethod
+    async def fell(self) -> bool:
         """True if it ended, and nobody had ended it."""
-        return self._process is not None and self._process.returncode is not None
 
-    async def launch(self, *, join: str, environment: Mapping[str, str], program: Sequence[str]) -> None:
-        arguments = ["serve", "--data", str(self.directory), "--listen", self.address]
-        arguments += ["--join", join, "--set", f"advertise={self.advertise}"]
-        with self.log.open("ab") as log:
-            # A session of its own: the terminal's Ctrl-C is for the harness, which then sees to its nodes.
-            self._process = await asyncio.create_subprocess_exec(
-                *(*program, *arguments),
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+    @abstractmethod
+    async def last_words(self) -> str:
+        """The end of what it said."""
 
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+    @abstractmethod
+    async def launch(self) -> None:
+        """Start it."""
 
-    async def gone(self) -> None:
-        """Return once it has ended, by what was done to it."""
-        process, self._process = self._process, None
-        if process is not None:
-            await process.wait()
+    @abstractmethod
+    async def kill(self) -> None:
+        """End it without a word, and return once it has ended; nothing, if it is down."""
 
+    @abstractmethod
+    async def stop(self) -> None:
+        """Ask it to end, and return once it has."""
 
-def last_words(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(lines[-_LOG_LINES:]) or "(nothing)"
+    @abstractmethod
+    async def pause(self) -> None:
+        """Let it hold its sockets, and answer nobody."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """End a pause."""
+
+    @abstractmethod
+    async def wipe(self) -> None:
+        """Take its disk away while it is down; it comes back with an empty one."""
+
+    @abstractmethod
+    async def fill(self) -> None:
+        """Leave no room on its disk."""
+
+    @abstractmethod
+    async def drain(self) -> None:
+        """Give the room back."""
+
+    @abstractmethod
+    def disk(self) -> AbstractAsyncContextManager[Path]:
+        """Its directory while it is down, or a copy: to be opened, and looked at."""
 
 
 class Cluster:
@@ -124,23 +132,20 @@ class Cluster:
 
     def __init__(
         self,
-        nodes: list[Node],
+        nodes: Sequence[Node],
         *,
         network: Network,
         http: aiohttp.ClientSession,
-        name: str,
-        program: Sequence[str],
         now_s: Callable[[], float],
+        token: Path | None = None,
+        tls_ca: Path | None = None,
     ) -> None:
-        self.nodes = nodes
-        self.network = network
+        self.nodes: Sequence[Node] = list(nodes)
+        self.network: Network = network
         self.now_s = now_s
         self._http = http
-        self.program = program
-        self._copies = 0
-        self._join = ",".join(node.advertise for node in nodes)
-        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("SHOAL_")}
-        self._environment["SHOAL_CLUSTER"] = name
+        self._token = token
+        self._tls_ca = tls_ca
 
     @property
     def up(self) -> list[Node]:
@@ -149,7 +154,32 @@ class Cluster:
     def urls(self, first: int) -> str:
         """All addresses, those from `first` on before the others."""
         at = first % len(self.nodes)
-        return ",".join(node.url for node in self.nodes[at:] + self.nodes[:at])
+        return ",".join(node.url for node in (*self.nodes[at:], *self.nodes[:at]))
+
+    def connect(
+        self,
+        urls: str,
+        *,
+        durability: Durability = "local",
+        config: Config | None = None,
+        in_order: bool = False,
+        wait_s: float = 0.0,
+    ) -> Opening:
+        """A client of these addresses."""
+        return shoal.connect(
+            urls,
+            token=self._token,
+            tls_ca=self._tls_ca,
+            durability=durability,
+            config=config,
+            in_order=in_order,
+            wait=wait_s,
+        )
+
+    def session(self, url: str, environment: Environment) -> RemoteSession:
+        """The session of a client that knows only this address."""
+        config = Config() if self._tls_ca is None else replace(Config(), tls_ca=str(self._tls_ca))
+        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy, token=self._token)
 
     async def start(self, node: Node) -> None:
         """Start a node, and return once it takes reads and writes.
@@ -166,7 +196,7 @@ class Cluster:
         Raises:
             NodeFailed: it did not, in time.
         """
-        await node.launch(join=self._join, environment=self._environment, program=self.program)
+        await node.launch()
         await self._wait(node, self._is_alive, START_S_MAX, "did not answer")
 
     async def admitted(self, node: Node) -> None:
@@ -181,67 +211,33 @@ class Cluster:
         try:
             async with asyncio.timeout(within_s):
                 while not await has_come(node):
-                    self.check()
+                    await self.check()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise NodeFailed(f"{node.name} {what} within {within_s:g} s. It said last:\n{last_words(node.log)}") from None
-
-    async def kill(self, node: Node) -> None:
-        node.signal(signal.SIGKILL)
-        await node.gone()
-
-    def wipe(self, node: Node) -> None:
-        """Remove the directory of a node that is down."""
-        shutil.rmtree(node.directory)
-
-    def copy(self, node: Node) -> Path:
-        """Copy the directory of a node that is down: other files, with other inodes."""
-        self._copies += 1
-        copy = node.directory.parent / f"{node.name}.copy-{self._copies}"
-        shutil.copytree(node.directory, copy)
-        return copy
-
-    def put_back(self, node: Node, copy: Path) -> None:
-        """Replace the directory of a node that is down by a copy, which is used up."""
-        shutil.rmtree(node.directory)
-        copy.rename(node.directory)
-
-    @asynccontextmanager
-    async def cloned(self, node: Node, copy: Path) -> AsyncIterator[Node]:
-        """A further process, on a copy of a node's directory, that advertises what the node does."""
-        [port] = free_ports(1)
-        clone = Node(f"{node.name}-clone", directory=copy, address=f"127.0.0.1:{port}", advertise=node.advertise)
-        try:
-            await self.launch(clone)
-            yield clone
-        finally:
-            clone.signal(signal.SIGKILL)
-            await clone.gone()
-            shutil.rmtree(copy)
+            words = await node.last_words()
+            raise NodeFailed(f"{node.name} {what} within {within_s:g} s. It said last:\n{words}") from None
 
     async def stop(self, node: Node) -> None:
         """Stop a node as an operator would.
 
         Raises:
-            NodeFailed: it did not end in time, and was killed.
+            NodeFailed: it did not end in time.
         """
-        node.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S_MAX):
-                await node.gone()
+                await node.stop()
         except TimeoutError:
-            raise NodeFailed(
-                f"{node.name} did not stop within {STOP_S_MAX:g} s. It said last:\n{last_words(node.log)}"
-            ) from None
+            words = await node.last_words()
+            raise NodeFailed(f"{node.name} did not stop within {STOP_S_MAX:g} s. It said last:\n{words}") from None
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """
         Raises:
             NodeFailed: a node has ended by itself.
         """
         for node in self.nodes:
-            if node.fell:
-                raise NodeFailed(f"{node.name} ended by itself. It said last:\n{last_words(node.log)}")
+            if await node.fell():
+                raise NodeFailed(f"{node.name} ended by itself. It said last:\n{await node.last_words()}")
 
     async def views(self) -> dict[str, View]:
         """What every node says of itself, by its name; nodes that do not answer are left out."""
@@ -291,7 +287,7 @@ class Cluster:
 
     async def _until(self, reached: Callable[[Mapping[str, View]], bool], began_s: float, within_s: float) -> float | None:
         while self.now_s() - began_s < within_s:
-            self.check()
+            await self.check()
             views = await self.views()
             if len(views) == len(self.nodes) and reached(views):
                 return self.now_s() - began_s
@@ -325,30 +321,11 @@ class Cluster:
             return None
 
 
-@asynccontextmanager
-async def running(
-    directory: Path, *, nodes: int, now_s: Callable[[], float], program: Sequence[str] = PROGRAM
-) -> AsyncIterator[Cluster]:
-    """`nodes` nodes below `directory`, ready, and members. None of them outlives the context.
+async def started(cluster: Cluster) -> None:
+    """Start all nodes, and return once each is a member.
 
     Raises:
         NodeFailed: one did not start.
     """
-    names = [f"n{number}" for number in range(1, nodes + 1)]
-    async with Network(names) as network, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as http:
-        ports = dict(zip(names, free_ports(nodes), strict=True))
-        network.place(ports)
-        placed = [
-            Node(name, directory=directory / name, address=f"127.0.0.1:{port}", advertise=network.addresses[name])
-            for name, port in ports.items()
-        ]
-        name = f"chaos-{directory.name}"
-        cluster = Cluster(placed, network=network, http=http, name=name, program=program, now_s=now_s)
-        try:
-            await asyncio.gather(*(cluster.start(node) for node in placed))
-            await asyncio.gather(*(cluster.admitted(node) for node in placed))
-            yield cluster
-        finally:
-            for node in placed:
-                node.signal(signal.SIGKILL)
-                await node.gone()
+    await asyncio.gather(*(cluster.start(node) for node in cluster.nodes))
+    await asyncio.gather(*(cluster.admitted(node) for node in cluster.nodes))

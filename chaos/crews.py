@@ -22,9 +22,9 @@ from typing import Literal
 
 import msgspec
 
-import shoal
-from chaos.cluster import Cluster, NodeFailed, running
+from chaos.cluster import Cluster, NodeFailed
 from chaos.crew_machine import AGENT, SPACE
+from chaos.processes import running
 
 Blow = Literal["machine", "machine and node"]
 BLOWS: tuple[Blow, ...] = ("machine", "machine", "machine and node")
@@ -183,7 +183,7 @@ class Machines:
         first: dict[str, float] = {}
         ends_s = self._cluster.now_s() + within_s
         while agents - first.keys() and self._cluster.now_s() < ends_s:
-            self._cluster.check()
+            await self._cluster.check()
             await asyncio.sleep(_POLL_S)
             self.look()
             first = {note.agent: note.at_s for note in reversed(self.notes[since:]) if note.kind == "saved"}
@@ -229,7 +229,7 @@ async def _strike(cluster: Cluster, machines: Machines, random: Random) -> list[
     agents, began_s = machines.agents_of(place), cluster.now_s()
     await machines.kill(place)
     if blow == "machine and node":
-        await cluster.kill(node)
+        await node.kill()
     machines.look()
     back = await machines.at_work(agents, len(machines.notes), _PATIENCE_S)
     if blow == "machine and node":
@@ -240,7 +240,7 @@ async def _strike(cluster: Cluster, machines: Machines, random: Random) -> list[
 
 
 async def _states(cluster: Cluster) -> dict[str, int]:
-    async with shoal.connect(cluster.urls(0)) as store:
+    async with cluster.connect(cluster.urls(0)) as store:
         space = store.space(SPACE)
         found = {}
         async for name in space.threads(prefix=f"{AGENT}-"):

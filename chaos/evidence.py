@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from chaos.composed import FAULTS
-from chaos.faults import Strike
+from chaos.faults import Backend, Strike
 from chaos.ledger import Deed, Holding
 from chaos.samples import Samples
 from shoal.protocol.requests import Durability
@@ -24,6 +24,7 @@ _HISTORY, _EVIDENCE = "history.jsonl", "evidence.json"
 class Options(msgspec.Struct, kw_only=True, frozen=True):
     """A trial; of `minutes` and `strikes`, the strikes end it if they are given."""
 
+    backend: Backend = "process"
     nodes: int = 3
     minutes: float = 1.0
     strikes: int | None = None
@@ -38,6 +39,11 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     def loses_disks(self) -> bool:
         """What only one node had may then be gone, though it was shown."""
         return any(FAULTS[name].loses_disks for name in self.faults)
+
+    @property
+    def told(self) -> frozenset[str]:
+        """What clients may be told because of these faults."""
+        return frozenset[str]().union(*(FAULTS[name].told for name in self.faults))
 
 
 class Recovery(msgspec.Struct):
@@ -62,6 +68,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     unequal: list[str] = []  # Rows that differ between the nodes' directories, likewise.
     founds: dict[str, Found] = {}  # By node, read while no other ran.
     holdings: dict[str, Holding] = {}  # The same.
+    skipped: dict[str, str] = {}  # Faults that were asked for, and why they could not be made here.
     trouble: list[str] = []  # What ended the trial before its time.
 
 

@@ -32,10 +32,8 @@ BACK_S_MAX = 3.0
 TO_BE_EXPECTED = frozenset(
     ("session-behind", "overloaded", "no-quorum", "shutting-down", "disconnected", "outcome-unknown", "unavailable")
 )
-"""What a client may be told while nodes are away. Any other error is a promise broken, but for those below."""
-
-OF_LOST_DISKS = frozenset(("catching-up", "bookmark-lost"))
-"""What a client may be told, too, where disks are lost: a node that learns refuses, and what only one had may be gone."""
+"""What a client may be told while nodes are away. Any other error is a promise broken, but for those that a fault names, and
+those below."""
 
 OF_DEEDS: Mapping[Kind, frozenset[str]] = {
     "step": frozenset(("step-unresolved", "unreachable")),
@@ -147,7 +145,7 @@ def _unequal(evidence: Evidence) -> Iterator[Violation]:
 
 def _unexpected(history: History, evidence: Evidence) -> Iterator[Violation]:
     """Errors that no fault explains."""
-    expected = TO_BE_EXPECTED | OF_LOST_DISKS if evidence.options.loses_disks else TO_BE_EXPECTED
+    expected = TO_BE_EXPECTED | evidence.options.told
     for deed in evidence.deeds:
         if deed.code and deed.code not in expected | OF_DEEDS.get(deed.kind, frozenset()):
             yield Violation("9", "a request was refused for no reason", "", f"{deed.kind} of {deed.name}: {deed.code}")
@@ -167,6 +165,7 @@ def _figures(history: History, evidence: Evidence) -> list[Figure]:
     done = [deed for deed in evidence.deeds if deed.outcome == "yes"]
     return [
         Figure("strikes", _counted(Counter(recovery.strike.fault for recovery in recoveries))),
+        *(Figure("skipped", f"{name}: {why}") for name, why in evidence.skipped.items()),
         Figure("learners admitted", f"{evidence.learners:,}"),
         Figure("writes acknowledged", f"{len(history.acknowledged):,}", ""),
         Figure("writes of unknown outcome", f"{len(history.unknown):,}"),

@@ -1,19 +1,22 @@
-"""What lies between the nodes: a proxy before each, which knows who dials, and cuts what it is told to.
+"""What lies between the nodes, and is cut; `Relays` are a proxy before each node, which knows who dials.
 
 Laws:
-- Nodes advertise the proxy's address and dial only such addresses: whatever one node
-  sends to another passes here. Clients go to the nodes directly.
 - A link carries operations from the node that dialled it: to cut one direction is to
   cut that link, and leave the one that its target dialled.
-- The dialler is known from its hello, which is read on the way and never changed. It
-  needs no privileges, and the nodes do not know that there is a proxy.
 - A cut is `refused`, when connections are closed and new ones end at once, or `silent`,
   when nothing is delivered and nobody is told, until it is healed or given up on.
+- If one node is deaf to another, nothing that the other sends arrives over either link, and
+  whatever it sends itself does.
+- Nodes advertise the proxy's address and dial only such addresses: whatever one node
+  sends to another passes here. Clients go to the nodes directly.
+- The dialler is known from its hello, which is read on the way and never changed. It
+  needs no privileges, and the nodes do not know that there is a proxy.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -39,19 +42,49 @@ class Route(NamedTuple):
     target: str
 
 
-class Network:
+class Network(ABC):
+    """Between nodes with these names."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+
+    @property
+    def routes(self) -> list[Route]:
+        return [Route(source, target) for source in self.names for target in self.names if source != target]
+
+    @abstractmethod
+    async def cut(self, routes: Iterable[Route], how: Cut) -> None:
+        """Cut these links."""
+
+    async def isolate(self, name: str, how: Cut) -> None:
+        """Cut a node off from all others, in both directions."""
+        await self.cut([route for route in self.routes if name in route], how)
+
+    @abstractmethod
+    async def deafen(self, route: Route) -> None:
+        """Deliver nothing that the source sends to the target, over any link; the other way all arrives."""
+
+    @abstractmethod
+    async def heal(self) -> None:
+        """Mend all that was cut, and let all hear each other."""
+
+
+class Relays(Network):
     """`addresses` are those of the proxies, by node. Use as an asynchronous context."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.addresses: dict[str, str] = dict.fromkeys(names, "")
-        self.passed: defaultdict[Route, int] = defaultdict(int)  # Bytes that were delivered.
+        super().__init__(names)
+        self.addresses: dict[str, str] = dict.fromkeys(self.names, "")
+        self.passed: defaultdict[Route, int] = defaultdict(int)  # Bytes that were delivered over a link.
+        self.heard: defaultdict[Route, int] = defaultdict(int)  # Bytes of the source that were delivered to the target.
         self._ports: dict[str, int] = {}
         self._servers: list[asyncio.Server] = []
         self._cuts: dict[Route, Cut] = {}
-        self._open: defaultdict[Route, asyncio.Event] = defaultdict(_set_event)
+        self._open: defaultdict[Route, asyncio.Event] = defaultdict(_set_event)  # Of links.
+        self._audible: defaultdict[Route, asyncio.Event] = defaultdict(_set_event)  # Of what a source sends, over any link.
         self._pipes: dict[asyncio.Task[None], Route | None] = {}
 
-    async def __aenter__(self) -> Network:
+    async def __aenter__(self) -> Relays:
         for name in self.addresses:
             server = await asyncio.start_server(self._serving(name), "127.0.0.1", 0, limit=_HEAD_MAX)
             self._servers.append(server)
@@ -70,26 +103,20 @@ class Network:
         """Say on which port of this machine each node listens."""
         self._ports.update(ports)
 
-    @property
-    def routes(self) -> list[Route]:
-        return [Route(source, target) for source in self.addresses for target in self.addresses if source != target]
-
-    def cut(self, routes: Iterable[Route], how: Cut) -> None:
+    async def cut(self, routes: Iterable[Route], how: Cut) -> None:
         for route in routes:
             self._cuts[route] = how
             self._open[route].clear()
             if how == "refused":
                 self._end(route)
 
-    def isolate(self, name: str, how: Cut) -> None:
-        """Cut a node off from all others, in both directions."""
-        self.cut([route for route in self.routes if name in route], how)
+    async def deafen(self, route: Route) -> None:
+        self._audible[route].clear()
 
-    def heal(self, routes: Iterable[Route] | None = None) -> None:
-        """Mend these directions, or all."""
-        for route in self.routes if routes is None else routes:
-            self._cuts.pop(route, None)
-            self._open[route].set()
+    async def heal(self) -> None:
+        self._cuts.clear()
+        for event in (*self._open.values(), *self._audible.values()):
+            event.set()
 
     def _end(self, route: Route) -> None:
         for pipe, its in list(self._pipes.items()):
@@ -124,17 +151,20 @@ class Network:
             route = self._pipes[task] = Route(self._source(message), target)
             if self._cuts.get(route) == "refused":
                 return
-            await self._passable(route)
+            back = Route(route.target, route.source)
+            await self._passable(route, route)
             to_there.write(frame)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(route, reader, to_there))
-                group.create_task(self._pump(route, there, writer))
+                group.create_task(self._pump(route, route, reader, to_there))
+                group.create_task(self._pump(route, back, there, writer))
         finally:
             to_there.close()
 
-    async def _passable(self, route: Route) -> None:
-        while not self._open[route].is_set():  # Once more: it may have been healed and cut again before this went on.
-            await self._open[route].wait()
+    async def _passable(self, link: Route, way: Route) -> None:
+        waits = self._open[link], self._audible[way]
+        while not all(event.is_set() for event in waits):  # Once more: it may have been healed and cut again meanwhile.
+            for event in waits:
+                await event.wait()
 
     def _source(self, message: bytes) -> str:
         with suppress(msgspec.DecodeError):
@@ -144,10 +174,11 @@ class Network:
                     return node
         return ""
 
-    async def _pump(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, link: Route, way: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(_CHUNK):
-            await self._passable(route)
-            self.passed[route] += len(chunk)
+            await self._passable(link, way)
+            self.passed[link] += len(chunk)
+            self.heard[way] += len(chunk)
             writer.write(chunk)
             await writer.drain()
         raise EOFError  # One end has closed: so does the other, by the end of the group.

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 
-import shoal
+from msgspec.structs import replace
+
+from chaos import processes
 from chaos.agents import Agent, Crowd, at_work
-from chaos.cluster import PROGRAM, Cluster, Node, NodeFailed, running
+from chaos.cluster import Cluster, Node, NodeFailed
 from chaos.composed import FAULTS
 from chaos.evidence import Evidence, Options, Recovery
-from chaos.faults import Fault, Stage, Strike
+from chaos.faults import Clock, Fault, Full, Stage, Strike
 from chaos.ledger import Deed, hold
 from chaos.samples import LOOK_S, Lags
 from chaos.workers import Desk
@@ -31,7 +34,6 @@ from shoal.node.environment import system_environment
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
-from shoal.transport.session import RemoteSession
 from simulation.judging.checkers import DotLedger, InvariantViolated, check_vectors
 from simulation.judging.found import Found, find
 from simulation.judging.history import History
@@ -69,12 +71,24 @@ Rows = dict[bytes, bytes]  # Key → hash.
 
 
 async def run(
-    options: Options, directory: Path, *, say: Say, now_s: Callable[[], float], program: Sequence[str] = PROGRAM
+    options: Options, directory: Path, *, say: Say, now_s: Callable[[], float], program: Sequence[str] | None = None
 ) -> tuple[History, Evidence]:
-    """Run a trial below `directory`, which exists. `program` is what each node runs."""
+    """Run a trial below `directory`, which exists. `program` is what each node runs, where nodes are processes.
+
+    Raises:
+        Skipped: there can be no engine for containers here.
+    """
+    skipped = await _impossible(options, directory)
+    for name, why in skipped.items():
+        say(f"{name}: skipped: {why}")
+    options = replace(options, faults=[name for name in options.faults if name not in skipped])
     trial = _Trial(options, say=say, now_s=now_s)
+    trial.evidence.skipped = skipped
+    if not options.faults:
+        trial.evidence.trouble.append("no fault that was asked for can be made here")
+        return trial.history, trial.evidence
     try:
-        async with running(directory, nodes=options.nodes, now_s=now_s, program=program) as cluster:
+        async with _running(options, directory, say=say, now_s=now_s, program=program) as cluster:
             say(f"{options.nodes} nodes are up: {', '.join(node.url for node in cluster.nodes)}")
             await trial.storm(cluster)
             await trial.rest(cluster)
@@ -83,6 +97,23 @@ async def run(
     except NodeFailed as failure:
         trial.evidence.trouble.append(str(failure))
     return trial.history, trial.evidence
+
+
+async def _impossible(options: Options, directory: Path) -> dict[str, str]:
+    """The faults that cannot be made on this machine, and why."""
+    if options.backend == "process" and Full.name in options.faults and (why := await processes.no_disks(directory)):
+        return {Full.name: why}
+    return {}
+
+
+@asynccontextmanager
+async def _running(
+    options: Options, directory: Path, *, say: Say, now_s: Callable[[], float], program: Sequence[str] | None
+) -> AsyncGenerator[Cluster]:
+    program = program or (processes.SKEWED if Clock.name in options.faults else processes.PROGRAM)
+    disks = Full.name in options.faults
+    async with processes.running(directory, nodes=options.nodes, now_s=now_s, program=program, disks=disks) as cluster:
+        yield cluster
 
 
 class _Trial:
@@ -101,7 +132,7 @@ class _Trial:
         """Agents at work, and one strike after the other."""
         began_s = self.evidence.samples.began_s = self._now_s()
         desk = Desk(cluster, self._note_deed)
-        stage = Stage(cluster, self._random, desk)
+        stage = Stage(cluster, self._random, desk, frozenset(self._options.faults))
         async with at_work(
             desk,
             agents=self._options.agents,
@@ -189,7 +220,8 @@ class _Trial:
         dots = DotLedger()  # One for all: a dot names one payload, wherever it is.
         rows: dict[str, Rows] = {}
         for node in cluster.nodes:
-            self.evidence.damage[node.name], rows[node.name] = await asyncio.to_thread(_inspect, node, dots)
+            async with node.disk() as disk:
+                self.evidence.damage[node.name], rows[node.name] = await asyncio.to_thread(_inspect, disk, dots)
         first, *others = rows
         for other in others:
             self.evidence.unequal += _differing(first, rows[first], other, rows[other])
@@ -200,18 +232,18 @@ class _Trial:
         for node in cluster.nodes:
             await cluster.start(node)
             try:
-                self.evidence.founds[node.name] = await _find(node)
-                async with shoal.connect(node.url) as store:
+                self.evidence.founds[node.name] = await _find(cluster, node)
+                async with cluster.connect(node.url) as store:
                     self.evidence.holdings[node.name] = await hold(store, self.evidence.deeds)
             except ShoalError as error:
                 self.evidence.damage[node.name].append(f"alone, it cannot be read: {error!r}")
             await cluster.stop(node)
 
 
-async def _find(node: Node) -> Found:
+async def _find(cluster: Cluster, node: Node) -> Found:
     """What a client that knows only this node is shown."""
     environment = system_environment()
-    session = RemoteSession(node.url, config=Config(), now_ms=environment.now_ms, entropy=environment.entropy)
+    session = cluster.session(node.url, environment)
     try:
         return await find(session)
     finally:
@@ -219,10 +251,10 @@ async def _find(node: Node) -> Found:
         environment.close()
 
 
-def _inspect(node: Node, dots: DotLedger) -> tuple[list[str], Rows]:
-    """What `shoal verify` finds wrong, and what the checkers of rows do; and what the node's rows are."""
+def _inspect(disk: Path, dots: DotLedger) -> tuple[list[str], Rows]:
+    """What `shoal verify` finds wrong, and what the checkers of rows do; and what the rows in a directory are."""
     config = Config()
-    storage = RocksStorage.open(node.directory, config=config, now_ms=0)
+    storage = RocksStorage.open(disk, config=config, now_ms=0)
     rows: Rows = {}
     try:
         rows |= {

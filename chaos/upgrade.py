@@ -20,7 +20,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from chaos.cluster import Cluster, NodeFailed, running
+from chaos.cluster import Cluster, NodeFailed
+from chaos.processes import running
 
 CAUGHT_UP_S_MAX = 60.0
 WRITERS = 4  # Of each version.
@@ -108,7 +109,7 @@ async def upgrade(
     """
     async with running(directory, nodes=3, now_s=now_s, program=old.program) as cluster:
         async with _writing((old, new), cluster) as acknowledged:
-            cluster.program = new.program
+            cluster.start_as.program = new.program
             for node in cluster.nodes:
                 await asyncio.sleep(_BEFORE_S)
                 await cluster.stop(node)

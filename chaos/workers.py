@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-import shoal
 from chaos.cluster import Cluster, Node
 from chaos.ledger import JOBS, WORK, Deed, Kind
 from shoal.client.store import Space
@@ -91,7 +90,8 @@ class Desk:
         """The same through a client that knows only this node; it may take so long."""
         try:
             config = Config(request_timeout_s=within_s)
-            async with asyncio.timeout(2 * within_s), shoal.connect(node.url, durability="quorum", config=config) as store:
+            client = self.cluster.connect(node.url, durability="quorum", config=config)
+            async with asyncio.timeout(2 * within_s), client as store:
                 return await self.step(store.space(WORK), name, key, dies=dies)
         except TimeoutError:
             return None
@@ -116,8 +116,8 @@ class Worker:
         """Act again and again, until `stop`."""
         while not self._stopping:
             try:
-                async with shoal.connect(
-                    self._desk.cluster.urls(self._number), durability="quorum", in_order=True, wait=30, config=_PATIENCE
+                async with self._desk.cluster.connect(
+                    self._desk.cluster.urls(self._number), durability="quorum", in_order=True, wait_s=30, config=_PATIENCE
                 ) as store:
                     await self._work(store.space(WORK))
             finally:

@@ -25,9 +25,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from chaos.cluster import PROGRAM, START_S_MAX, STOP_S_MAX, NodeFailed, last_words
+from chaos.cluster import START_S_MAX, STOP_S_MAX, NodeFailed, last_words
 from chaos.fuzz.probes import SPACE, Asked, Probes
 from chaos.fuzz.streams import ANSWER_S_MAX, Streams
+from chaos.processes import PROGRAM
 from shoal.access import grants, keys
 from shoal.protocol.frames import (
     PROTOCOL,

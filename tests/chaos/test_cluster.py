@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import shoal
-from chaos.cluster import NodeFailed, running
+from chaos.cluster import NodeFailed
+from chaos.processes import ProcessNode, running
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -28,12 +29,13 @@ async def test_a_node_that_does_not_start_is_told_with_its_last_words(tmp_path: 
 async def test_a_node_that_was_not_ended_by_the_trial_is_missed(tmp_path: Path) -> None:
     async with running(tmp_path, nodes=1, now_s=time.monotonic) as cluster:
         [node] = cluster.nodes
-        cluster.check()
+        await cluster.check()
+        assert isinstance(node, ProcessNode)
         assert node._process is not None
         os.kill(node._process.pid, signal.SIGKILL)
         await node._process.wait()
         with pytest.raises(NodeFailed, match="n1 ended by itself"):
-            cluster.check()
+            await cluster.check()
 
 
 async def test_a_node_that_was_killed_comes_back_with_what_it_held_where_it_was(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ async def test_a_node_that_was_killed_comes_back_with_what_it_held_where_it_was(
         url = node.url
         async with shoal.connect(url) as store:
             await store.space("s").counter("c").add(3)
-        await cluster.kill(node)
+        await node.kill()
         assert cluster.up == []
         assert await cluster.views() == {}
         await cluster.start(node)

@@ -15,6 +15,8 @@ from chaos.__main__ import app
         (["--faults", ","], "name at least one of: kill"),
         (["--nodes", "2", "--faults", "wipe"], "'wipe' takes 3 nodes, so that a majority stays"),
         (["--durability", "local", "--faults", "composed"], "'step-wipe-cut' takes disks, and local writes with them"),
+        (["--backend", "compose", "--faults", "clock"], "'clock' cannot be made with compose"),
+        (["--backend", "compose", "--nodes", "5"], "docker-compose.yml has 3 nodes"),
         (["--nodes", "0"], "should be greater than or equal to 1"),
         (["--kills", "0"], "should be greater than or equal to 1"),
         (["--durability", "memory"], "'memory' is not one of"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from chaos.evidence import Evidence, Options
 from chaos.judge import Figure, Violation, judge
@@ -105,6 +106,19 @@ def test_an_error_that_no_fault_explains_is_a_violation(events: list[Event], evi
     assert [(v.invariant, v.what) for v in judge(history, evidence).violations] == [
         ("9", "a request was refused for no reason")
     ]
+
+
+@pytest.mark.parametrize(("fault", "code"), [("full", "storage-full"), ("clock", "clock-wrong"), ("wipe", "catching-up")])
+def test_an_error_is_explained_by_its_fault_alone(events: list[Event], evidence: Evidence, fault: str, code: str) -> None:
+    history = History([*events, Invoked(8, "save", "agent-0", "agent-0"), Failed(8, "no", code, "n1")])
+    assert not judge(history, evidence).kept
+    evidence.options = replace(evidence.options, faults=["kill", fault])
+    assert judge(history, evidence).kept
+
+
+def test_a_fault_that_could_not_be_made_is_told(history: History, evidence: Evidence) -> None:
+    evidence.skipped = {"full": "no disk can be mounted here"}
+    assert figure("skipped", history, evidence).value == "full: no disk can be mounted here"
 
 
 @pytest.mark.parametrize(("code", "violations"), [("pruned", 0), ("unreachable", 0), ("key-reused", 1)])

@@ -20,6 +20,7 @@ import pytest
 
 from chaos.evidence import Options
 from chaos.judge import judge
+from chaos.processes import no_disks
 from chaos.run import run
 from simulation.judging.history import WriteKind
 from tests.support import forked
@@ -119,6 +120,18 @@ async def test_a_copy_that_writes_at_once_is_found(tmp_path: Path) -> None:
     program = (sys.executable, "-m", "tests.chaos.planted", "a-copy-writes-at-once")
     history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
     assert "directories differ" in {violation.what for violation in judge(history, evidence).violations}
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("fault", ["oneway", "clock", "full"])
+async def test_a_fault_of_ears_clocks_or_room_breaks_nothing(tmp_path: Path, fault: str) -> None:
+    if fault == "full" and (why := await no_disks(tmp_path)):
+        pytest.skip(why)
+    options = Options(strikes=2, faults=[fault], seed=4, agents=6, rate=60, workers=3, durability="quorum")
+    history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)
+    verdict = judge(history, evidence)
+    assert verdict.kept, verdict.violations
+    assert [recovery.strike.fault for recovery in evidence.recoveries] == [fault, fault]
 
 
 @pytest.mark.chaos

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import shoal
-from chaos.cluster import running
+from chaos.processes import running
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.thread import dag

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import shoal
-from chaos.network import Network
+from chaos.network import Relays
 from chaos.ports import free_ports
 from shoal.client.store import Store
 from tests.cli.conftest import served
@@ -25,23 +25,23 @@ PATIENCE_S = 60
 class Pair:
     """Two nodes, and a store on each."""
 
-    def __init__(self, network: Network, stores: list[Store]) -> None:
+    def __init__(self, network: Relays, stores: list[Store]) -> None:
         self._network = network
         self.one, self.other = stores
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
         """Nothing gets from one to the other any more."""
-        self._network.cut(self._network.routes, "refused")
+        await self._network.cut(self._network.routes, "refused")
 
-    def heal(self) -> None:
+    async def heal(self) -> None:
         """They reach each other again; what each has taken reaches the other in a while."""
-        self._network.heal()
+        await self._network.heal()
 
 
 @asynccontextmanager
 async def pair(directory: Path) -> AsyncIterator[Pair]:
     """Two nodes that reach each other."""
-    async with Network(NAMES) as network, AsyncExitStack() as stack:
+    async with Relays(NAMES) as network, AsyncExitStack() as stack:
         ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
         network.place(ports)
         join = ",".join(network.addresses.values())

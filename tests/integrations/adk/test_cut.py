@@ -53,7 +53,7 @@ async def test_what_each_of_two_nodes_took_stays_together_and_both_writers_are_s
         reading: Any = partial(other.get_session, **WHO, session_id="s")
         theirs = await until(reading, lambda found: found is not None and texts(found) == ["hello"])
 
-        nodes.cut()
+        await nodes.cut()
         for ours, yours in zip(run_of("one"), run_of("other"), strict=True):
             await one.append_event(mine, ours)
             await other.append_event(theirs, yours)
@@ -62,7 +62,7 @@ async def test_what_each_of_two_nodes_took_stays_together_and_both_writers_are_s
         assert shape(await read(one, mine)) == ["hello", *shape_of("one")]
         assert shape(await read(other, mine)) == ["hello", *shape_of("other")]
 
-        nodes.heal()
+        await nodes.heal()
         everything = ["hello", *shape_of("one"), *shape_of("other")]
         healed = await both([partial(read, one, mine), partial(read, other, mine)], lambda found: len(shape(found)) == 11)
         for found in healed:
@@ -88,11 +88,11 @@ async def test_events_of_a_session_that_the_other_node_deleted_meanwhile_are_del
         await one.append_event(mine, said("hello"))
         reading: Any = partial(other.get_session, **WHO, session_id="s")
         theirs = await until(reading, lambda found: found is not None and texts(found) == ["hello"])
-        nodes.cut()
+        await nodes.cut()
         await one.delete_session(**WHO, session_id="s")
         for event in run_of("other"):
             await other.append_event(theirs, event)
-        nodes.heal()
+        await nodes.heal()
         at_one: Any = partial(one.get_session, **WHO, session_id="s")
         # The session is listed until it is deleted again: the other node has changed it.
         healed = await both([at_one, reading], lambda found: found is not None and not found.events)

@@ -22,11 +22,11 @@ async def test_what_a_run_said_stays_together_and_all_runs_are_there(tmp_path: P
         one, other = ShoalHistoryProvider(nodes.one), ShoalHistoryProvider(nodes.other)
         await one.save_messages("s", [Message("user", ["hello"])])
         await until(partial(other.get_messages, "s"), lambda found: len(found) == 1)
-        nodes.cut()
+        await nodes.cut()
         for nth in range(RUNS):
             await one.save_messages("s", run_of("one", nth))
             await other.save_messages("s", run_of("other", nth))
-        nodes.heal()
+        await nodes.heal()
         whole = 1 + 2 * 2 * RUNS
         healed = await both(
             [partial(each.get_messages, "s") for each in (one, other)],
@@ -47,7 +47,7 @@ async def test_both_chains_of_checkpoints_are_there(tmp_path: Path) -> None:
         await storages[0].save(first)
         listing = [partial(storage.list_checkpoints, workflow_name="flow") for storage in storages]
         await until(listing[1], lambda found: len(found) == 1)
-        nodes.cut()
+        await nodes.cut()
         before = {"one": "first", "other": "first"}
         for nth in range(RUNS):
             for name, storage in zip(before, storages, strict=True):
@@ -60,7 +60,7 @@ async def test_both_chains_of_checkpoints_are_there(tmp_path: Path) -> None:
                 )
                 await storage.save(made)
                 before[name] = made.checkpoint_id
-        nodes.heal()
+        await nodes.heal()
         for found in await both(listing, lambda found: len(found) == 1 + 2 * RUNS):
             by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in found}
             for name in before:

@@ -48,12 +48,12 @@ async def test_one_of_two_lines_counts_and_the_other_is_kept_whole_and_named(tmp
         await until(partial(other.load, "c"), lambda found: found is not None)
         loaded: list[Any] = [await store.load("c") for store in stores]
 
-        nodes.cut()
+        await nodes.cut()
         for additions in zip(*map(run_of, ("one", "other")), strict=True):
             for store, conversation, added in zip(stores, loaded, additions, strict=True):
                 conversation.messages.extend(added)
                 await store.save(conversation)
-        nodes.heal()
+        await nodes.heal()
 
         records = await both(
             [partial(store.read_record, "c") for store in stores],
