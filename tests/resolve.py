@@ -5,16 +5,19 @@
 
 Law: a row passes only if one set of packages holds Shoal and the version of the framework that is chosen without Shoal.
 An older version that fits does not count: an installer that goes back to one changes what the user had.
-Nothing is installed.
+Nothing is installed. A framework clashes only if the resolver says that there is no solution; a registry that did not
+answer says nothing about it. Exit codes: 0 if all fit, 1 if one clashes, 3 if none clashes and some are not known.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -38,6 +41,16 @@ FRAMEWORKS = (
 )
 EXTRAS = "security,schemas"
 AT_ONCE = 7  # A resolution waits for the registry most of the time.
+NO_SOLUTION = "No solution found"  # The resolver says so of requirements, and of nothing else.
+
+End = Literal["fits", "clashes", "unknown"]
+
+
+class Row(NamedTuple):
+    """How one framework ended, and the line that says so."""
+
+    end: End
+    line: str
 
 
 def _compiled(*lines: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
@@ -46,28 +59,38 @@ def _compiled(*lines: str, options: Sequence[str] = ()) -> subprocess.CompletedP
     return subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=False)
 
 
-def row(framework: str) -> tuple[bool, str]:
-    """Whether Shoal and the newest version fit together, and a line that says so."""
+def row(framework: str) -> Row:
+    """Resolve the newest version by itself, and that version with Shoal."""
     alone = _compiled(framework)
     if alone.returncode:
-        return False, f"{framework:22} does not resolve by itself: {' '.join(alone.stderr.split())}"
+        return Row("unknown", f"{framework:22} was not resolved by itself: {_said(alone)}")
     name = canonicalize_name(framework.partition("[")[0])
     version = next(line.partition("==")[2] for line in alone.stdout.splitlines() if line.startswith(f"{name}=="))
     found = _compiled(f"shoal[{EXTRAS}] @ {ROOT.as_uri()}", f"{framework}=={version}")
-    if found.returncode:
-        return False, f"{framework:22} {version:12} clashes with Shoal: {' '.join(found.stderr.split())}"
-    return True, f"{framework:22} {version:12} beside Shoal: {len(found.stdout.splitlines())} packages"
+    if not found.returncode:
+        return Row("fits", f"{framework:22} {version:12} beside Shoal: {len(found.stdout.splitlines())} packages")
+    if NO_SOLUTION in found.stderr:
+        return Row("clashes", f"{framework:22} {version:12} clashes with Shoal: {_said(found)}")
+    return Row("unknown", f"{framework:22} {version:12} was not resolved: {_said(found)}")
+
+
+def _said(ended: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(ended.stderr.split())
 
 
 def main(frameworks: Sequence[str]) -> int:
-    """Return the exit code: 0 if all fit."""
+    """Return the exit code."""
+    ends: Counter[End] = Counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = []
-        for fits, line in pool.map(row, frameworks or FRAMEWORKS):
-            rows.append(fits)
+        for end, line in pool.map(row, frameworks or FRAMEWORKS):
+            ends[end] += 1
             print(line, flush=True)
-    print(f"{sum(rows)} of {len(rows)} resolve beside Shoal on Python {PYTHON}", flush=True)
-    return 0 if all(rows) else 1
+    print(
+        f"{ends['fits']} of {ends.total()} resolve beside Shoal on Python {PYTHON}, {ends['clashes']} clash, "
+        f"{ends['unknown']} are not known",
+        flush=True,
+    )
+    return 1 if ends["clashes"] else 3 if ends["unknown"] else 0
 
 
 if __name__ == "__main__":
