@@ -21,6 +21,7 @@ _SDKS = {
     "crewai": "crewai",
     "harness": "pydantic_ai_harness",
     "langgraph": "langgraph",
+    "langgraph_server": "langgraph_api",
     "mcp": "mcp_types",
     "microsoft": "agent_framework",
     "openai": "agents",

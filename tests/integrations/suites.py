@@ -76,6 +76,14 @@ SUITES = (
         conformance="tests/integrations/langgraph/test_conformance.py",
     ),
     Suite(
+        "LangGraph's server, `langgraph dev`",
+        "langgraph-server",
+        "langgraph-api 0.16.7",
+        ("langgraph-api==0.16.7", "langgraph-cli[inmem]==0.4.40"),
+        "tests/integrations/langgraph_server",
+        unconstrained=("jsonschema_rs", "structlog"),
+    ),
+    Suite(
         "Claude Agent SDK",
         "claude",
         "claude-agent-sdk 0.2.187",
