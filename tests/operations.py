@@ -1,4 +1,4 @@
-"""docs/OPERATIONS.md: every operation, and on which faces it is; what is left out is listed here, with its reason."""
+"""docs/REQUESTS.md: every operation, and on which faces it is; what is left out is listed here, with its reason."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
 }
 
 
-_HEAD = f"""# Operations
+_HEAD = f"""# Requests
 
 `python -m tests.reference` generates this page from the declarations in `shoal/protocol/requests`. An operation is the
 class of its request, which names its reply ([decision 0047](decisions/0047-declarations.md)); [PROTOCOL.md](PROTOCOL.md)

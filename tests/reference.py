@@ -1,4 +1,4 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/OPERATIONS.md,
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md,
 shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
 
 Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands or the JavaScript client.
@@ -212,7 +212,7 @@ def summary() -> str:
     return "[\n  " + ",\n  ".join(lines) + "\n]\n"
 
 
-PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "OPERATIONS.md": operations.page}
+PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "REQUESTS.md": operations.page}
 
 
 def write() -> None:
