@@ -112,10 +112,10 @@ class MemberView(Struct):
     name: str
     node: str
     state: Literal["self", "linked", "unreachable"]
-    operations: int
-    lacks: int
-    ahead: int
-    lag_ms: int
+    operations: int | None  # These four are null until it has told what it holds.
+    lacks: int | None
+    ahead: int | None
+    lag_ms: int | None
     waiting_bytes: int
     dropped: int
     linked_ms: int
@@ -124,6 +124,7 @@ class MemberView(Struct):
     origins: int
     clock_ms: int | None
     part: Literal["member", "joining", "leaving", "removed"]  # In the present epoch of the members.
+    told: bool  # Whether it has told what it holds, since it was linked last.
 
 
 class ClusterDocument(Struct):
@@ -204,7 +205,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         snapshots_due=view.snapshots_due,
         snapshots_taken=view.snapshots_taken,
         snapshot_bytes=view.snapshot_bytes,
-        members=[MemberView(**structs.asdict(member)) for member in view.members],
+        members=[MemberView(**member.shown()) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )
     return exchange.answer(document)

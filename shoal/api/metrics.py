@@ -193,9 +193,10 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit the queue", labels=["peer"])
     for peer in peers:
         linked.add_metric([peer.name], peer.state == "linked")
-        lacks.add_metric([peer.name], peer.lacks)
-        lag.add_metric([peer.name], peer.lag_ms / 1000)
-        ahead.add_metric([peer.name], peer.ahead)
+        if peer.told:
+            lacks.add_metric([peer.name], peer.lacks)
+            lag.add_metric([peer.name], peer.lag_ms / 1000)
+            ahead.add_metric([peer.name], peer.ahead)
         if peer.clock_ms is not None:
             clock.add_metric([peer.name], peer.clock_ms / 1000)
         waiting.add_metric([peer.name], peer.waiting_bytes)

@@ -149,6 +149,8 @@ class Knowledge:
         self.advanced: set[int] = set()
         self.unmarked: set[int] = set()
         self.totals = Totals()
+        # The partitions whose vector the peer has yet to tell, of those that differed when all were compared; None: none were.
+        self._untold: set[int] | None = None
         self._answered: dict[int, int] = {}  # By partition: the last question that was answered with a whole vector.
         self._counted_from = 0  # The first question that was asked after the peer said that it is no learner.
         self._whole: dict[int, VersionVector] = {}
@@ -158,6 +160,15 @@ class Knowledge:
         self._unproven: dict[int, tuple[int, VersionVector]] = {}
         self._aware: dict[int, VersionVector] = {}  # By partition: `endings` that the peer is known to hold.
         self._ended: dict[int, set[Origin]] = {}  # By partition: origins that the peer has retired, and this replica has not.
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the peer has told all that it held at some time in this link: until then it may hold any number more."""
+        return self._untold is not None and not self._untold
+
+    def differs(self, partitions: Collection[int]) -> None:
+        """All partitions were compared with the peer's, and these differ: it will be told their vectors."""
+        self._untold = set(partitions) if self._untold is None else self._untold.intersection(partitions)
 
     def begin_epoch(self) -> None:
         """The peer must say again what it holds exactly: it may have said it before it knew of this epoch."""
@@ -278,6 +289,8 @@ class Knowledge:
             here = self._replica.applied(partition).retired
             horizon = 0 if here is None else here.horizon  # What was retired by then is held here, even if it is forgotten.
             vector = vector.join(VersionVector((o, n) for o, n in ends.items() if times[o] > horizon))
+        if self._untold is not None:
+            self._untold.discard(partition)
         proven = self._replica.applied(partition).dominates(vector)
         self.take(((partition, origin, sequence) for origin, sequence in vector.items()), proven=proven)
         if retired is not None:  # This bounds them: only those that are known, and so are dropped with what is known.
@@ -305,6 +318,7 @@ class Knowledge:
 
     def take_all(self, held: Mapping[int, VersionVector], *, is_current: bool = True) -> None:
         """The peer holds the same as this replica: the digests are equal. `held` is `Parts.held`; see `take_vector`."""
+        self.differs(())
         if self._took is not held:
             self._took = held if is_current else None
             for partition in held:

@@ -287,6 +287,7 @@ class Replication:
         differing = [
             partition for partition in sorted(ours.keys() | theirs.keys()) if ours.get(partition) != theirs.get(partition)
         ]
+        state.known.differs(differing)
         for partition in ours.keys() - set(differing):
             state.known.take_equal(partition, is_current=self._is_current)
         told = {

@@ -35,7 +35,7 @@ class NodeProgress:
     @property
     def operations(self) -> int:
         """How many operations it held at its last view."""
-        return 0 if self.view is None else self.view.own.operations
+        return 0 if self.view is None else self.view.own.operations or 0
 
 
 @dataclass(slots=True)
@@ -115,8 +115,8 @@ class Course:
             others = [view for other, view in enumerate(views) if other != number and view is not None]
             seen = [member for view in others if (member := view.of(node.name)) is not None]
             # Ask the best informed peer: one that was just started does not know what the others hold.
-            node.behind = min((member.lacks for member in seen), default=0)
-            node.behind_ms = min((member.lag_ms for member in seen), default=0)
+            node.behind = min((member.lacks for member in seen if member.lacks is not None), default=0)
+            node.behind_ms = min((member.lag_ms for member in seen if member.lag_ms is not None), default=0)
 
     def _save(self, message: Saved, *, now_s: float) -> None:
         self.in_the_air.pop(message.agent, None)

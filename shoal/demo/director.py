@@ -172,7 +172,7 @@ class _Director:
         state = self._course.nodes[victim.number]
         state.state = "starting"
         held = max(
-            (member.operations for view in await self._others(victim, http) if (member := view.of(state.name))), default=0
+            (member.operations or 0 for view in await self._others(victim, http) if (member := view.of(state.name))), default=0
         )
         await victim.start()
         ready_s = self._now_s()

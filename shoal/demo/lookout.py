@@ -21,10 +21,10 @@ class Member(Struct, frozen=True):
     name: str
     node: str
     state: str
-    operations: int
-    lacks: int
-    ahead: int
-    lag_ms: int
+    operations: int | None  # These four are None until the node that answers was told.
+    lacks: int | None
+    ahead: int | None
+    lag_ms: int | None
     vector: dict[str, int]
 
 

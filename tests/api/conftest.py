@@ -58,6 +58,7 @@ class FakeSession:
         self.gate: asyncio.Event | None = None  # A counter's read waits here.
         self.watchers: list[asyncio.Queue[Push | ShoalError]] = []
         self.pushes: AsyncIterator[Push] | None = None  # What the next subscription delivers, if not `watchers`.
+        self.peer_told = True  # Whether the other node has told what it holds.
         self._ids = count(1)
 
     def open(self, bookmark: Bookmark) -> FakeSession:
@@ -150,7 +151,7 @@ class FakeSession:
                 return self.status
             case requests.Cluster():
                 member = requests.Member("n1:7400", self.status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
-                other = requests.Member("n2:7400", "cd34", "linked", 1, 2, 0, 500, 7, 1, 9, "", {"aa": 1})
+                other = requests.Member("n2:7400", "cd34", "linked", 1, 2, 0, 500, 7, 1, 9, "", {"aa": 1}, told=self.peer_told)
                 return requests.ClusterView("shoal", 2, 2, [member, other], "d1", 4, ["x"], 1500, ["n2:7400 has other members"])
             case _:
                 raise InvalidInput(f"the fake does not answer {request}.")

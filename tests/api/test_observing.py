@@ -107,6 +107,17 @@ async def test_peers_are_measured(http: aiohttp.ClientSession, served: Served) -
     assert sample(text, "shoal_member_disagreements") == 1
 
 
+async def test_figures_of_a_peer_that_told_nothing_are_not_shown(http: aiohttp.ClientSession, served: Served) -> None:
+    served.session.peer_told = False
+    _, cluster = await get(http, served, "/v1/cluster")
+    assert [cluster["members"][1][name] for name in ("operations", "lacks", "ahead", "lag_ms")] == [None] * 4
+    async with http.get(served.url + "/metrics") as response:
+        text = await response.text()
+    assert sample(text, "shoal_peer_linked", peer="n2:7400") == 1
+    assert "shoal_peer_lacks_operations{" not in text
+    assert "shoal_peer_lag_seconds{" not in text
+
+
 async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aiohttp.ClientSession, served: Served) -> None:
     link = await served.link()
     await link.call(Add("s", "c", 1))

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from shoal.cli.commands.status import _show_cluster
 from shoal.cli.main import app
+from shoal.protocol.requests import ClusterView, Member
 
 CREW = ["--space", "crew"]
 
@@ -164,3 +166,12 @@ def test_a_thread_is_paused_for_people_to_read(target: list[str]) -> None:
     assert lines("pause", "held", "--by", "ana", *target, *CREW) == ["paused"]
     assert lines("approve", "held", "--by", "ana", *target, *CREW) == ["running"]
     assert lines("steps", "held", *target, *CREW) == []
+
+
+def test_what_a_peer_has_not_told_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Member("n1:7400", "ab", "self", 3752, 0, 0, 0, 0, 0, 0, "", {})
+    peer = Member("n2:7400", "cd", "linked", 0, 3752, 0, 764_000, 0, 0, 9, "", {}, told=False)
+    _show_cluster(ClusterView("shoal", 2, 2, [own, peer], "d1", 0, [], 0))
+    *_, first, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["n1:7400", "self", "3752", "0", "-", "0", "B"]
+    assert second.split() == ["n2:7400", "linked", "unknown", "unknown", "unknown", "0", "B"]

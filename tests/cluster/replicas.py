@@ -207,15 +207,19 @@ class ToyCluster:
         for done in range(rounds):
             if self.is_equal():
                 return done
-            for replica in self.replicas:
-                replica.sync()
-                replica.machine.tick(self.now)
-            self._collect()
-            while self._under_way:
-                self._carry()
-                self._collect()
-            self.now += 0.1
+            self.round()
         raise AssertionError(f"not equal after {rounds} rounds")
+
+    def round(self) -> None:
+        """Sync and tick once, and carry all that comes of it."""
+        for replica in self.replicas:
+            replica.sync()
+            replica.machine.tick(self.now)
+        self._collect()
+        while self._under_way:
+            self._carry()
+            self._collect()
+        self.now += 0.1
 
     def is_equal(self) -> bool:
         return len({replica.machine.digest() for replica in self.replicas}) == 1 and not self._under_way

@@ -55,6 +55,23 @@ def test_a_hash_is_made_anew_when_its_vector_changed(replica: ToyReplica) -> Non
     assert len(before[3]) == PART_BYTES
 
 
+def test_a_peer_has_told_all_once_all_that_differed_was_told(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    known.take([(1, THEIRS, 5)])
+    assert not known.is_told, "what it acknowledges is not all that it holds"
+    known.differs([1, 2])
+    known.take_vector(1, VersionVector({THEIRS: 5}).pack())
+    assert not known.is_told
+    known.differs([1, 3])
+    assert known.is_told, "what was lost on the way is equal by now, and what came since is not what it held then"
+
+
+def test_a_peer_with_an_equal_digest_has_told_all(replica: ToyReplica) -> None:
+    known = Knowledge(replica)
+    known.take_all({})
+    assert known.is_told
+
+
 def test_what_a_peer_holds_only_grows(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     known.take([(1, THEIRS, 5)])

@@ -35,6 +35,12 @@ def run(seed: int, *, size: int = 3, steps: int = 300) -> ToyCluster:
     return cluster
 
 
+def assert_all_tell(cluster: ToyCluster) -> None:
+    for _ in range(200):
+        cluster.round()
+    assert all(state.known.is_told for replica in cluster.replicas for state in replica.machine._peers.values())
+
+
 def assert_counts_are_right(replica: ToyReplica) -> None:
     for state in replica.machine._peers.values():
         vectors = {partition: state.known.vector(partition) for partition in range(4)}
@@ -64,6 +70,7 @@ def test_after_any_faults_all_replicas_hold_the_same(seed: int, size: int) -> No
     cluster.settle()
     first, *others = [replica.logs for replica in cluster.replicas]
     assert all(logs == first for logs in others)
+    assert_all_tell(cluster)
 
 
 @examples(25)

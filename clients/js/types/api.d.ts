@@ -1777,24 +1777,24 @@ export interface components {
          * @description An owner, as the node that answers sees it; `requests.Member` describes each field.
          */
         MemberView: {
-            /** @description How many operations the peer holds and this node does not. */
-            ahead: number;
+            /** @description How many operations the peer holds and this node does not; null until the peer has told. */
+            ahead: number | null;
             /** @description How far the peer's clock is ahead of this node's, in milliseconds; null if that is not known. */
             clock_ms: number | null;
             /** @description Messages that did not fit the queue; synchronisation makes up for them. */
             dropped: number;
-            /** @description How many operations are durable here but not known to be held by the peer. */
-            lacks: number;
-            /** @description How old the oldest operation is that the peer lacks. */
-            lag_ms: number;
+            /** @description How many operations are durable here but not known to be held by the peer; null until the peer has told. */
+            lacks: number | null;
+            /** @description How old the oldest operation is that the peer lacks; null until the peer has told. */
+            lag_ms: number | null;
             /** @description When the link to the peer was opened. */
             linked_ms: number;
             /** @description The name. */
             name: string;
             /** @description A node's id. */
             node: string;
-            /** @description How many operations. */
-            operations: number;
+            /** @description These four are null until it has told what it holds. */
+            operations: number | null;
             /** @description How many origins it holds operations of. */
             origins: number;
             /**
@@ -1809,6 +1809,8 @@ export interface components {
              * @enum {unknown}
              */
             state: "linked" | "self" | "unreachable";
+            /** @description Whether it has told what it holds, since it was linked last. */
+            told: boolean;
             /** @description How many operations of each origin it holds; at most `status_origins_max` origins are listed. */
             vector: {
                 [key: string]: number;

@@ -29,6 +29,8 @@ from shoal.protocol.requests import ClusterView, Member, MembersView
 if TYPE_CHECKING:
     from shoal.cli.members.leftovers import Leftover
 
+_UNKNOWN = ("unknown", "unknown", "unknown")
+
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
@@ -65,7 +67,7 @@ async def _status(target: Target, *, json: bool) -> None:
     async with opened(target) as store:
         found, cluster = msgspec.structs.asdict(await store.status()), await store.cluster()
     if json:
-        members = [msgspec.structs.asdict(member) for member in cluster.members]
+        members = [member.shown() for member in cluster.members]
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
     started_ms = found.pop("started_ms")
@@ -91,10 +93,8 @@ def _show_cluster(cluster: ClusterView) -> None:
     rows = [("member", "state", "operations", "lacks", "by", "waiting")]
     bytes_of = size if is_terminal() else lambda count: f"{count} B"
     for member in cluster.members:
-        behind = f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-"
-        rows.append(
-            (member.name, _state(member), str(member.operations), str(member.lacks), behind, bytes_of(member.waiting_bytes))
-        )
+        held = (str(member.operations), str(member.lacks), f"{member.lag_ms / 1000:.1f} s" if member.lacks else "-")
+        rows.append((member.name, _state(member), *(held if member.told else _UNKNOWN), bytes_of(member.waiting_bytes)))
     if is_terminal():
         with Listing(*rows[0], json=False) as members:
             for row in rows[1:]:

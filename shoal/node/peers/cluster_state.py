@@ -156,6 +156,7 @@ class ClusterState:
             origins=len(known.totals),
             clock_ms=self._clocks.ahead_ms(member.node),
             part=self._members.roster.record.state_of(member.address),
+            told=known.is_told,
         )
 
     def _lost_by(self, node: bytes) -> str:

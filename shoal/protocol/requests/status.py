@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
@@ -56,8 +56,10 @@ class Member(Struct, array_like=True, frozen=True):
     name: str  # "host:port"
     node: str  # Its id in hex; empty if it was never reached.
     state: Literal["self", "linked", "unreachable"]
-    operations: int  # How many operations it is known to hold durably.
-    lacks: int  # How many operations the serving node holds durably that this one is not known to hold.
+    operations: int  # How many operations it is known to hold durably: at least these, as long as it has not `told` them.
+    lacks: (
+        int  # How many operations the serving node holds durably that this one is not known to hold: at most these, likewise.
+    )
     ahead: int  # How many operations it is known to hold that the serving node does not.
     lag_ms: int  # The age of the oldest operation that it lacks; 0 if it lacks none.
     waiting_bytes: int  # Bytes that wait to be sent to it.
@@ -68,6 +70,12 @@ class Member(Struct, array_like=True, frozen=True):
     origins: int = 0  # How many origins there are; the vector lists at most `status_origins_max` of them.
     clock_ms: int | None = None  # How far its clock is ahead of the serving node's; None if that is not known.
     part: Literal["member", "joining", "leaving", "removed"] = "member"  # In the present epoch of the list of members.
+    told: bool = True  # Whether it has told what it holds since it was linked last; else the four figures of that are unknown.
+
+    def shown(self) -> dict[str, Any]:
+        """The fields by their names, as people and programs are shown them: an unknown figure is None."""
+        unknown = {} if self.told else dict.fromkeys(("operations", "lacks", "ahead", "lag_ms"))
+        return structs.asdict(self) | unknown
 
 
 class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):

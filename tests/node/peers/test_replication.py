@@ -109,6 +109,25 @@ async def test_what_a_wiped_node_held_before_counts_no_more(fleet: Fleet) -> Non
     assert [(member.name, member.operations) for member in view.members if member.name == "c:1"] == [("c:1", 0)]
 
 
+async def test_a_node_that_restarted_claims_nothing_of_peers_unheard(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").counter("n").add(1, durability="all")
+    await fleet.isolate("a")
+    left = await fleet.crash("a")
+    fleet.start("a", left)
+    shown = [member.shown() for member in fleet["a"].replicator.quorum.view().members]
+    unknown = {"operations": None, "lacks": None, "ahead": None, "lag_ms": None, "told": False}
+    assert [{name: member[name] for name in unknown} == unknown for member in shown] == [False, True, True]
+
+
+async def test_a_node_that_restarted_knows_its_peers_once_they_told(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").counter("n").add(1, durability="all")
+    fleet.start("a", await fleet.crash("a"))
+    await fleet.converged()
+    await fleet["a"].store().space("crew").counter("n").add(1, durability="all")
+    view = fleet["a"].replicator.quorum.view()
+    assert [(member.told, member.lacks, member.ahead) for member in view.members] == [(True, 0, 0)] * 3
+
+
 async def test_a_quorum_write_is_on_two_nodes_when_it_is_acknowledged(fleet: Fleet) -> None:
     await fleet.isolate("c")
     saved = await fleet["a"].store().space("crew").thread("t").save({"n": 1}, durability="quorum")
