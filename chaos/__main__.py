@@ -25,6 +25,7 @@ from chaos import evidence as archive
 from chaos import upgrade as upgrading
 from chaos.cluster import NodeFailed, last_words
 from chaos.composed import FAULTS, GROUPS
+from chaos.engine import Skipped
 from chaos.evidence import Evidence, Options
 from chaos.faults import Backend, Kill
 from chaos.fuzz import run as fuzzing
@@ -121,6 +122,9 @@ def run(
         archive.save(directory, history, found)
         kept = _conclude(console, history, found, report, beside=directory / "report.html")
         stays = keep or not kept
+    except Skipped as skipped:
+        say(f"compose: skipped: {skipped}")
+        return
     finally:
         if stays:
             say(f"kept: {directory}, with report.html; judge it again with: python -m chaos judge {directory}")

@@ -85,8 +85,6 @@ class CopyPruneCut(Fault):
     loses_disks = True
     told = OF_LOST_DISKS
 
-    backends = frozenset(("process",))
-
     async def strike(self, stage: Stage) -> Strike:
         cluster, network, desk = stage.cluster, stage.cluster.network, stage.desk
         first, other, *_ = stage.order()
@@ -188,7 +186,6 @@ class Storm(Fault):
     name = "storm"
     loses_disks = True
     told = OF_LOST_DISKS
-    backends = frozenset(("process",))
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, network, random = stage.cluster, stage.cluster.network, stage.random

@@ -28,6 +28,7 @@ from chaos.processes import ProcessNode
 from chaos.workers import Desk
 
 Backend = Literal["process", "compose"]
+EITHER: frozenset[Backend] = frozenset(("process", "compose"))
 
 DOWN_S_MAX = 2.0
 """How long a killed node stays down, at most."""
@@ -101,7 +102,7 @@ class Fault(ABC):
     name: ClassVar[str]
     loses_disks: ClassVar[bool] = False
     told: ClassVar[frozenset[str]] = frozenset()  # The codes of errors that it explains, besides those that any fault does.
-    backends: ClassVar[frozenset[Backend]] = frozenset(("process", "compose"))
+    backends: ClassVar[frozenset[Backend]] = frozenset(("process",))
 
     @abstractmethod
     async def strike(self, stage: Stage) -> Strike:
@@ -121,6 +122,7 @@ class Kill(Fault):
     """SIGKILL, and a new start on the same directory and port."""
 
     name = "kill"
+    backends = EITHER
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, node = stage.cluster, stage.order()[0]
@@ -136,6 +138,7 @@ class Pause(Fault):
     """SIGSTOP, and SIGCONT: it holds its sockets, and answers nobody."""
 
     name = "pause"
+    backends = EITHER
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, node = stage.cluster, stage.order()[0]
@@ -154,6 +157,7 @@ class CutOff(Fault):
     """Some directions between nodes carry nothing: one node's all, any of them, or some that come and go."""
 
     name = "cut"
+    backends = EITHER
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, random = stage.cluster, stage.random
@@ -180,6 +184,7 @@ class OneWay(Fault):
     """A node does not hear another, or any other, and is heard by all."""
 
     name = "oneway"
+    backends = EITHER
 
     async def strike(self, stage: Stage) -> Strike:
         cluster = stage.cluster
@@ -200,6 +205,7 @@ class Full(Fault):
     """A disk has no room left, under load; maybe its node is killed and starts on it. Once there is room, it is restarted."""
 
     name = "full"
+    backends = EITHER
     told = frozenset(("read-only", "storage-full"))
 
     async def strike(self, stage: Stage) -> Strike:
@@ -226,7 +232,6 @@ class Clock(Fault):
 
     name = "clock"
     told = frozenset(("read-only", "clock-wrong"))
-    backends = frozenset(("process",))  # Containers have the machine's clock.
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, node = stage.cluster, process(stage.order()[0])
@@ -257,6 +262,7 @@ class Wipe(Fault):
     """The node is killed and its disk taken away; it starts with an empty one, and learns."""
 
     name = "wipe"
+    backends = EITHER
     loses_disks = True
     told = OF_LOST_DISKS
 
@@ -271,7 +277,6 @@ class StaleCopy(Fault):
     name = "stale-copy"
     loses_disks = True
     told = OF_LOST_DISKS
-    backends = frozenset(("process",))
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, node = stage.cluster, process(stage.order()[0])
@@ -290,7 +295,6 @@ class Clone(Fault):
     """A copy of the directory is started beside the original, under its name: it must be refused, and say why."""
 
     name = "clone"
-    backends = frozenset(("process",))
 
     async def strike(self, stage: Stage) -> Strike:
         cluster, node = stage.cluster, process(stage.order()[0])

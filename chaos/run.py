@@ -19,7 +19,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from chaos import processes
+from chaos import containers, processes
 from chaos.agents import Agent, Crowd, at_work
 from chaos.cluster import Cluster, Node, NodeFailed
 from chaos.composed import FAULTS
@@ -110,6 +110,10 @@ async def _impossible(options: Options, directory: Path) -> dict[str, str]:
 async def _running(
     options: Options, directory: Path, *, say: Say, now_s: Callable[[], float], program: Sequence[str] | None
 ) -> AsyncGenerator[Cluster]:
+    if options.backend == "compose":
+        async with containers.running(directory, say=say, now_s=now_s) as cluster:
+            yield cluster
+        return
     program = program or (processes.SKEWED if Clock.name in options.faults else processes.PROGRAM)
     disks = Full.name in options.faults
     async with processes.running(directory, nodes=options.nodes, now_s=now_s, program=program, disks=disks) as cluster:
