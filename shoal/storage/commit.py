@@ -249,8 +249,9 @@ class GroupCommit:
             waiter(self._outcome_unknown())
 
     def _outcome_unknown(self) -> StorageFull:
+        why = (self.failed or "").rstrip(".")
         error = StorageFull(
-            f"The write is not known to be durable: {self.failed}. It may or may not be on disk. "
+            f"The write is not known to be durable: {why}. It may or may not be on disk. "
             "Open the store again, then send the request again with the same idempotency key."
         )
         error.__cause__ = self._error
@@ -259,7 +260,7 @@ class GroupCommit:
     def _refusal(self) -> Overloaded | ReadOnly | ShuttingDown:
         if self.failed is not None:
             refusal = ReadOnly(
-                f"Storage failed, so writes are rejected: {self.failed}. Nothing was written. Reads still work. "
+                f"Storage failed, so writes are rejected: {self.failed.rstrip('.')}. Nothing was written. Reads still work. "
                 "Check the disk, then restart the node."
             )
             refusal.__cause__ = self._error

@@ -117,6 +117,9 @@ async def test_commands_read_a_directory_on_a_disk_that_is_full(small: Path) -> 
         with pytest.raises((StorageFull, ReadOnly)):
             while True:
                 await store.space("s").thread("big").journal.append(os.urandom(200_000))
+        with pytest.raises(ReadOnly) as refused:
+            await store.space("s").thread("t").update({"n": 2})
+        assert ".." not in str(refused.value)
     with open(small / "rest", "wb") as rest, pytest.raises(OSError, match="No space"):
         while True:
             rest.write(bytes(1 << 16))

@@ -279,7 +279,8 @@ class Replicator:
             raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
         self.memberships.check(peer)
         if self._commit.failed is not None:
-            raise ReadOnly(f"the node cannot store operations from peers: {self._commit.failed}. Nothing was written.")
+            why = self._commit.failed.rstrip(".")
+            raise ReadOnly(f"the node cannot store operations from peers: {why}. Nothing was written.")
         before = self.memberships.admitted(peer)
         if before:
             self._forget(before, peer.name)
