@@ -21,13 +21,18 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
-	$(BIN)/shoal demo
+demo: told-of-demo $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
+	@$(BIN)/shoal demo
+
+told-of-demo:
+	@echo "Nine agents read the modules of Python's standard library, on three nodes that are processes on this machine. Midway one node is"
+	@echo "killed with kill -9; at the end all nodes must agree with a recount. It takes one to two minutes, writes below the temporary directory,"
+	@echo "and removes what it wrote. Ctrl-C ends it at any time."
 
 test: $(DEV)  ## Run all tests but the longer ones of `make thorough`, `make chaos` and `make integrations`.
 	$(PYTEST) -n $(WORKERS) --dist worksteal
@@ -92,23 +97,25 @@ clean:  ## Remove what these targets made.
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Shoal needs Python 3.11 or newer; none was found. Set PYTHON=/path/to/python3."; exit 1; }
+	@echo "Making a virtual environment: .venv, in this folder."
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv has what is missing."; exit 1; }
 
 $(RUN): pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo "Installing Shoal and the packages that it uses into .venv, in this folder: about 100 MB, and about a minute, most of it the network's."
+	@$(BIN)/python deploy/install.py -e .
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,check]'
+	@$(BIN)/python deploy/install.py -e '.[test,check]'
 	@# Once, instead of in each worker.
 	@$(BIN)/python -m compileall -q -j 0 shoal simulation chaos benchmarks deploy examples
 	@touch $@ $(RUN)
 
 $(BENCH): pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	@$(BIN)/python deploy/install.py -e '.[test,bench]'
 	@touch $@ $(RUN)
 
 $(RELEASE): pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	@$(BIN)/python deploy/install.py -e '.[release]'
 	@touch $@ $(RUN)
