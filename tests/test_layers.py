@@ -88,7 +88,7 @@ ROOMS: dict[str, set[str]] = {
     "collection": {"appliers", "thread", "items"},
     "document": {"collection"},
     "watching": {"appliers", "collection"},
-    "verification": {"appliers", "collection", "items"},
+    "verification": {"appliers", "collection", "items", "snapshots"},
     "writes": {"appliers", "collection", "document", "thread", "watching"},
     "reads": {"watching"},
     "consensus": set(),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SnapshotLimits(NamedTuple):
-    """The same, for snapshots (`shoal.cluster.snapshots`)."""
+    """The same, for snapshots (`shoal.cluster.snapshots.taking`)."""
 
     operations_min: int = 64  # If fewer are missing in a partition, its log is fetched.
     open_max: int = 8  # Snapshots at once.

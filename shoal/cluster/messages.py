@@ -15,7 +15,8 @@ replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated`
 quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices` and
 `rebuilds`, those about claims in `shoal.cluster.leases.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
-`SnapshotRequest` and `SnapshotPiece` bring a whole partition (`shoal.cluster.snapshots`).
+`SnapshotRequest` and `SnapshotPiece` bring a whole partition, `RootsRequest` and `Roots` compare it with what others have
+(`shoal.cluster.snapshots`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, RebuildNotice, Report
 from shoal.cluster.operation import CHAIN_BYTES
 from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.snapshots import roots
+from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.errors import InvalidValue, ShoalError
 
@@ -296,6 +299,7 @@ Message = (
     | RebuildNotice
     | Wishes
     | Granted
+    | RootsMessage
 )
 
 
@@ -316,6 +320,8 @@ SINCE: Mapping[type[Message], int] = {
     Report: 7,
     Founding: 7,
     Founded: 7,
+    RootsRequest: 7,
+    Roots: 7,
 }
 """Kinds of messages that are younger than `PEER_PROTOCOL_OLDEST`, and the version that brought each: older peers get none."""
 
@@ -348,6 +354,7 @@ _Received = (
     | RebuildNotice
     | Wishes
     | Granted
+    | RootsMessage
 )
 _decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
 _T = TypeVar("_T")
@@ -425,6 +432,8 @@ def decode(packed: bytes) -> Message:
             wishes.check(message)
         case Membership() | Standing():
             notices.check(message)
+        case RootsRequest() | Roots():
+            roots.check(message)
         case Inquiry() | Report() | Founding() | Founded():
             rebuilds.check(message)
         case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):

@@ -49,7 +49,7 @@ from shoal.cluster.messages import (
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.peer_state import PeerState, Rounds, marked
 from shoal.cluster.quarantine import Quarantine, check_context, taken
-from shoal.cluster.snapshots import Snapshots
+from shoal.cluster.snapshots.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 
@@ -471,7 +471,8 @@ class Replication:
     def ask_for_snapshots(self, now: float) -> None:
         """Ask for the pieces of snapshots that are next: with every tick, and after each piece."""
         linked = [peer for peer, state in self._peers.items() if state.linked]
-        for peer, request in self.snapshots.next(linked, now):
+        # No fewer than a majority can confirm a snapshot. Meanwhile the log is fetched.
+        for peer, request in self.snapshots.next(linked if self._is_majority(linked) else (), now):
             self._send(peer, request)
 
     def replaced(self, partition: int, now: float) -> None:

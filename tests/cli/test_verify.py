@@ -10,8 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
+from shoal.cluster.operation import TIP_BYTES
 from shoal.config import Config
 from shoal.crdt.rows import successor
+from shoal.node.snapshots.provenance import Taken
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import Running
@@ -31,6 +33,29 @@ def damaged(filled: Path, tmp_path: Path) -> Path:
     storage.write({key: value + b"\x00"})
     storage.close()
     return directory
+
+
+def truncated(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the filled store all of whose operations have left the log, and one of whose partitions came in a snapshot."""
+    directory = tmp_path / "state"
+    shutil.copytree(filled, directory)
+    storage = RocksStorage.open(directory, config=Config(), now_ms=0)
+    tips = list(storage.scan(keys.VECTOR, successor(keys.VECTOR)))
+    gone = [(table, successor(table) or b"") for table in (keys.LOG, keys.KEY)]
+    record = Taken("n2:7400", ["n3:7400"], 0).row(int.from_bytes(tips[0][0][1:3], "big"))
+    storage.write({keys.BASE + key[1:]: tip[:TIP_BYTES] for key, tip in tips} | record, gone)
+    storage.close()
+    return directory
+
+
+def test_rows_that_cannot_be_folded_are_not_called_sound(filled: Path, tmp_path: Path) -> None:
+    directory = str(truncated(filled, tmp_path))
+    result = verify(directory)
+    assert (result.exit_code, "sound" in result.stdout) == (0, False)
+    assert "trusted: the rows of 1 partition came in a snapshot from n2:7400, and were compared with n3:7400" in result.stdout
+    assert "no fault found. 0 of " in result.stdout
+    report = json.loads(verify(directory, "--json").stdout)
+    assert (report["sound"], report["problem_count"], len(report["trusted"])) == (False, 0, 2)
 
 
 def test_a_sound_store_is_said_to_be_sound(filled: Path) -> None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
-from shoal.cluster.snapshots import Snapshots
+from shoal.cluster.snapshots.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 
 A, OWN = Origin(b"a" * 16), Origin(b"o" * 16)

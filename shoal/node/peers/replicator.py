@@ -44,6 +44,7 @@ from shoal.cluster.messages import (
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
+from shoal.cluster.snapshots.roots import Roots, RootsRequest
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
@@ -67,6 +68,7 @@ from shoal.node.peers.replica import NodeReplica, limits_of
 from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.snapshots.exchange import SnapshotExchange
+from shoal.node.snapshots.witnessing import Owners
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
@@ -216,6 +218,8 @@ class Replicator:
             installed=self._replaced,
             named=members.name_of,
             is_removed=lambda node: self._roster.removal_of(node) is not None,
+            owners=self._other_owners,
+            unsure=self.scrubber.dangling_in,
             incarnation=incarnation,
             environment=environment,
             config=config,
@@ -231,6 +235,8 @@ class Replicator:
             RightsReply: self._seeker.given,
             Present: presences.heard,
             Clock: self._clocks.heard,
+            RootsRequest: self._snapshots.witnesses.heard,
+            Roots: self._snapshots.witnesses.heard,
         }
 
     def start(self) -> None:
@@ -388,6 +394,13 @@ class Replicator:
         self._carry_out()
         self.quorum.applied([partition])
         self._admission.seek()
+
+    def _other_owners(self) -> Owners:
+        members = self.quorum.members
+        nodes, needed, everyone = members.teachers
+        nodes = nodes - {self._incarnation.node}
+        learners = {node for node in nodes if not self._protocol.is_member(node)}
+        return Owners(nodes, needed, everyone, learners, members.linked_nodes & nodes)
 
     def _compared(self, peer: bytes, message: Rows | Objects) -> None:
         self.scrubber.heard(peer, message, self._environment.monotonic())

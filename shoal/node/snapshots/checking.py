@@ -17,13 +17,15 @@ from typing import NamedTuple
 from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip
 from shoal.cluster.partition import partition_of
+from shoal.cluster.snapshots.roots import GARBAGE_MAX
 from shoal.crdt.clock import is_plausible
-from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidName
 from shoal.names import check_name
 from shoal.node.collection import garbage
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
+from shoal.node.snapshots.rooting import mark_of
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 
@@ -41,6 +43,13 @@ class Content(NamedTuple):
     bases: dict[Origin, Tip]
     starts: list[bytes]  # The first key of each piece, after the number of its table.
     summary: Summary  # Of what is retired there.
+    live: set[Origin]  # Those origins that are not.
+    garbage: set[bytes]  # A mark of each entry.
+
+    @property
+    def base(self) -> VersionVector:
+        """The last operations of origins that have left the log."""
+        return VersionVector((origin, tip.sequence) for origin, tip in self.bases.items())
 
 
 class Checker:
@@ -55,7 +64,7 @@ class Checker:
         self._object = b"\xff"  # The prefix of the last object's rows, which are sound as far as they are looked at.
         self._listed: set[bytes] = set()  # Objects in the list of the partition, whose names were checked there.
         self._ends: dict[bytes, tuple[int, bytes]] = {}  # By origin: sequence and chain hash of the last operation so far.
-        self._content = Content({}, {}, [], Summary())
+        self._content = Content({}, {}, [], Summary(), set(), set())
 
     def take(self, packed: bytes) -> list[Row]:
         """Check the next piece, and return its rows.
@@ -125,6 +134,9 @@ class Checker:
                 self._listed.add(key[1:])
         elif table == keys.GARBAGE:
             garbage.unpack(value)
+            self._content.garbage.add(mark_of(key, value))
+            if len(self._content.garbage) > GARBAGE_MAX:
+                raise self._bad("too much in it waits to be swept")
 
     def _place(self, key: bytes) -> bytes:
         """Check the object of a row; returns what all its rows begin with."""
@@ -143,6 +155,7 @@ class Checker:
             raise self._bad("its time is beyond all clocks")
         if key[:1] == keys.VECTOR:
             self._content.tips[origin] = tip
+            self._content.live.add(origin)
             return
         if self._content.tips.get(origin, NO_TIP).sequence < tip.sequence:
             raise self._bad(f"the base of {origin.hex()} is above its vector")

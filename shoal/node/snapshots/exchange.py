@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.replication import Replication
+from shoal.cluster.snapshots.roots import RootsMessage
 from shoal.config import Config
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.snapshots.sending import SnapshotSender
+from shoal.node.snapshots.witnessing import Owners, Witnesses
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
@@ -20,7 +22,7 @@ from shoal.storage.interface import Storage
 class Outlets(Protocol):
     """The links on which messages go out to peers."""
 
-    def send(self, nodes: Iterable[bytes], message: SnapshotRequest | SnapshotPiece, /) -> None:
+    def send(self, nodes: Iterable[bytes], message: SnapshotRequest | SnapshotPiece | RootsMessage, /) -> None:
         """Send a message to nodes."""
         ...
 
@@ -36,6 +38,7 @@ class Outlets(Protocol):
 class SnapshotExchange:
     """Both sides. `named` gives the name of a node, for people; `is_removed` tells whether its directory was removed.
 
+    `owners` are the other owners, and `unsure` gives the objects of a partition that cannot be compared here.
     `installed` is called with each partition that was replaced; then the protocol has effects to carry out.
     """
 
@@ -50,6 +53,8 @@ class SnapshotExchange:
         installed: Callable[[int], None],
         named: Callable[[bytes], str],
         is_removed: Callable[[bytes], bool],
+        owners: Callable[[], Owners],
+        unsure: Callable[[int], Collection[bytes]],
         incarnation: Incarnation,
         environment: Environment,
         config: Config,
@@ -67,11 +72,23 @@ class SnapshotExchange:
             environment=environment,
             config=config,
         )
+        self.witnesses = Witnesses(
+            storage,
+            commit,
+            partitions=database.partitions,
+            owners=owners,
+            named=named,
+            send=lambda node, message: outlets.send((node,), message),
+            unsure=unsure,
+            environment=environment,
+            config=config,
+        )
         self._receiver = SnapshotReceiver(
             protocol.snapshots,
             database,
             storage=storage,
             commit=commit,
+            witnesses=self.witnesses,
             send=lambda node, message: outlets.send((node,), message),
             installed=self._installed,
             named=named,
@@ -101,6 +118,7 @@ class SnapshotExchange:
     async def stop(self) -> None:
         """End everything. The next start finishes switches that were begun."""
         await self._receiver.stop()
+        await self.witnesses.stop()
         self._sender.stop()
 
     def _installed(self, partition: int) -> None:

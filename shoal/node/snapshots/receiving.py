@@ -1,7 +1,9 @@
 """Takes snapshots of partitions from peers: stages and checks the pieces, and replaces the partition.
 
 Laws:
-- A partition is replaced only by a whole, checked snapshot that holds every operation that is held here.
+- A partition is replaced only by a whole, checked snapshot that holds every operation that is held here, and whose rows the
+  other owners confirm (`witnessing`).
+- With the new rows it is written down from whom they came, and who confirmed them (`shoal.node.snapshots.provenance`).
 - From just before that until the new rows are durable, the partition is closed: it is neither read nor written, and its
   operations are neither taken nor sent.
 - A snapshot of at most `snapshot_memory_bytes` replaces the partition in one write. A longer one is staged, and a marker
@@ -13,13 +15,13 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
-from shoal.cluster.snapshots import Snapshots
+from shoal.cluster.snapshots.taking import Snapshots
 from shoal.config import Config
 from shoal.errors import BadOperation, Overloaded, ShoalError
 from shoal.node.database import Database
@@ -28,8 +30,10 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
+from shoal.node.snapshots.provenance import Taken
 from shoal.node.snapshots.resting import Rests
 from shoal.node.snapshots.switching import Row, Write
+from shoal.node.snapshots.witnessing import Witnesses
 from shoal.node.turns import Background
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -60,6 +64,7 @@ class SnapshotReceiver:
         *,
         storage: Storage,
         commit: GroupCommit,
+        witnesses: Witnesses,
         send: Callable[[bytes, SnapshotRequest], None],
         installed: Callable[[int], None],
         named: Callable[[bytes], str],
@@ -72,6 +77,7 @@ class SnapshotReceiver:
         self._database = database
         self._storage = storage
         self._commit = commit
+        self._witnesses = witnesses
         self._send = send
         self._installed = installed
         self._named = named
@@ -147,6 +153,22 @@ class SnapshotReceiver:
         self._switching.start(self._switch(peer, number, staging, content))
 
     async def _switch(self, peer: bytes, number: int, staging: _Staging, content: Content) -> None:
+        try:
+            verdict = await self._witnesses.believe(peer, number, content, partial(self._pieces, number, staging))
+            if verdict.doubt:  # It may be that the others have swept already what this one has not.
+                self._snapshots.doubted(number, verdict.others)
+                raise BadOperation(verdict.doubt, reason="rows")
+        except ShoalError as error:
+            self._fail(peer, number, error)
+            return
+        taken = Taken(self._named(peer), [self._named(node) for node in verdict.agreeing], self._environment.now_ms())
+        await self._replace(peer, number, staging, content, taken)
+
+    def _pieces(self, number: int, staging: _Staging) -> Iterable[list[Row]]:
+        """The rows of a snapshot, piece by piece."""
+        return switching.all_staged(self._storage, number, staging.pieces) if staging.is_on_disk else staging.held
+
+    async def _replace(self, peer: bytes, number: int, staging: _Staging, content: Content, taken: Taken) -> None:
         partition, before = self._database.partitions.close(number), self._database.before_switch(number)
         begun = False
         try:
@@ -158,13 +180,13 @@ class SnapshotReceiver:
             if not staging.is_on_disk:
                 with self._rests.work():
                     write = switching.at_once(switching.writes(self._storage, number, staging.held))
-                    write.rows.update(before.transaction.rows)
+                    write.rows.update(before.transaction.rows | taken.row(number))
                 await self._made(write)
             else:
-                await self._made(Write(switching.marker(number, staging.pieces) | before.transaction.rows, []))
-                for write in switching.writes(
-                    self._storage, number, switching.all_staged(self._storage, number, staging.pieces)
-                ):
+                await self._made(
+                    Write(switching.marker(number, staging.pieces) | before.transaction.rows | taken.row(number), [])
+                )
+                for write in switching.writes(self._storage, number, self._pieces(number, staging)):
                     await self._waited(write)
                     await self._environment.pause()
                 await self._commit.wait_durable(self._commit.written)

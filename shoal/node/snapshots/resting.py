@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from shoal.cluster.snapshots import Snapshots
+from shoal.cluster.snapshots.taking import Snapshots
 from shoal.storage.commit import GroupCommit
 
 _RESTS = 4  # After some work, so many times as long as it took.

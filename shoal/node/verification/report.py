@@ -24,15 +24,17 @@ class Report:
     partitions: int = 0  # Without empty ones.
     operations: int = 0  # In the log.
     truncated: int = 0  # Operations that have left it.
+    folded: int = 0  # Partitions whose log is whole, so that all their rows were made again from it.
     objects: int = 0
     checkpoints: int = 0
     chunks: int = 0
     problem_count: int = 0
     problems: list[str] = field(default_factory=list)  # The first `PROBLEMS_LISTED_MAX`.
+    trusted: list[str] = field(default_factory=list)  # What could not be folded or compared, and whose word it rests on.
 
     @property
     def sound(self) -> bool:
-        """Whether no problem was found."""
+        """Whether no problem was found. What is `trusted` may be wrong all the same."""
         return self.problem_count == 0
 
     def problem(self, text: str) -> None:

@@ -185,8 +185,12 @@ class Scrubber:
         """The piece, with the threads marked as unsure that lack data of a save: peers may have it by now."""
         if piece is None or not self._dangling:
             return piece
-        prefix = bounds(piece.partition)[0]
-        return piece._replace(unsure=piece.unsure.union(name for name in self._dangling if name.startswith(prefix)))
+        return piece._replace(unsure=piece.unsure.union(self.dangling_in(piece.partition)))
+
+    def dangling_in(self, number: int) -> set[bytes]:
+        """The threads of a partition that lack data of a save."""
+        prefix = bounds(number)[0]
+        return {name for name in self._dangling if name.startswith(prefix)}
 
     def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes], *, proved: bool) -> None:
         if name not in self._outcomes and name not in self._due:

@@ -10,11 +10,14 @@ It checks, partition by partition, that
 - every idempotency key names the operation that it stands for;
 - the catalog lists exactly the objects that have operations, and the threads under their statuses.
 
+Rows whose operations have left the log cannot be folded. The report says so of each partition, and from whom they came.
+
 Verifying changes nothing. It holds in memory one partition's rows, and the names of all objects.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
@@ -32,6 +35,7 @@ from shoal.node.catalog import status_flaws
 from shoal.node.collection.generations import split
 from shoal.node.items import indexes
 from shoal.node.retired import RetiredOrigins
+from shoal.node.snapshots.provenance import taken
 from shoal.node.verification import remains
 from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
@@ -42,6 +46,7 @@ from shoal.storage.keys import Kind
 
 _Named = tuple[str, Kind, str]  # Space, kind and name.
 _CHECKED = (keys.VECTOR, keys.RETIRED, keys.BASE, keys.OBJECT, keys.LOG, keys.KEY, keys.INDEX)
+_OWN = "were made here, from operations that have left the log since"
 _PLACE_BYTES = 3  # A table's byte and a partition.
 
 
@@ -70,6 +75,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
             remains.check_keys(storage, partition, logged, based, report)
             truncated.add(partition)
         else:
+            report.folded += bool(logged or stored)
             folded = refolded(storage, partition, logged, report)
             compare(stored, folded, report)
             _check_keys(storage, partition, logged, report)
@@ -87,7 +93,21 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     _check_catalog(storage, there, truncated, report)
     for flaw in status_flaws(storage, statuses):
         report.problem(flaw)
+    _name_trusted(storage, truncated, report)
     return report
+
+
+def _name_trusted(storage: Storage, truncated: set[int], report: Report) -> None:
+    """Say of the partitions that were not folded from whom their rows came."""
+    try:
+        records = taken(storage)
+    except ValueError:
+        records = {}
+        report.problem("a row that says from whom a partition's rows came is damaged")
+    counted = Counter(records[number].told if number in records else _OWN for number in truncated)
+    report.trusted += [
+        f"the rows of {count:,} partition{'' if count == 1 else 's'} {told}" for told, count in sorted(counted.items())
+    ]
 
 
 def _with_rows(storage: Storage) -> set[int]:

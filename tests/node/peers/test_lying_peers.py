@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.messages import SnapshotRequest, Truncated, Vectors, Want
+from shoal.cluster.messages import SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.partition import partition_of
-from shoal.crdt.dot import Origin, VersionVector
-from simulation.world.fleet import Fleet
+from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.node.collection.garbage import Garbage, What
+from shoal.node.retired import Summary
+from shoal.node.snapshots.provenance import taken
+from shoal.node.snapshots.sending import SnapshotSender
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from simulation.world.fleet import Fleet, Member
 
 pytestmark = pytest.mark.virtual_time
 
 N = partition_of("crew", "n")
+TRUE, FALSE = b"ORIGINAL", b"TAMPERED"
 NOBODY = Origin(b"\x00" * 15 + b"\x07")
 
 
@@ -71,3 +81,125 @@ async def test_a_truncation_of_what_one_peer_claims_is_ignored() -> None:
         await say(fleet, "c", "a", Truncated(N, base))
         await asyncio.sleep(1)
         assert (asked, fleet["a"].replicator.quorum.view().truncated) == ([], [])
+
+
+def altering(monkeypatch: pytest.MonkeyPatch, liar: Callable[[], Member]) -> None:
+    """Let a member alter the objects in each snapshot that it sends. All hashes that it names are those of what it sends."""
+    read = SnapshotSender._read
+
+    def altered(self: SnapshotSender, kept: Any, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        rows, following = read(self, kept, start)
+        if self._storage is not liar().storage:
+            return rows, following
+        return [(key, value.replace(TRUE, FALSE) if key[:1] == keys.OBJECT else value) for key, value in rows], following
+
+    monkeypatch.setattr(SnapshotSender, "_read", altered)
+
+
+def by_snapshot(fleet: Fleet, *, sender: str = "") -> None:
+    """Lose all operations from logs, and all requests for snapshots but those to one member, if one is named."""
+    before = fleet.spoil
+
+    def lose(source: str, target: str, message: bytes) -> bytes | None:
+        found = messages.decode(messages.unstamped(message)[1])
+        if isinstance(found, Supply) or (isinstance(found, SnapshotRequest) and sender not in ("", target)):
+            return None
+        return before(source, target, message)
+
+    fleet.spoil = lose
+
+
+async def wiped(fleet: Fleet, name: str) -> None:
+    """Write a register everywhere, and lose a member's disk."""
+    for nth in range(3):
+        await fleet["b"].store().space("crew").register("n").set(f"{TRUE.decode()} {nth}")
+    await fleet.converged()
+    await fleet.crash(name)
+    fleet.start(name, MemoryStorage())
+
+
+def holds(member: Member, text: bytes) -> bool:
+    return any(text in value for _, value in member.storage.scan(keys.OBJECT, None))
+
+
+async def test_altered_rows_in_a_snapshot_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Fleet("abc", snapshot_operations_min=1, snapshot_idle_s=0.2) as fleet:
+        altering(monkeypatch, lambda: fleet["c"])
+        by_snapshot(fleet, sender="c")
+        await wiped(fleet, "a")
+        await asyncio.sleep(5)
+        assert not holds(fleet["a"], FALSE)
+    assert "b:1 has others (objects)" in caplog.text
+
+
+async def test_an_honest_owner_brings_what_a_liar_altered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet("abc", snapshot_operations_min=1) as fleet:
+        altering(monkeypatch, lambda: fleet["c"])
+        by_snapshot(fleet)
+        await wiped(fleet, "a")
+        await fleet.admitted()
+        assert (holds(fleet["a"], TRUE), holds(fleet["a"], FALSE)) == (True, False)
+
+
+async def test_a_snapshot_that_nobody_can_confirm_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b is away: nothing tells whether c lies. The log, which hash chains prove, is fetched meanwhile."""
+    async with Fleet("abc", snapshot_operations_min=1) as fleet:
+        altering(monkeypatch, lambda: fleet["c"])
+        asked = asked_by(fleet, "a", SnapshotRequest)
+        await wiped(fleet, "a")
+        await fleet.isolate("b")
+        asked.clear()
+        await asyncio.sleep(5)
+        assert (asked, holds(fleet["a"], FALSE)) == ([], False)
+
+
+async def test_the_only_other_owner_is_believed_and_named() -> None:
+    async with Fleet("ab", snapshot_operations_min=1) as fleet:
+        by_snapshot(fleet)
+        await wiped(fleet, "a")
+        await fleet.admitted()
+        [record] = taken(fleet["a"].storage).values()
+        assert (record.sender, record.confirmed_by, holds(fleet["a"], TRUE)) == ("b:1", [], True)
+
+
+async def test_confirmed_rows_name_the_owners_that_have_them() -> None:
+    async with Fleet("abc", snapshot_operations_min=1) as fleet:
+        by_snapshot(fleet)
+        await wiped(fleet, "a")
+        await fleet.admitted()
+        [record] = taken(fleet["a"].storage).values()
+        assert {record.sender, *record.confirmed_by} == {"b:1", "c:1"}
+
+
+@pytest.mark.parametrize("table", [keys.KEY, keys.GARBAGE, keys.RETIRED], ids=["key", "garbage", "retired"])
+async def test_rows_that_a_sender_adds_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: bytes
+) -> None:
+    """A key would answer a later request, garbage would be swept, and a forgotten time would refuse operations."""
+    read = SnapshotSender._read
+
+    def added(self: SnapshotSender, kept: Any, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        rows, following = read(self, kept, start)
+        if self._storage is not fleet["c"].storage:
+            return rows, following
+        dot = next(Dot.unpack(key[3:27]) for key, _ in rows if key[:1] == keys.LOG)
+        forged = {
+            keys.KEY: (keys.request_key(N, "user-key"), dot.pack()),
+            keys.GARBAGE: (
+                keys.garbage(N, dot, 0),
+                msgspec.msgpack.encode(Garbage(What.GENERATION, keys.Kind.REGISTER, "crew", "n", 0)),
+            ),
+            keys.RETIRED: (keys.retired(N, HORIZON), Summary(forgotten_hlc=1 << 40).pack()),
+        }
+        order = keys.PARTITION_TABLES.index
+        return sorted([*rows, forged[table]], key=lambda row: (order(row[0][:1]), row[0])), following
+
+    async with Fleet("abc", snapshot_operations_min=1, snapshot_idle_s=0.2) as fleet:
+        monkeypatch.setattr(SnapshotSender, "_read", added)
+        by_snapshot(fleet, sender="c")
+        await wiped(fleet, "a")
+        await asyncio.sleep(5)
+        assert not taken(fleet["a"].storage)
+    assert "b:1 has others" in caplog.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.snapshots import Snapshots
+from shoal.cluster.snapshots.taking import Snapshots
 from shoal.node.snapshots.resting import Rests
 from tests.cluster.test_snapshots import LIMITS, Holding
 

@@ -151,9 +151,13 @@ def _print(report: Report) -> None:
         f"{counted}: {report.proved} claims proved by {report.operations} operations, {report.gone} on what has left the log "
         "and is in no archive."
     )
+    if report.statements and report.sound:
+        line("These are the operations. Whether a node's rows are what they make, `shoal verify DIR` says.")
     if not report.sound:
         line("NOT SOUND: what is listed above contradicts a signed statement.")
     elif not report.statements:
         line("There is no statement, so nothing was proved: `shoal audit sign` makes one.")
+    elif report.gone:
+        line("No contradiction was found. What has left the log and is in no archive was not proved.")
     else:
         line("sound: nothing that a statement covers was altered, removed or back-dated.")

@@ -1,6 +1,6 @@
 """Decide which partitions to take by snapshot, from which peer, and what to ask next.
 
-    look · truncated · received · staged · failed · installed · next   →   requests
+    look · truncated · received · staged · doubted · failed · installed · next   →   requests
 
 Laws:
 - A partition is taken by snapshot if a peer truncated its log beyond what this replica holds, or if this replica lacks more
@@ -265,6 +265,14 @@ class Snapshots:
         wait_s = self._limits.pause_s * 2.0 ** min(source.failures, _DOUBLINGS_MAX)
         source.pause_until = now + min(wait_s, self._limits.pause_s_max)
         source.failures += 1
+
+    def doubted(self, partition: int, others: Iterable[bytes]) -> None:
+        """The snapshot under way is not believed: these peers have other rows. They are asked for theirs, too."""
+        transfer, found = self._transfers.get(partition), self._sources.get(partition, {})
+        source = None if transfer is None else found.get(transfer.peer)
+        for peer in others if source is not None else ():
+            assert source is not None
+            found.setdefault(peer, _Source(source.operations, source.base))
 
     def installed(self, partition: int) -> tuple[bytes, SnapshotRequest] | None:
         """The partition was replaced. Returns what to tell the peer, if it still keeps the snapshot."""

@@ -1,0 +1,1 @@
+"""Whole partitions from peers: which to take, and whether their rows are believed. Pure."""
