@@ -217,6 +217,24 @@ def test_every_target_of_make_is_one_that_there_is() -> None:
     assert all(command.split()[1] in targets for command in asked)
 
 
+SQLITE, SQLITE_DISK = "the same ÷ SQLite's saver", "the same, SQLite's saver"
+
+
+def test_the_figures_of_the_comparison_are_measured() -> None:
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text().split("## LangGraph checkpointers")[1]
+
+    def median(row: str) -> float:
+        found = re.search(rf"^\| {re.escape(row)} \| ([\d.]+) × ", results, re.MULTILINE)
+        assert found is not None, row
+        return float(found[1])
+
+    assert f"{median(SQLITE):.1f} times as many durable puts" in README
+    assert round(1 / median("the same ÷ the saver in memory")) == 6
+    assert "a sixth of\nthose of its saver in memory" in README
+    assert f"{median('bytes on disk after close ÷ new data'):g} bytes of disk for each new byte" in README
+    assert f"the SQLite saver takes {median(SQLITE_DISK):.0f}" in README
+
+
 def test_every_link_leads_somewhere() -> None:
     linked = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert linked
