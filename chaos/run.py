@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -147,12 +147,12 @@ class _Trial:
             samples=self.evidence.samples,
             random=self._random,
         ) as crowd:
-            faults = [FAULTS[name]() for name in self._options.faults]
+            faults = self._drawn()
             looks = [asyncio.create_task(self._look(cluster, node)) for node in cluster.nodes]
             try:
                 while not self._is_over(began_s):
                     await asyncio.sleep(self._random.uniform(*_LULL_S))
-                    await self._strike(self._random.choice(faults), stage, crowd)
+                    await self._strike(next(faults), stage, crowd)
                 await crowd.finish()
             finally:
                 for look in looks:
@@ -174,6 +174,12 @@ class _Trial:
         self.evidence.deeds.append(deed)
         if deed.code and deed.code not in ANSWERS:
             self.evidence.samples.failed(deed.code, now_s=self._now_s())
+
+    def _drawn(self) -> Iterator[Fault]:
+        """All faults in an order that is drawn, and again in another: a trial of so many strikes has had each of them."""
+        while True:
+            for name in self._random.sample(self._options.faults, len(self._options.faults)):
+                yield FAULTS[name]()
 
     def _is_over(self, began_s: float) -> bool:
         if self._options.strikes is not None:

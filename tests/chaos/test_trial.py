@@ -21,7 +21,7 @@ import pytest
 from chaos.evidence import Options
 from chaos.judge import judge
 from chaos.processes import no_disks
-from chaos.run import run
+from chaos.run import _Trial, run
 from simulation.judging.history import WriteKind
 from tests.support import forked
 
@@ -120,6 +120,14 @@ async def test_a_copy_that_writes_at_once_is_found(tmp_path: Path) -> None:
     program = (sys.executable, "-m", "tests.chaos.planted", "a-copy-writes-at-once")
     history, evidence = await run(OLD_COPY, tmp_path, say=lambda text: None, now_s=time.monotonic, program=program)
     assert "directories differ" in {violation.what for violation in judge(history, evidence).violations}
+
+
+def test_each_fault_is_made_once_before_any_is_made_again() -> None:
+    options = Options(faults=["kill", "pause", "cut", "oneway", "wipe"], seed=6)
+    drawn = _Trial(options, say=lambda text: None, now_s=time.monotonic)._drawn()
+    rounds = [[next(drawn).name for _ in range(5)] for _ in range(4)]
+    assert all(sorted(names) == sorted(options.faults) for names in rounds)
+    assert len({tuple(names) for names in rounds}) > 1
 
 
 @pytest.mark.chaos
