@@ -21,7 +21,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo told-of-demo test everything thorough slow-disks chaos integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ slow-disks: $(DEV)  ## Run the tests of simulated nodes on disks that take 30 ms
 
 chaos: $(DEV)  ## Strike clusters of real nodes with more kinds of faults than `make test` does.
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m chaos
+
+compose: $(DEV)  ## Run docker-compose.yml on a container engine of its own (as root; the first time takes 5 to 20 minutes).
+	@$(BIN)/python -m tests.compose
 
 integrations: $(DEV)  ## Run every framework's suite on Shoal, each in its own environment; writes docs/integrations/README.md.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.integrations.suites

@@ -12,8 +12,8 @@ Laws:
 - The machine stays as it is, but for two packages that make the engine (`debootstrap`, `slirp4netns`): mounts, interfaces,
   firewall, ports and processes are the engine's own, in namespaces that end with it. It reaches what the machine reaches.
 - Whatever ends the trial ends the engine, its containers and every command that runs in it: they are one namespace of
-  processes, whose first is killed with the process that asked for it. Containers are removed before; images and volumes of
-  the engine stay in WORKDIR.
+  processes, whose first is killed with the process that asked for it. Each trial begins without containers, networks and
+  volumes of another; images, and what builds have kept, stay in WORKDIR.
 - No image is pulled. `python:3.13-slim` is a stand-in: Debian trixie, whose Python is 3.13, with pip's own wheel.
 - Where no engine can be, `Skipped` says why; nothing else raises it. An engine that did start is no reason to skip anything.
 - What is in WORKDIR is made once and used again. To begin anew, remove it. One trial uses it at a time.
@@ -247,7 +247,7 @@ def _entered(namespace: str) -> Iterator[None]:
 
 @asynccontextmanager
 async def running(workdir: Path = WORKDIR, *, say: Callable[[str], None]) -> AsyncIterator[Engine]:
-    """An engine, with no container; what is in it ends with the context.
+    """An engine, with no container and no volume; what is in it ends with the context.
 
     The first time two root file systems are made in `workdir`, which `say` is told.
 
@@ -280,8 +280,9 @@ def _alone(workdir: Path) -> Iterator[Path]:
 
 
 async def _emptied(engine: Engine) -> None:
-    """Containers that a killed trial left would start again with the engine."""
-    await engine.run("sh", "-c", "docker ps --all --quiet | xargs --no-run-if-empty docker rm --force")
+    """What a killed trial left would start again with the engine, or be found by the next one."""
+    containers = "docker ps --all --quiet | xargs --no-run-if-empty docker rm --force --volumes"
+    await engine.run("sh", "-c", f"{containers} && docker volume prune --all --force && docker network prune --force")
 
 
 async def _import_base(engine: Engine) -> None:

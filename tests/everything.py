@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TARGETS = ("check", "resolve", "sim", "test", "thorough", "slow-disks", "chaos", "integrations")
+TARGETS = ("check", "resolve", "sim", "test", "thorough", "slow-disks", "chaos", "compose", "integrations")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_there_are_three_nodes_and_no_variable_has_to_be_set() -> None:
 
 
 def test_every_service_runs_one_image_that_one_of_them_builds() -> None:
-    assert {service["image"] for service in SERVICES.values()} == {"shoal:local"}
+    assert {(service["image"], service["pull_policy"]) for service in SERVICES.values()} == {("shoal:local", "never")}
     assert [name for name, service in SERVICES.items() if "build" in service] == ["certificates"]
 
 
