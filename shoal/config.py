@@ -224,6 +224,11 @@ class Config(Struct, frozen=True, kw_only=True):
     adds_folded_max: int = 4096
     key_window_s: int = 24 * 3600  # How long an idempotency key is remembered.
 
+    # How spaces share a node.
+    turn_slice_s: float = 0.001  # For steps of requests in one turn of the loop; then sockets and the disk get theirs.
+    turn_waiting_max: int = 65_536  # Requests of one space that wait for their turn; beyond this: Overloaded.
+    turn_spaces_max: int = 4096  # Spaces whose use of the loop is remembered.
+
     # Sessions.
     sessions_max: int = 1024
     session_requests_max: int = 1024  # In progress on one session; beyond this, the socket is not read.

@@ -95,6 +95,7 @@ ROOMS: dict[str, set[str]] = {
     "membership": {"consensus"},
     "leases": {"consensus", "thread", "writes"},
     "audit": set(),
+    "spaces": set(),
     "snapshots": {"collection"},
     "peers": {
         "appliers",

@@ -25,15 +25,14 @@ from shoal.errors import ShoalError
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
-    Batch,
     ClusterView,
     Durability,
-    MultiRead,
     NodeStatus,
     Push,
     R,
     Request,
     Subscription,
+    space_of,
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
 
@@ -86,7 +85,7 @@ class Metrics:
             return
         answered.inc()
         # Only successes: a rejected request may name a space of any length.
-        space = _space(request)
+        space = space_of(request)
         if space is not None:
             self._space(space).inc()
 
@@ -277,12 +276,3 @@ class Metered(Wrapper):
 
 def _tag(kind: type[AnyRequest]) -> str:
     return str(kind.__struct_config__.tag)
-
-
-def _space(request: AnyRequest) -> str | None:
-    if type(request) is Batch:
-        return request.writes[0].space if request.writes else None
-    if type(request) is MultiRead:
-        return request.reads[0].space  # An empty multi-read was rejected.
-    space: str | None = getattr(request, "space", None)  # Some requests are about all spaces.
-    return space

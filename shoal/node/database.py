@@ -487,15 +487,15 @@ class Database:
 
     def durable(self, target: Target) -> Awaitable[None]:
         """Wait until everything that a read of this object can show is durable."""
-        return self.durable_of(target.partition)
+        return self.durable_of(target.partition, target.space)
 
-    def durable_of(self, partition: int) -> Awaitable[None]:
-        """Wait until the last write of a partition is durable.
+    def durable_of(self, partition: int, space: str = "") -> Awaitable[None]:
+        """Wait until the last write of a partition is durable, for a request of a space.
 
         Raises:
             StorageFull: the sync failed; the outcome of that write is unknown.
         """
-        return self._commit.wait_durable(self.partitions.written(partition))
+        return self._commit.wait_durable(self.partitions.written(partition), space)
 
     def clock_ahead_ms(self) -> int:
         """How far the times of operations are ahead of this node's clock."""

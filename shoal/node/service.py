@@ -57,6 +57,7 @@ from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
+from shoal.node.spaces.sharing import Sharing
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
 from shoal.node.turns import Background
@@ -144,6 +145,8 @@ class Service:
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
+        self.sharing = Sharing(environment.monotonic, config)
+        """How its sessions take turns."""
         self._subscriptions = Subscriptions(
             database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
         )
@@ -343,7 +346,7 @@ class Service:
             else:
                 replicated(error)
 
-        self._commit.when_durable(issued.number, durable)
+        self._commit.when_durable(issued.number, durable, located.targets[0].space)
         return True
 
     async def _tell(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability, told: Told) -> None:

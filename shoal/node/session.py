@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from shoal.errors import BookmarkLost, ShoalError, ShuttingDown, StoreClosed
+from shoal.node.spaces.sharing import Lane
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription, space_of
 from shoal.protocol.session import Told
 
 if TYPE_CHECKING:
@@ -41,30 +42,47 @@ class ServiceSession:
         self._refuse_if_ended()
         check_manner(key, durability, stale)
         request = conforming(request)
-        reply: Any
+        sharing = self._service.sharing
+        lane = sharing.lane(space_of(request) or "")
+        is_prompt = durability != "memory" and type(request) in self._service.prompt
+        if is_prompt and sharing.is_free(lane):
+            # Fewer coroutines, each of which would be resumed for the answer.
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            told, begun = partial(_settle, answer), cast("Any", request)
+            if self._begin(begun, lane, told, key=key, durability=durability, stale=stale):
+                return await self._unless_ended(answer)
+            is_prompt = False
+        work = self._answered(request, is_prompt, key=key, durability=durability, stale=stale)
+        return await self._unless_ended(sharing.taken(lane, work))
+
+    async def _answered(
+        self, request: Request[R], is_prompt: bool, /, *, key: str | None, durability: Durability, stale: bool
+    ) -> R:
+        announce = self._service.presences.of_sessions.get(type(request))
+        wanted, reply = cast("Any", request), cast("Any", None)
+        if announce is not None:
+            reply = announce(self, wanted)
+            return cast("R", reply)
+        if is_prompt:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            told = partial(_settle, answer)
+            if self._service.begin(wanted, self.bookmark, told, key=key, durability=durability, stale=stale):
+                reply = await answer
+                return cast("R", reply)
         try:
-            if durability != "memory" and type(request) in self._service.prompt:
-                # Fewer coroutines, each of which would be resumed for the answer.
-                answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                told, begun = partial(_settle, answer), cast("Any", request)
-                if self._service.begin(begun, self.bookmark, told, key=key, durability=durability, stale=stale):
-                    reply = await answer
-                    return cast("R", reply)
-            announce = self._service.presences.of_sessions.get(type(request))
-            if announce is not None:
-                reply = announce(self, request)
-            else:
-                try:
-                    reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
-                except BookmarkLost as lost:
-                    if not self.bookmark.let_go(lost, self._forget_after_s):
-                        raise
-                    reply = await self._service.call(request, self.bookmark, key=key, durability=durability, stale=stale)
+            reply = await self._service.call(wanted, self.bookmark, key=key, durability=durability, stale=stale)
+        except BookmarkLost as lost:
+            if not self.bookmark.let_go(lost, self._forget_after_s):
+                raise
+            reply = await self._service.call(wanted, self.bookmark, key=key, durability=durability, stale=stale)
+        return cast("R", reply)
+
+    async def _unless_ended(self, answer: Awaitable[R]) -> R:
+        try:
+            return await answer
         except ShuttingDown:
             self._refuse_if_ended()  # The node stops because the store does: it will not come back.
             raise
-        found: R = reply
-        return found
 
     def begin(
         self,
@@ -82,7 +100,28 @@ class ServiceSession:
         self._refuse_if_ended()
         check_manner(key, durability, stale)
         wanted: Any = conforming(request)
-        return self._service.begin(wanted, self.bookmark, told, key=key, durability=durability, stale=stale)
+        lane = self._service.sharing.lane(space_of(wanted) or "")
+        if not self._service.sharing.is_free(lane):
+            return False  # It waits for its turn, and its caller may give up meanwhile: it takes a task.
+        return self._begin(wanted, lane, told, key=key, durability=durability, stale=stale)
+
+    def _begin(self, request: Any, lane: Lane, told: Told, *, key: str | None, durability: Durability, stale: bool) -> bool:
+        """Begin a write in a turn of its space that is free; see `Service.begin`."""
+        sharing = self._service.sharing
+
+        def answered(answer: AnyReply | ShoalError) -> None:
+            sharing.left(lane)
+            told(answer)
+
+        has_begun, began = False, sharing.now()
+        sharing.entered(lane)
+        try:
+            has_begun = self._service.begin(request, self.bookmark, answered, key=key, durability=durability, stale=stale)
+        finally:
+            sharing.charge(lane, began)
+            if not has_begun:
+                sharing.left(lane)
+        return has_begun
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
         """See `Session.subscribe`."""

@@ -5,7 +5,7 @@ Laws:
 - One sync is under way at a time. A write made while it runs belongs to the next.
   The waiters that it covers wake after `on_durable`, a few at each turn of the loop:
   most of them write again at once, and if all did so in one turn, other tasks and
-  the disk would wait.
+  the disk would wait. Lanes (spaces) take turns, each with the first of its waiters.
 - A failed sync is never repeated: the kernel may have dropped the pages and
   would report success. Its waiters get an error that says that the outcome is
   unknown, and every later write is rejected.
@@ -15,6 +15,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -120,7 +121,9 @@ class GroupCommit:
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._now = now
-        self._waiting: list[tuple[int, Waiter]] = []
+        self._waiting: list[tuple[int, Waiter, str]] = []
+        self._woken: dict[str, deque[Waiter]] = {}  # Whose write is durable, by lane; the first lane has the next turn.
+        self._is_waking = False
         self._pending_since = 0.0  # No pending write is older.
         self._cycle_s = 0.0  # How long the last sync took: the retry-after of a rejected write.
         self._error: BaseException | None = None
@@ -164,8 +167,8 @@ class GroupCommit:
             self._runner = asyncio.get_running_loop().create_task(self._run())
         return self.written
 
-    async def wait_durable(self, number: int) -> None:
-        """Return once write `number` is durable.
+    async def wait_durable(self, number: int, lane: str = "") -> None:
+        """Return once write `number` is durable. Lanes take turns when their waiters wake.
 
         Raises:
             StorageFull: the sync that should have covered it failed; the write may or may not be on disk.
@@ -174,10 +177,10 @@ class GroupCommit:
         if number <= self.durable:
             return
         settled = asyncio.get_running_loop().create_future()
-        self.when_durable(number, partial(_settle, settled))
+        self.when_durable(number, partial(_settle, settled), lane)
         await settled
 
-    def when_durable(self, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self, number: int, waiter: Waiter, lane: str = "", /) -> None:
         """As `wait_durable`, with a callback: call `waiter` once, now if the outcome is known, else at a later turn.
 
         Raises:
@@ -190,7 +193,7 @@ class GroupCommit:
         elif self.failed is not None:
             waiter(self._outcome_unknown())
         else:
-            self._waiting.append((number, waiter))
+            self._waiting.append((number, waiter, lane))
 
     async def close(self) -> None:
         """Reject further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
@@ -229,15 +232,33 @@ class GroupCommit:
         if self._on_durable is not None:
             self._on_durable(number)
         waiting, self._waiting = self._waiting, []
-        self._waiting = [(wanted, waiter) for wanted, waiter in waiting if wanted > number]
-        self._wake([waiter for wanted, waiter in waiting if wanted <= number])
+        for entry in waiting:
+            wanted, waiter, lane = entry
+            if wanted > number:
+                self._waiting.append(entry)
+                continue
+            woken = self._woken.get(lane)
+            if woken is None:
+                woken = self._woken[lane] = deque()
+            woken.append(waiter)
+        if not self._is_waking:
+            self._wake()
 
-    def _wake(self, waiters: list[Waiter]) -> None:
-        """Wake the first few, and the rest at the loop's next turns."""
-        for waiter in waiters[:WOKEN_PER_TURN]:
+    def _wake(self) -> None:
+        """Wake the first few, one of each lane in turn, and the rest at the loop's next turns."""
+        self._is_waking = True
+        for _ in range(WOKEN_PER_TURN):
+            if not self._woken:
+                break
+            lane = next(iter(self._woken))
+            woken = self._woken.pop(lane)
+            waiter = woken.popleft()
+            if woken:
+                self._woken[lane] = woken  # Behind the other lanes.
             waiter(None)
-        if len(waiters) > WOKEN_PER_TURN:
-            asyncio.get_running_loop().call_soon(self._wake, waiters[WOKEN_PER_TURN:])
+        self._is_waking = bool(self._woken)
+        if self._is_waking:
+            asyncio.get_running_loop().call_soon(self._wake)
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
@@ -245,7 +266,7 @@ class GroupCommit:
             if self._on_failed is not None and isinstance(error, Exception):  # A node that is cancelled is about to end.
                 self._on_failed(self.failed)
         waiting, self._waiting = self._waiting, []
-        for _, waiter in waiting:
+        for _, waiter, _ in waiting:
             waiter(self._outcome_unknown())
 
     def _outcome_unknown(self) -> StorageFull:

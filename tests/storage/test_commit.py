@@ -409,3 +409,19 @@ async def test_many_waiters_wake_over_several_turns_of_the_loop() -> None:
     await commit.close()
     assert woken == sorted(woken)
     assert max(after - before for before, after in pairwise([0, *seen])) <= WOKEN_PER_TURN
+
+
+async def test_waiters_of_spaces_wake_in_turn() -> None:
+    storage, gate = MemoryStorage(), Gate()
+    commit = GroupCommit(
+        storage, run_blocking=gate, writes_pending_max=1000, on_durable=None, now=lambda: 0.0, witness_interval_s=3600.0
+    )
+    woken: list[str] = []
+    for n in range(5 * WOKEN_PER_TURN):
+        commit.when_durable(commit.write({b"%d" % n: b""}), lambda _: woken.append("busy"), "busy")
+    commit.when_durable(commit.write({b"q": b""}), lambda _: woken.append("quiet"), "quiet")
+    gate.let_all_go()
+    await commit.close()
+    while len(woken) < 5 * WOKEN_PER_TURN + 1:
+        await asyncio.sleep(0)
+    assert woken.index("quiet") == 1

@@ -60,7 +60,7 @@ class Reads:
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
-        return await self._seen(lambda: self._shown(request, target), target.partition, bookmark, stale=stale)
+        return await self._seen(lambda: self._shown(request, target), target, bookmark, stale=stale)
 
     async def _together(self, request: requests.MultiRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         targets = multireads.targets_of(request, self._config)
@@ -70,12 +70,13 @@ class Reads:
             reply = await multireads.answered(request, targets, self._database, self._replicas, self._config)
             return reply, self._database.vector_of(partition)
 
-        return await self._seen(read, partition, bookmark, stale=stale)
+        return await self._seen(read, targets[0], bookmark, stale=stale)
 
     async def _seen(
-        self, read: Callable[[], Awaitable[tuple[AnyReply, VersionVector]]], partition: int, bookmark: Bookmark, *, stale: bool
+        self, read: Callable[[], Awaitable[tuple[AnyReply, VersionVector]]], target: Target, bookmark: Bookmark, *, stale: bool
     ) -> AnyReply:
         """Wait until this node holds what the bookmark names, call `read`, and wait until what it shows is durable."""
+        partition = target.partition
         wanted = bookmark.vector(partition)
         if not stale and not self._database.holds(partition, wanted):
             await self._replicas.wait_applied(partition, wanted)
@@ -88,7 +89,7 @@ class Reads:
             raise
         here.check_open()  # It may have been replaced between two steps of the read.
         # The answer may be ahead of the disk; a crash must not take it back.
-        await self._database.durable_of(partition)
+        await self._database.durable_of(partition, target.space)
         if stale and not shown.dominates(wanted):
             bookmark.replace(partition, shown)
         else:

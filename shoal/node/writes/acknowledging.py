@@ -39,7 +39,7 @@ class Acknowledging:
         if durability == "memory":
             await asyncio.sleep(0)  # Others, and the sync, get their turn between two writes of one caller.
             return
-        await self._commit.wait_durable(issued.number)
+        await self._commit.wait_durable(issued.number, located.targets[0].space)
         if durability != "local":
             await self._wait_replicated(located.partition, issued.copied, durability)
             await self.refuse_dead(located, issued, bookmark, durability)

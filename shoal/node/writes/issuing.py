@@ -68,6 +68,7 @@ class Logged(Struct, frozen=True):
     number: int  # Of the storage write.
     partition: Partition
     shipment: Shipment
+    space: str = ""  # Of its first object; empty: it changes none.
 
 
 class Issued(Struct, frozen=True):
@@ -265,7 +266,7 @@ class Issuer:
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
         if self.on_logged is not None:
             shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
-            self.on_logged(Logged(partition.written, partition, shipped))
+            self.on_logged(Logged(partition.written, partition, shipped, located.targets[0].space))
         if staged:
             self._feed.stage(partition.written, staged, {partition.number: partition.vector})
         return Issued(reply, partition.written, partition.vector, endings, stamp.dot, mutations=mutations)

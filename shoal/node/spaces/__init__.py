@@ -1,0 +1,1 @@
+"""How spaces share a node: turns on its loop, and quotas."""

@@ -1,0 +1,226 @@
+"""How spaces share the loop: each step of a request is taken in its space's turn, and charged to that space.
+
+Laws:
+- Of the spaces whose requests wait, the one that has used the least time begins next (start-time fair queueing: Goyal, Vin
+  and Cheng 1996). A space that was idle has saved nothing up, so it waits for one step of another at most, and owes nothing.
+- In one turn of the loop the steps take about `turn_slice_s`, so that sockets and syncs get theirs. One step is never cut.
+- While a request of a quieter space is on its way to the disk or to peers, the others pause, for as long as they worked
+  before: its sync and its answer need several turns of the loop.
+- Requests of one space begin in the order in which they came. One whose caller gives up while it waits never begins.
+- A node that is not busy is not delayed: nothing waits until a slice is used up, or several while one space is alone.
+- Only the order of steps depends on what they took, so in a simulated run, where they take no time, spaces alternate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from itertools import count
+from types import coroutine
+from typing import Any, TypeVar
+
+from shoal.config import Config
+from shoal.errors import Overloaded
+
+T = TypeVar("T")
+
+_STEP_S_MIN = 10e-6  # A step that took no time, by the clock, counts as this.
+_REST_S_MAX = 0.02  # A request that takes longer than this from its last step waits for something else than the disk.
+_HOPS_MAX = 4  # Turns of the loop without a step, after long ones: so many take a message from its socket to an answer.
+_ALONE = (
+    8  # Slices of a space that has the node to itself: queueing costs it more than it can delay a first request of another.
+)
+_WEIGHT = 1 / 8  # Of the last step, in what the next one of its space is expected to take.
+
+
+class Lane:
+    """The requests of one space."""
+
+    __slots__ = ("step_s", "stepped_at", "under_way", "used_s", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[asyncio.Future[float]] = deque()  # Each is given what its step is expected to take.
+        self.under_way = 0  # Requests that came and are not answered, those that wait included.
+        self.used_s = 0.0  # On the clock that all lanes share.
+        self.step_s = _STEP_S_MIN  # What a step of this space is expected to take.
+        self.stepped_at = 0.0
+
+
+class Sharing:
+    """Takes the steps of requests, space by space. `monotonic` measures them, in seconds."""
+
+    def __init__(self, monotonic: Callable[[], float], config: Config) -> None:
+        self.now = monotonic
+        self._slice_s = config.turn_slice_s
+        self._waiting_max = config.turn_waiting_max
+        self._known_max = config.turn_spaces_max
+        self._lanes: dict[str, Lane] = {}
+        self._under_way: dict[Lane, None] = {}
+        self._queue: list[tuple[float, int, Lane]] = []  # A heap, by what a lane had used when it was put in.
+        self._entries = count()  # Of two lanes that used the same, the first that came.
+        self._used_s = 0.0  # Of the lane that had the last turn: no other that waits has used less.
+        self._left_s = _ALONE * config.turn_slice_s  # In this turn of the loop.
+        self._credit_s = 0.0  # How long the others may still pause for a quieter space.
+        self._hops = 0  # Turns of the loop that are left to others.
+        self._timer: asyncio.Handle | None = None
+        self._paused_at: float | None = None
+
+    def lane(self, space: str) -> Lane:
+        """The lane of a space; the node's own requests are in that of the empty name."""
+        lane = self._lanes.get(space)
+        if lane is None:
+            lane = self._lanes[space] = Lane()
+            if len(self._lanes) > self._known_max:  # A lane that is forgotten begins anew, as if it had been idle.
+                self._lanes.pop(next((name for name, each in self._lanes.items() if not each.under_way), space))
+        return lane
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a turn."""
+        return sum(len(lane.waiting) for lane in self._under_way)
+
+    def is_free(self, lane: Lane) -> bool:
+        """Whether a request of this space may take its next step now."""
+        if not self._queue:
+            return self._left_s > 0
+        return not lane.waiting and max(lane.used_s, self._used_s) <= self._queue[0][0]  # It would be the next one.
+
+    def entered(self, lane: Lane) -> None:
+        """A request has come."""
+        lane.under_way += 1
+        if lane not in self._under_way:
+            self._under_way[lane] = None
+            if len(self._under_way) == 2:  # The first is not alone any more.
+                self._left_s = min(self._left_s, self._slice_s)
+
+    def left(self, lane: Lane) -> None:
+        """A request is answered, or given up."""
+        lane.under_way -= 1
+        if not lane.under_way:
+            del self._under_way[lane]
+            if self._paused_at is not None:
+                self._resume()
+
+    def charge(self, lane: Lane, began: float, expected_s: float = 0.0) -> None:
+        """A step that began then is done. `expected_s` of it was charged before."""
+        now = lane.stepped_at = self.now()
+        spent_s = max(now - began, _STEP_S_MIN)
+        lane.step_s += (spent_s - lane.step_s) * _WEIGHT
+        if not expected_s:
+            lane.used_s = self._used_s = max(lane.used_s, self._used_s)
+        lane.used_s += spent_s - expected_s
+        self._left_s -= spent_s - expected_s
+        self._credit_s = min(self._credit_s + spent_s, max(spent_s, _REST_S_MAX))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._turn)
+
+    @coroutine
+    def taken(self, lane: Lane, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Await `work`, each step of it in a turn of its space.
+
+        Raises:
+            Overloaded: too many requests of the space wait; nothing was done.
+        """
+        thrown: BaseException | None = None
+        self.entered(lane)
+        try:
+            while True:
+                expected_s = 0.0
+                if thrown is None and not self.is_free(lane):
+                    try:
+                        expected_s = yield from self._wait(lane)
+                    except BaseException as error:
+                        thrown = error
+                began = self.now()
+                try:
+                    awaited = work.send(None) if thrown is None else work.throw(thrown)
+                except StopIteration as done:
+                    result: T = done.value
+                    return result
+                finally:
+                    self.charge(lane, began, expected_s)
+                thrown = None
+                try:
+                    yield awaited
+                except BaseException as error:
+                    thrown = error
+        finally:
+            self.left(lane)
+
+    def _wait(self, lane: Lane) -> Generator[Any, Any, float]:
+        if len(lane.waiting) >= self._waiting_max:
+            raise Overloaded(
+                f"{len(lane.waiting)} requests of this space wait for their turn at this node. Nothing was written. "
+                "Send fewer at a time, or try again later.",
+                retry_after_s=1.0,
+            )
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[float] = loop.create_future()
+        if not lane.waiting:
+            lane.used_s = max(lane.used_s, self._used_s)
+            heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
+        lane.waiting.append(turn)
+        if self._paused_at is not None:
+            self._resume()
+        elif self._timer is None:
+            self._timer = loop.call_soon(self._turn)
+        return (yield from turn.__await__())
+
+    def _turn(self) -> None:
+        """A turn of the loop begins: let requests take steps until a slice is used up."""
+        self._timer, alone = None, len(self._under_way) < 2
+        if self._paused_at is not None:
+            self._credit_s -= self.now() - self._paused_at
+            self._paused_at = None
+        elif self._hops:
+            self._hops -= 1
+        else:
+            self._hops = 0 if alone else min(int((self._slice_s - self._left_s) / self._slice_s), _HOPS_MAX)
+        self._left_s = _ALONE * self._slice_s if alone else self._slice_s
+        if self._hops:
+            self._timer = asyncio.get_running_loop().call_soon(self._turn)
+            return
+        while self._left_s > 0 and (lane := self._least()) is not None:
+            if self._credit_s > 0 and self._is_quieter_under_way(lane):
+                self._pause(lane)
+                return
+            turn = lane.waiting.popleft()
+            self._used_s = max(self._used_s, lane.used_s)
+            if not turn.done():  # Else its caller gave up.
+                turn.set_result(lane.step_s)
+                lane.used_s += lane.step_s
+                self._left_s -= lane.step_s
+            if lane.waiting:
+                heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
+        if self._queue:
+            self._timer = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _least(self) -> Lane | None:
+        """Take the lane that has used the least from the queue."""
+        while self._queue:
+            used_s, _, lane = heapq.heappop(self._queue)
+            if lane.used_s <= used_s:
+                return lane
+            heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
+        return None
+
+    def _is_quieter_under_way(self, lane: Lane) -> bool:
+        """Whether a request of a space that asks for less is on its way to the disk, or to peers."""
+        now = self.now()
+        return any(
+            not other.waiting and other.under_way < lane.under_way and now - other.stepped_at < _REST_S_MAX
+            for other in self._under_way
+        )
+
+    def _pause(self, lane: Lane) -> None:
+        heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
+        self._paused_at = self.now()
+        self._timer = asyncio.get_running_loop().call_later(min(self._credit_s, _REST_S_MAX), self._turn)
+
+    def _resume(self) -> None:
+        """Something has changed during a pause: look again at once."""
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_soon(self._turn)

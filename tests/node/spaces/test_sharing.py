@@ -1,0 +1,162 @@
+"""Spaces take turns, by what their steps took on a clock that only the steps themselves move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from types import coroutine
+from typing import Any
+
+import pytest
+
+from shoal.config import Config
+from shoal.errors import Overloaded
+from shoal.node.spaces.sharing import Sharing
+from shoal.protocol.requests import Add
+from tests.node.conftest import Bench
+
+SLICE_S = 0.001
+
+
+class Loop:
+    """Requests of spaces over one clock. `taken` names the spaces of the steps that were taken, in their order."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now_s = 0.0
+        self.taken: list[str] = []
+        self.sharing = Sharing(lambda: self.now_s, Config(turn_slice_s=SLICE_S, **settings))
+
+    async def _work(self, space: str, step_s: float, steps: int) -> None:
+        for step in range(steps):
+            if step:
+                await asyncio.sleep(0)
+            self.taken.append(space)
+            self.now_s += step_s
+
+    def start(self, space: str, step_s: float, steps: int = 1) -> asyncio.Task[None]:
+        @coroutine
+        def taken() -> Generator[Any, Any, None]:
+            return (yield from self.sharing.taken(self.sharing.lane(space), self._work(space, step_s, steps)))
+
+        async def run() -> None:
+            await taken()
+
+        return asyncio.create_task(run())
+
+
+async def test_a_quiet_space_waits_for_one_step() -> None:
+    loop = Loop()
+    loop.sharing.entered(loop.sharing.lane("another"))
+    busy = [loop.start("busy", SLICE_S) for _ in range(50)]
+    while len(loop.taken) < 10:
+        await asyncio.sleep(0)
+    before = len(loop.taken)
+    await loop.start("quiet", SLICE_S)
+    assert loop.taken.index("quiet") <= before + 1
+    await asyncio.gather(*busy)
+
+
+async def test_spaces_share_the_time_that_they_need() -> None:
+    loop = Loop()
+    started = [loop.start("long", 8 * SLICE_S) for _ in range(20)] + [loop.start("short", SLICE_S) for _ in range(160)]
+    while loop.now_s < 80 * SLICE_S:
+        await asyncio.sleep(0)
+    long_s, short_s = loop.taken.count("long") * 8 * SLICE_S, loop.taken.count("short") * SLICE_S
+    assert abs(long_s - short_s) <= 16 * SLICE_S
+    await asyncio.gather(*started)
+
+
+async def test_each_step_of_a_request_takes_a_turn() -> None:
+    loop = Loop()
+    long = loop.start("long", SLICE_S, steps=50)
+    while len(loop.taken) < 3:
+        await asyncio.sleep(0)
+    await asyncio.gather(*(loop.start("short", SLICE_S) for _ in range(10)))
+    assert loop.taken.count("long") <= 20
+    await long
+
+
+async def test_an_idle_space_saves_nothing_up() -> None:
+    loop = Loop()
+    await loop.start("idle", SLICE_S)
+    for _ in range(100):
+        await loop.start("busy", SLICE_S)
+    loop.taken.clear()
+    await asyncio.gather(*(loop.start(space, SLICE_S) for _ in range(20) for space in ("idle", "busy")))
+    assert loop.taken[:20].count("busy") >= 8
+
+
+async def test_requests_of_a_space_keep_their_order() -> None:
+    loop = Loop()
+    done: list[int] = []
+    tasks = [loop.start("one", SLICE_S) for _ in range(30)]
+    for nth, task in enumerate(tasks):
+        task.add_done_callback(lambda _, nth=nth: done.append(nth))  # type: ignore[misc]
+    await asyncio.gather(*tasks)
+    assert done == sorted(done)
+
+
+async def test_a_caller_that_gives_up_never_begins() -> None:
+    loop = Loop()
+    busy = [loop.start("busy", SLICE_S) for _ in range(20)]
+    late = loop.start("busy", SLICE_S)
+    await asyncio.sleep(0)
+    late.cancel()
+    await asyncio.gather(late, *busy, return_exceptions=True)
+    assert len(loop.taken) == 20
+    assert loop.sharing.waiting == 0
+
+
+async def test_too_many_waiting_requests_are_rejected() -> None:
+    loop = Loop(turn_waiting_max=5)
+    outcomes = await asyncio.gather(*(loop.start("busy", SLICE_S) for _ in range(20)), return_exceptions=True)
+    rejected = [each for each in outcomes if isinstance(each, Overloaded)]
+    assert len(rejected) == 20 - len(loop.taken) > 0
+    assert all(each.detail["retry_after_s"] for each in rejected)
+
+
+async def test_nothing_waits_at_an_idle_node() -> None:
+    loop = Loop()
+    assert loop.sharing.is_free(loop.sharing.lane("any"))
+    await loop.start("any", SLICE_S / 2)
+    assert loop.sharing.is_free(loop.sharing.lane("another"))
+
+
+async def test_forgotten_spaces_keep_the_bound() -> None:
+    loop = Loop(turn_spaces_max=3)
+    for nth in range(10):
+        await loop.start(f"space-{nth}", SLICE_S)
+    assert len(loop.sharing._lanes) <= 3
+
+
+async def test_a_busy_space_pauses_for_a_quieter_one() -> None:
+    loop = Loop()
+    busy = [loop.start("busy", SLICE_S) for _ in range(50)]
+    while len(loop.taken) < 5:
+        await asyncio.sleep(0)
+    quiet = loop.sharing.lane("quiet")
+    loop.sharing.entered(quiet)  # A write that waits for the disk.
+    loop.sharing.charge(quiet, loop.now_s)
+    await asyncio.sleep(0)
+    before = len(loop.taken)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    during = len(loop.taken)
+    loop.sharing.left(quiet)
+    await asyncio.gather(*busy)
+    assert during - before <= 2
+
+
+@pytest.mark.parametrize("durability", ["memory", "local"])
+async def test_a_crowd_does_not_hold_up_another_space(bench: Bench, durability: Any) -> None:
+    session, answered = bench.node.session(), list[str]()
+
+    async def add(space: str, nth: int) -> None:
+        await session.call(Add(space, f"c{nth}", 1), durability=durability)
+        answered.append(space)
+
+    await add("quiet", 0)
+    crowd = [asyncio.create_task(add("busy", nth)) for nth in range(2000)]
+    quiet = asyncio.create_task(add("quiet", 0))
+    await asyncio.gather(quiet, *crowd)
+    assert answered[1:].index("quiet") < 1000
