@@ -46,7 +46,9 @@ class Loop:
 
 async def test_a_quiet_space_waits_for_one_step() -> None:
     loop = Loop()
-    loop.sharing.entered(loop.sharing.lane("another"))
+    another = loop.sharing.lane("another")
+    another.stepped_at = -1.0  # It waits for something else than the disk.
+    loop.sharing.entered(another)
     busy = [loop.start("busy", SLICE_S) for _ in range(50)]
     while len(loop.taken) < 10:
         await asyncio.sleep(0)
