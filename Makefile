@@ -21,7 +21,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants bench resolve lowest lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants bench resolve lowest versions lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,8 +78,11 @@ resolve: $(RELEASE)  ## Resolve Shoal beside the newest versions of what people 
 
 lowest: $(RELEASE)  ## Run the tests with the oldest versions that pyproject.toml admits.
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/lowest
-	$(BIN)/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -e '.[test]'
+	$(BIN)/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -e '.[test,check]'
 	PYTHONDONTWRITEBYTECODE= .venv/lowest/bin/python -m $(RUNNER) -n $(WORKERS) --dist worksteal
+
+versions: $(RELEASE)  ## Run the tests on each of PYTHONS (3.11 to 3.14) that is installed, and name those that are not.
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.versions $(PYTHONS)
 
 lock: $(RELEASE)  ## Record the versions and hashes of all that the image contains and is built with.
 	$(LOCK) pyproject.toml --extra security --extra schemas --constraint constraints.txt --output-file deploy/requirements.txt

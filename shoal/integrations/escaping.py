@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import re
 from hashlib import sha256
+from numbers import Integral
 from uuid import UUID
 
 from shoal.errors import InvalidName
@@ -36,11 +37,8 @@ def text_of(id: object, what: str = "an id") -> str:
         return str.__str__(id)  # Of a member of an enumeration, its value.
     if isinstance(id, UUID):
         return str(id)
-    if not isinstance(id, bool):
-        try:
-            return str(operator.index(id))  # type: ignore[arg-type]  # NumPy's ints too.
-        except TypeError:
-            pass
+    if isinstance(id, Integral) and not isinstance(id, bool):
+        return str(operator.index(id))  # NumPy's ints too, and not its booleans, which older versions take as indices.
     raise InvalidName(
         f"{what} must be text, an int or a UUID; got {id!r:.80} ({type(id).__name__}). Nothing was written. Pass it as text."
     )
