@@ -16,6 +16,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m $(RUNNER)
 DATA ?= ./state
 # One more than processors, because some tests wait for a process or a clock. Each reads all tests first.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Their waiting is real time, of nodes that talk over sockets: they run after the others, by themselves, with fewer workers.
+REAL_TIME := tests/access/test_cluster.py tests/access/test_serving.py tests/tls tests/transport/test_peer_faults.py \
+	tests/transport/test_peers.py tests/transport/test_reaching.py tests/transport/test_seeds.py
 SEEDS ?= 200
 JOBS ?= 2
 REVISION ?= HEAD~1
@@ -35,7 +38,8 @@ told-of-demo:
 	@echo "and removes what it wrote. Ctrl-C ends it at any time."
 
 test: $(DEV)  ## Run all tests but the longer ones of `make thorough`, `make chaos` and `make integrations`.
-	$(PYTEST) -n $(WORKERS) --dist worksteal
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(REAL_TIME:%=--ignore=%); code=$$?; \
+		$(PYTEST) -n 2 --dist worksteal -- $(REAL_TIME) && exit $$code
 
 everything: $(DEV)  ## Run all that proves Shoal, one after another, and end with a table of the results.
 	@$(BIN)/python -m tests.everything
