@@ -24,7 +24,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants bench resolve lowest versions lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws bench resolve lowest versions lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ upgrade-test: $(DEV)  ## Roll three nodes from another version (REVISION=…) to
 
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
+laws: $(DEV)  ## Take out each line that holds a law of a module, and see its test fail.
+	$(BIN)/python -m tests.laws --jobs $(JOBS)
 
 bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
 	$(BIN)/python -m benchmarks

@@ -14,6 +14,7 @@ import pytest
 import shoal
 from shoal.client.leases import tenure_of
 from shoal.client.store import Store
+from shoal.client.tenure import Keeper, Tenure
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
 from shoal.protocol.requests import AcquireLease
 from shoal.testing.loop import STEPS_MAX, run
@@ -332,5 +333,39 @@ def test_a_handover_that_is_refused_leaves_the_lease() -> None:
             await lease.handover(to="nobody")
         lease.check()
         assert lease.remaining_s > 0
+
+    in_fleet(work)
+
+
+def test_a_client_counts_on_a_term_from_when_its_renewal_was_sent() -> None:
+    async def work(nodes: Fleet) -> None:
+        lease = await thread_of(nodes["a"].store()).lease(ttl=TTL_S).acquire()
+        tenure, sent_s = tenure_of(lease), now()
+        drift = tenure._connection.config.lease_drift_max
+        assert drift > 0
+        await asyncio.sleep(TTL_S / 4)
+        tenure.renewed(sent_s)
+        assert tenure._until_s == pytest.approx(sent_s + TTL_S * (1 - drift))
+        assert lease.remaining_s <= TTL_S * (3 / 4 - drift) + 1e-9
+
+    in_fleet(work)
+
+
+def test_the_terms_of_a_store_are_renewed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    sound = Keeper.renew
+
+    async def renew(self: Keeper, leases: list[Tenure]) -> None:
+        rounds.append(len(leases))
+        await sound(self, leases)
+
+    async def work(nodes: Fleet) -> None:
+        space = nodes["a"].store().space("s")
+        for name in ("x", "y", "z"):
+            await space.lease(name, ttl=TTL_S).acquire()
+        monkeypatch.setattr(Keeper, "renew", renew)
+        await asyncio.sleep(3 * TTL_S)
+        assert set(rounds[1:]) == {3}
+        assert 8 <= len(rounds) <= 10
 
     in_fleet(work)

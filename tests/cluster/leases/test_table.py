@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from shoal.cluster.leases.table import (
     HELD,
     OFFERED,
     OVER,
+    REBUILT,
     Claim,
     Grant,
     Group,
@@ -155,6 +156,28 @@ def test_a_dead_lease_is_dropped_or_passed_on_when_the_table_is_stored() -> None
     assert table.grants[NAME].claim == claim(2)
 
 
+def test_after_a_rebuild_each_term_is_over() -> None:
+    table = Table()
+    granted = table.acquire(NAME, claim(1), turn(), waits=False)
+    assert granted is not None
+    table.acquire(NAME, claim(2), turn(), waits=True)
+    table.rebuild(by=1000, beat=b"new", unseen_ms=0)
+    assert table.renewed(NAME, granted.fence, granted.claim.token, turn()) is None
+    assert table.grants[NAME].state == OVER
+    assert table.grants[NAME].waiting == ()
+    assert table.last == granted.fence + 1000
+
+
+def test_after_a_rebuild_unseen_leases_are_waited_for() -> None:
+    table = Table()
+    table.rebuild(by=1000, beat=b"new", unseen_ms=5000)
+    with pytest.raises(Held) as held:
+        table.acquire(NAME, claim(1), turn(), waits=False)
+    assert held.value.grant.is_unseen
+    table._settle(REBUILT, turn()._replace(is_dead=lambda name, grant: True))
+    assert table.acquire(NAME, claim(1), turn(), waits=False) is not None
+
+
 def test_a_table_survives_packing() -> None:
     table = Table()
     held(table, 1, turn(1))
@@ -217,6 +240,7 @@ def test_only_renewals_that_were_stored_make_a_node_the_only_one() -> None:
     ttl_ms=st.integers(1000, 60_000),
     delay_s=st.floats(0, 100),
 )
+@example(drift=0.3, holder_rate=-1.0, other_rate=1.0, ttl_ms=60_000, delay_s=0.0)  # The holder's is slow, the other fast.
 def test_a_holder_stops_before_others_may_start(
     drift: float, holder_rate: float, other_rate: float, ttl_ms: int, delay_s: float
 ) -> None:

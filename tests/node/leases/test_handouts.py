@@ -6,15 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from shoal.cluster import messages
 from shoal.cluster.consensus.motions import Accept
-from shoal.cluster.leases.table import worklist_mark
+from shoal.cluster.leases.table import Claim, Group, worklist_mark
 from shoal.cluster.leases.wishes import Granted, Wishes
-from shoal.cluster.messages import Message
+from shoal.cluster.messages import Message, Push, Supply
+from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown
+from shoal.node.leases.handouts import Worklist
 from shoal.protocol.requests import (
+    Batch,
     ClaimItem,
     CompleteItem,
     Enqueue,
     ExtendClaim,
+    FailItem,
     ItemClaimed,
     QueueItem,
     Term,
@@ -209,6 +216,7 @@ def test_claims_of_one_moment_are_one_change_and_their_attempts_one_operation() 
         before = issued(nodes, "a")
         claimed = await asyncio.gather(*(claim(nodes, "a") for _ in range(15)))
         assert [each.attempt for each in claimed] == [1] * 15
+        assert len({each.id for each in claimed}) == len({each.key for each in claimed}) == 15
         assert wire.count(Accept) == 2
         assert issued(nodes, "a") == before + 1
 
@@ -244,5 +252,117 @@ def test_a_claim_that_is_given_up_ends_its_term_for_renewals_that_are_on_their_w
         withdrawn = leases.withdraw("s", worklist_mark("t", "pages"), bytes.fromhex(claimed.token))
         await asyncio.gather(extended, withdrawn)
         assert not leases.admits([term])
+
+    in_fleet(work)
+
+
+def test_a_completion_under_a_claim_whose_attempt_never_began_is_refused() -> None:
+    """The item is the claim's by the register, and the try that is under way is another claim's, whose worker has died."""
+
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        first = await nodes["a"].node.session().call(ClaimItem("s", "t", "pages", 4000, "one"))
+        await asyncio.sleep(8)
+        node = nodes["b"].node
+        mark, item, token = worklist_mark("t", "pages"), bytes.fromhex(first.id), b"2" * 16
+        worklist = Worklist("s", mark, lambda: (item,), lambda item: Group())
+        handed = await node._handouts.hand_out(worklist, Claim(token, "two", TTL_MS))
+        assert handed is not None
+        assert handed.grant.fence > first.fence
+        request = CompleteItem("s", "t", "pages", first.id, handed.grant.fence, token.hex(), b"\x01", "")
+        with pytest.raises(LeaseLost, match="gave the item back") as refused:
+            await node.session().call(request)
+        assert refused.value.written == "no"
+
+    in_fleet(work)
+
+
+def test_an_item_that_was_given_back_is_not_completed_in_the_same_batch() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        claimed = await claim(nodes, "a")
+        under = "s", "t", "pages", claimed.id, claimed.fence, claimed.token
+        with pytest.raises(LeaseLost, match="gave the item back") as refused:
+            await nodes["a"].node.session().call(Batch([FailItem(*under), CompleteItem(*under, b"\x01", "")]))
+        assert refused.value.written == "no"
+        await complete(nodes, "a", claimed)
+
+    in_fleet(work)
+
+
+def test_claims_of_one_moment_are_sent_together() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 20)
+        await nodes.converged()
+        await claim(nodes, "a")
+        await claim(nodes, "b")
+        wire = Wire(nodes, "b")
+        claimed = await asyncio.gather(*(claim(nodes, "b", number) for number in range(1, 8)))
+        assert len({each.id for each in claimed}) == 7
+        assert wire.count(Wishes) == 1
+
+    in_fleet(work)
+
+
+def test_a_claim_that_has_ended_is_stored_with_the_next() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 20)
+        claimed = await claim(nodes, "a")
+        node = nodes["a"].node
+        wire = Wire(nodes, "a")
+        await complete(nodes, "a", claimed)
+        await claim(nodes, "a")
+        assert wire.count(Accept) == 2  # One change, told to both peers.
+        shard = node._handouts._shard(Worklist("s", worklist_mark("t", "pages"), lambda: (), lambda item: Group()))
+        assert len((await shard.read()).grants) == 1
+
+    in_fleet(work)
+
+
+def test_a_write_under_a_claim_needs_copies() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        claimed = await claim(nodes, "a")
+        await nodes.converged()
+
+        def keep(source: str, target: str, message: bytes) -> bytes | None:
+            return None if source == "a" and isinstance(messages.decode(message), Push | Supply) else message
+
+        nodes.spoil = keep
+        with pytest.raises(OutcomeUnknown):
+            await complete(nodes, "a", claimed)
+
+    in_fleet(work)
+
+
+def test_an_item_that_a_claim_cannot_begin_is_given_back() -> None:
+    """Its attempt finds no copies, so others may have it before its term is over."""
+
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        await nodes.converged()
+
+        def keep(source: str, target: str, message: bytes) -> bytes | None:
+            return None if source == "a" and isinstance(messages.decode(message), Push | Supply) else message
+
+        nodes.spoil = keep
+        with pytest.raises((NoQuorum, OutcomeUnknown)):
+            await claim(nodes, "a")
+        nodes.spoil = lambda source, target, message: message
+        await nodes.converged(TTL_MS / 2000)
+        async with asyncio.timeout(TTL_MS / 4000):
+            assert (await claim(nodes, "b", wait=TTL_MS // 5)).claimed
+
+    in_fleet(work)
+
+
+def test_an_item_that_is_given_back_is_free_at_once() -> None:
+    async def work(nodes: Fleet) -> None:
+        await put(nodes, 1)
+        claimed = await claim(nodes, "a")
+        under = "s", "t", "pages", claimed.id, claimed.fence, claimed.token
+        await nodes["a"].node.session().call(FailItem(*under))
+        async with asyncio.timeout(TTL_MS / 4000):
+            assert (await claim(nodes, "a", wait=TTL_MS // 5)).attempt == 2
 
     in_fleet(work)

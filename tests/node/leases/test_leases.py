@@ -248,6 +248,22 @@ def test_a_release_ends_the_term_for_writes_that_are_on_their_way() -> None:
     in_fleet(work)
 
 
+def test_a_term_ends_before_its_release_is_stored() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"))
+        for other in "bc":
+            nodes.wires["a", other].open.clear()
+        release = ReleaseLease("s", "t", granted.fence, granted.token, thread=True)
+        releasing = asyncio.ensure_future(at(nodes, "a").call(release))
+        await asyncio.sleep(0.01)
+        with pytest.raises((LeaseLost, NoQuorum)):
+            await at(nodes, "a").call(Fenced([term(granted)], save(1)))
+        with pytest.raises(OutcomeUnknown):
+            await releasing
+
+    in_fleet(work)
+
+
 def test_a_claim_that_is_given_up_marks_its_thread_with_the_fencing_number_that_it_was_granted() -> None:
     """A client that got no answer knows no fencing number: it releases whatever its token was granted."""
 
@@ -437,5 +453,57 @@ def test_a_write_without_the_lease_is_told_what_to_do() -> None:
         await acquired(at(nodes, "a"), "one")
         with pytest.raises(LeaseHeld, match=r"Nothing was written\..*gives the lease back"):
             await at(nodes, "a").call(save(1))
+
+    in_fleet(work)
+
+
+def test_decisions_of_one_moment_are_stored_together() -> None:
+    async def work(nodes: Fleet) -> None:
+        session = at(nodes, "a")
+        await session.call(AcquireLease("s", "first", TTL_MS))
+        register, exchanges = nodes["a"].node.register, 0
+        sound = register.exchange
+
+        async def exchange(*arguments: Any, **named: Any) -> Any:
+            nonlocal exchanges
+            exchanges += 1
+            return await sound(*arguments, **named)
+
+        register.exchange = exchange  # type: ignore[method-assign]
+        await asyncio.gather(*(session.call(AcquireLease("s", f"l{number}", TTL_MS)) for number in range(20)))
+        assert exchanges <= 2
+
+    in_fleet(work, lease_shards=1)
+
+
+def test_a_claim_that_waits_asks_the_register_for_nothing() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        register, asked = nodes["b"].node.register, 0
+        sound = register.read
+
+        async def read(key: str) -> Any:
+            nonlocal asked
+            asked += 1
+            return await sound(key)
+
+        register.read = read  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(acquired(at(nodes, "b"), "two", wait=9000))
+        for _ in range(6):
+            await asyncio.sleep(TTL_MS / 4000)
+            await at(nodes, "a").call(RenewLeases([term(granted)]))
+        assert asked <= 2
+        waiting.cancel()
+
+    in_fleet(work)
+
+
+def test_a_claim_is_not_refused_for_what_the_register_held_before() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        with pytest.raises(LeaseHeld):
+            await acquired(at(nodes, "b"), "two")
+        await at(nodes, "a").call(ReleaseLease("s", "t", granted.fence, granted.token, thread=True))
+        assert (await acquired(at(nodes, "b"), "two")).granted
 
     in_fleet(work)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from shoal.cluster import messages
+from shoal.cluster.messages import Push, Supply
 from shoal.errors import OutcomeUnknown, ShoalError
 from shoal.protocol.requests import Add, Added, AnyReply, BeginStep, CounterValue, DeleteCounter, Durability, ReadCounter
 from simulation.world.fleet import Fleet
@@ -105,3 +107,16 @@ async def test_a_bug_after_the_write_is_answered_as_an_unknown_outcome(fleet: Fl
     failed = await asyncio.wait_for(told(answers), 30)
     assert isinstance(failed, OutcomeUnknown)
     assert "secret" not in failed.message
+
+
+async def test_a_repeated_one_needs_copies_too(fleet: Fleet) -> None:
+    """Its first attempt was acknowledged under `local`, and no other owner has it."""
+
+    def keep(source: str, target: str, message: bytes) -> bytes | None:
+        return None if source == "a" and isinstance(messages.decode(message), Push | Supply) else message
+
+    fleet.spoil = keep
+    session = fleet["a"].node.session()
+    assert await session.call(WRITE, key="k") == Added(5, True)
+    with pytest.raises(OutcomeUnknown):
+        await session.call(WRITE, key="k", durability="quorum")

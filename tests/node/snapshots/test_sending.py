@@ -130,3 +130,72 @@ async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -
     await asyncio.gather(writing, asked)
     assert sent[0].rows
     sender.stop()
+
+
+async def test_no_more_snapshots_are_kept_than_may_be(filled: Filled) -> None:
+    sent: list[SnapshotPiece] = []
+
+    def offer(_peer: bytes, piece: SnapshotPiece) -> bool:
+        sent.append(piece)
+        return True
+
+    config = Config(snapshot_piece_bytes=500, snapshots_open_max=2, snapshot_idle_s=10.0)
+    sender = sending(filled, offer, config)
+    for nth in range(3):
+        await sender.asked(bytes([nth]) * 16, SnapshotRequest(NUMBER, 1))
+    assert [bool(piece.rows) for piece in sent] == [True, True, False]
+    now = filled.simulated.environment.monotonic()
+    sender.tick(now + 9.0)
+    await sender.asked(bytes([2]) * 16, SnapshotRequest(NUMBER, 2))
+    assert not sent[-1].rows
+    sender.tick(now + 11.0)  # Nobody has asked for theirs.
+    await sender.asked(bytes([2]) * 16, SnapshotRequest(NUMBER, 3))
+    assert sent[-1].rows
+    sender.stop()
+
+
+async def test_a_lost_piece_is_read_again_from_where_it_begins(filled: Filled) -> None:
+    sent: list[SnapshotPiece] = []
+
+    def offer(_peer: bytes, piece: SnapshotPiece) -> bool:
+        sent.append(piece)
+        return True
+
+    sender = sending(filled, offer, Config(snapshot_piece_bytes=500))
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
+    for nth in (1, 2, 1, 2, 1):
+        await sender.asked(PEER, SnapshotRequest(NUMBER, 1, sent[0].id, nth))
+    assert [piece.piece for piece in sent] == [0, 1, 2, 1, 2, 1]
+    assert sent[1] == sent[3] == sent[5]
+    assert sent[2] == sent[4] != sent[1]
+    sender.stop()
+
+
+async def test_a_peer_that_does_not_read_gets_nothing(filled: Filled) -> None:
+    sent: list[SnapshotPiece] = []
+
+    def offer(_peer: bytes, piece: SnapshotPiece) -> bool:
+        sent.append(piece)
+        return True
+
+    sender = sending(filled, offer)
+    sender._is_behind = lambda _: True
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
+    assert (sent[0].rows, sent[0].reason) == (b"", "too many bytes wait to be sent to you")
+
+
+async def test_a_partition_that_is_being_replaced_is_not_sent(filled: Filled) -> None:
+    sent: list[SnapshotPiece] = []
+
+    def offer(_peer: bytes, piece: SnapshotPiece) -> bool:
+        sent.append(piece)
+        return True
+
+    partitions = filled.node.service._database.partitions
+    sender = sending(filled, offer)
+    partitions.close(NUMBER)
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
+    assert (sent[0].rows, sent[0].reason) == (b"", "this partition is being replaced")
+    partitions.reopen(NUMBER)
+    await sender.asked(PEER, SnapshotRequest(NUMBER, 2))
+    assert sent[1].rows

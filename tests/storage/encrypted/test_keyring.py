@@ -144,3 +144,16 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, open_keys: OpenKeys) ->
     home.replace(b"two")
     assert home.read() == b"two"
     assert [file.name for file in tmp_path.iterdir()] == ["KEYS"]
+
+
+def test_a_file_that_is_half_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = KeysFile(tmp_path)
+    home.replace(b"one")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        home.replace(b"two")
+    assert home.read() == b"one"

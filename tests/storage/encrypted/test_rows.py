@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from os import urandom
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from shoal.errors import StoreCorrupt, TooLarge
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.storage import keys
+from shoal.storage.encrypted import ordering
 from shoal.storage.encrypted.keyring import KeysInMemory
 from shoal.storage.encrypted.places import STAGED, STORE, hidden_from, scopes_of
 from shoal.storage.encrypted.rows import RowCipher
@@ -124,6 +126,22 @@ def test_a_salt_seals_a_bounded_number_of_rows(open_keys: OpenKeys) -> None:
     salts = [row[5:13] for row in rows]
     assert [salts.count(salt) for salt in dict.fromkeys(salts)] == [3, 3, 3, 1]
     assert len({(row[5:13], row[13:25]) for row in rows}) == 10
+
+
+def test_no_nonce_is_drawn_twice(open_keys: OpenKeys) -> None:
+    cipher = RowCipher(open_keys(KeysInMemory()), urandom)
+    drawn = [nonce for count in [1] * 600 + [5, 300, 1, 7] * 3 for nonce in cipher.nonces(count)]
+    assert len(set(drawn)) == len(drawn) == 600 + 3 * 313
+    assert {len(nonce) for nonce in drawn} == {12}
+
+
+def test_without_the_naming_key_a_hidden_part_cannot_be_guessed(sealed: Sealed) -> None:
+    names: set[bytes] = set()
+    for _ in range(2):
+        inner = MemoryStorage()
+        written(sealed(inner), {in_set(b"element"): b"dots"})
+        names.update(place for place, _ in inner.scan(b"", None))
+    assert len(names) == 2
 
 
 def test_an_operation_is_sealed_under_each_space_that_it_names(sealed: Sealed) -> None:
@@ -283,3 +301,65 @@ def test_a_group_larger_than_a_scan_may_hold_is_read_in_order_from_disk(
         assert list(shown.scan(chunk[:-1], chunk[:-1] + b"Z")) == expected
         assert list(storage.scan(expected[100][0], expected[203][0], limit=7)) == expected[100:107]
     storage.close()
+
+
+class Counting(MemoryStorage):
+    """Counts the rows that are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scanned = self.got = 0
+
+    def get(self, key: bytes, /) -> bytes | None:
+        self.got += 1
+        return super().get(key)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for row in super().scan(start, stop, reverse=reverse, limit=limit):
+            self.scanned += 1
+            yield row
+
+
+def test_a_scan_holds_no_more_rows_of_a_group_than_it_may(sealed: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = sealed(MemoryStorage(), order_rows_max=50)
+    written(storage, {in_set(b"%03d" % number): b"" for number in range(300)})
+    chosen: list[int] = []
+    sound = ordering.Scanning._next_of
+
+    def next_of(self: ordering.Scanning, entries: list[ordering.Entry], span: ordering._Span) -> list[ordering.Entry]:
+        chosen.append(len(entries))
+        return sound(self, entries, span)
+
+    monkeypatch.setattr(ordering.Scanning, "_next_of", next_of)
+    assert len(list(storage.scan(in_set(b""), in_set(b"\xff")))) == 300
+    assert max(chosen) <= 100
+
+
+def test_a_scan_holds_no_more_bytes_of_values_than_it_may(sealed: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordering, "_HELD_BYTES_MAX", 1000)
+    inner = Counting()
+    storage = sealed(inner)
+    written(storage, {in_set(b"%03d" % number): bytes(100) for number in range(30)})
+    inner.got = 0
+    assert len(list(storage.scan(in_set(b""), in_set(b"\xff")))) == 30
+    assert inner.got == 20
+
+
+def test_a_page_of_a_large_group_reads_what_it_shows(sealed: Sealed) -> None:
+    inner = Counting()
+    storage = sealed(inner)
+    written(storage, {in_set(b"%03d" % number): b"" for number in range(500)})
+    list(storage.scan(in_set(b""), in_set(b"\xff")))
+    inner.scanned = inner.got = 0
+    assert len(list(storage.scan(in_set(b"100"), in_set(b"\xff"), limit=10))) == 10
+    assert inner.scanned + inner.got < 20
+
+
+def test_the_orders_that_are_remembered_are_bounded() -> None:
+    orders = ordering.Orders(100)
+    for group in (b"a", b"b"):
+        orders.remember(group, [(bytes([nth]), b"") for nth in range(70)])
+    assert orders.find(b"a") is None
+    assert orders.find(b"b") is not None
