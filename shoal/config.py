@@ -42,6 +42,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # Access: who may do what.
     token_keys: str = ""  # A file with the public keys of tokens, as a JSON Web Key Set. Empty: no token is asked for.
+    plain_tokens: str = ""  # Hosts to which a client sends its token over http://, "n1,n2" or "*": something else encrypts.
     token_look_s: float = 10.0  # Between two looks at whether that file has changed.
     token_bytes_max: int = 3584  # One token; browsers keep no cookie of more than 4096 bytes.
     token_grants_max: int = 64  # Of one token.
@@ -325,6 +326,10 @@ class Config(Struct, frozen=True, kw_only=True):
     stop_timeout_s: float = 10.0
 
 
+SECRETS = frozenset({"cluster_key", "encryption_key"})
+"""Fields whose values are in no error and no log."""
+
+_KEY_CHARS_MIN, _KEY_KINDS_MIN = 20, 8  # 20 letters and digits drawn at random are more than anybody guesses.
 _MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max")
 
 
@@ -354,6 +359,7 @@ def checked(config: Config) -> Config:
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
     origins(config)
+    _check_cluster_key(config.cluster_key)
     if config.lease_drift_max >= 0.5:
         raise InvalidConfig(f"lease_drift_max must be below 0.5; it is {config.lease_drift_max}.", field="lease_drift_max")
     if not config.lease_ttl_s_min <= config.stream_ttl_s <= config.lease_ttl_s_max:
@@ -373,13 +379,22 @@ def checked(config: Config) -> Config:
     return config
 
 
+def _check_cluster_key(key: str) -> None:
+    if key and (len(key) < _KEY_CHARS_MIN or len(set(key)) < _KEY_KINDS_MIN):
+        raise InvalidConfig(
+            f"the cluster_key is too weak: it must have {_KEY_CHARS_MIN} or more characters, {_KEY_KINDS_MIN} different ones, "
+            "because whoever guesses it is a node. Draw one, and give it to all nodes: `openssl rand -hex 32`.",
+            field="cluster_key",
+        )
+
+
 def _typed(name: str, value: object) -> str | int | float:
     """The value of a field, if its type is that of the field's default; a msgspec.Struct takes anything by keyword."""
     default = getattr(_DEFAULTS, name)
     if isinstance(default, str):
         if isinstance(value, str):
             return value
-        raise InvalidConfig(f"{name} must be text; it is {value!r}.", field=name)
+        raise InvalidConfig(f"{name} must be text; it is {shown(name, value)}.", field=name)
     kinds = int | float if isinstance(default, float) else int
     if isinstance(value, kinds) and not isinstance(value, bool) and isfinite(value):
         if value > _NUMBER_MAX:
@@ -389,6 +404,11 @@ def _typed(name: str, value: object) -> str | int | float:
     if "_bytes" in name:
         wanted = 'a whole number of bytes, such as 64 * shoal.config.MiB ("64MiB" is for files, flags and the environment)'
     raise InvalidConfig(f"{name} must be {wanted}; it is {value!r}.", field=name)
+
+
+def shown(name: str, value: object) -> str:
+    """The value of a field, for an error."""
+    return f"of type {type(value).__name__}" if name in SECRETS else repr(value)
 
 
 _DEFAULTS = Config()

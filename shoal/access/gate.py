@@ -2,7 +2,8 @@
 
 Laws:
 - A signature is verified once for each token, as long as it is among the `tokens_known_max` that were used last.
-- An address whose tokens were refused too often has no other one verified; tokens that are known go on.
+- An address whose tokens were refused too often has no other one verified, and a token that was refused too often is not
+  verified again, whoever presents it; tokens that are known go on.
 - While the node is cut off for too long, no token counts; afterwards they do again.
 - A token that is revoked, or whose key is withdrawn, counts no more from then on, in sessions that it has opened too.
 """
@@ -27,6 +28,9 @@ _MISSING = (
     "this node asks for a token, and none was given. Nothing was written. Give one: `token=`, SHOAL_TOKEN_FILE or "
     "`shoal --token-file FILE`; over HTTP the header `Authorization: Bearer …`."
 )
+
+_OF_TIME = ("key", "early")
+"""Reasons that may be gone soon: a key of an issuer arrives, or the token's time begins."""
 
 
 class Gate:
@@ -61,7 +65,7 @@ class Gate:
 
         Raises:
             Unauthenticated: there is none, or it is not accepted.
-            Overloaded: too many tokens of this address were refused.
+            Overloaded: too many tokens of this address were refused, or this one too often.
         """
         if token is None:
             raise Unauthenticated(_MISSING, reason="missing")
@@ -78,13 +82,14 @@ class Gate:
             self._known.move_to_end(digest)
             known.check_valid()
             return known
-        self._failures.check(address, now_s=now_s)
+        self._failures.check(address, now_s=now_s, token=digest)
         try:
             bearer = self._verified(token, now_s=now_s)
         except Unauthenticated as refusal:
             if refusal.detail.get("reason") == "key":
                 self.unknown.set()
-            self._failures.add(address, now_s=now_s)
+            is_final = refusal.detail.get("reason") not in _OF_TIME
+            self._failures.add(address, now_s=now_s, token=digest if is_final else b"")
             raise
         self._known[digest] = bearer
         while len(self._known) > self._config.tokens_known_max:

@@ -129,7 +129,7 @@ def _usable(listed: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _checked(issuer: str) -> str:
-    if not _is_safe(issuer) or issuer == ISSUER:
+    if not _is_safe(issuer) or issuer == ISSUER or "@" in issuer:
         raise InvalidConfig(
             f"oidc_issuers contains {issuer[:80]!r}. An issuer is an https:// URL. Nothing was started.", field="oidc_issuers"
         )

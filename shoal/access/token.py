@@ -10,7 +10,7 @@ from shoal.access.grants import Grant, shown
 class Token(NamedTuple):
     """A token's content. Times are in seconds since 1970."""
 
-    id: str  # By which it is revoked; empty if an issuer gave none.
+    id: str  # By which it is revoked.
     author: str  # The name that the writes of its holder carry.
     issuer: str
     audience: str  # The name of the cluster that it is for.

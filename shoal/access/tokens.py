@@ -3,6 +3,8 @@
 Laws:
 - A token is verified by the algorithm that belongs to its key, never by the one that it names itself.
 - Its size is checked before anything else. Its text is in no error, and what an error shows of it is bounded.
+- A token that could not be revoked, because it has no id, is not accepted.
+- The author of another issuer's token is `SUBJECT@ISSUER`: issuers do not know of each other's names.
 - No clock is read: `now_s` is an argument, in seconds since 1970.
 """
 
@@ -29,6 +31,7 @@ GRANTS = "shoal"
 EARLY_S = 60.0
 """A token counts so much before it begins, because clocks differ."""
 _ID_MAX = 128
+_SCHEME = "https://"  # Left out of an author; that of an address of this machine, which may be plain, is not.
 _HOW = "Give another one: `token=`, SHOAL_TOKEN_FILE or `shoal --token-file FILE`."
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 
@@ -124,16 +127,23 @@ def _claims(text: str, known: Keys, key: Any) -> dict[str, Any]:
 
 def _token(said: dict[str, Any], issuer: str, key_id: str, *, grants_max: int) -> Token:
     begins, ends = said.get("nbf", 0), said.get("exp", -1)
-    id, author = said.get("jti", ""), said.get("sub")
-    if not _is_time(begins) or not _is_time(ends) or not isinstance(id, str) or len(id) > _ID_MAX:
-        raise refused("claims", "a time or the id of the token is not valid")
+    id, subject = said.get("jti"), said.get("sub")
+    if not _is_time(begins) or not _is_time(ends):
+        raise refused("claims", "a time of the token is not valid")
+    if not isinstance(id, str) or not 0 < len(id) <= _ID_MAX:
+        raise refused("claims", f"the token has no id of 1 to {_ID_MAX} characters (jti), so it could not be revoked")
     try:
-        author = check_name("author", author)
+        author = check_name("author", author_of(issuer, check_name("author", subject)))
         grants = grants_of(said.get(GRANTS), grants_max=grants_max)
     except (InvalidInput, InvalidName) as error:
         why = "its author is no name" if isinstance(error, InvalidName) else error.message.rstrip(".")
         raise refused("claims", f"the token is not valid: {why}") from None
     return Token(id, author, issuer, str(said.get("aud", "")), key_id, float(begins), float(ends), grants)
+
+
+def author_of(issuer: str, subject: str) -> str:
+    """The author that the writes of a token's holder name. No issuer's address has an `@`."""
+    return subject if issuer == ISSUER else f"{subject}@{issuer.removeprefix(_SCHEME)}"
 
 
 def _is_time(value: object) -> bool:

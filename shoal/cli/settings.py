@@ -19,7 +19,7 @@ from typing import NamedTuple, get_type_hints
 
 import msgspec
 
-from shoal.config import Config, checked
+from shoal.config import Config, checked, shown
 from shoal.errors import InvalidConfig
 
 PREFIX = "SHOAL_"
@@ -197,7 +197,8 @@ def _number(given: Given, kind: type) -> int | float:
 
 def _wrong(given: Given) -> InvalidConfig:
     return InvalidConfig(
-        f"{given.source}: {given.field} must be {_allowed(given.field)}; it is {given.value!r}. Nothing was started.",
+        f"{given.source}: {given.field} must be {_allowed(given.field)}; it is {shown(given.field, given.value)}. Nothing was "
+        "started.",
         field=given.field,
         source=given.source,
     )

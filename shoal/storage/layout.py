@@ -6,14 +6,17 @@
     KEYS        the keys of an encrypted directory, themselves sealed (`shoal.storage.encrypted.keyring`)
     db/         RocksDB
 
-Law: the check changes nothing. A directory that has a newer format, holds
-something else or is damaged is left as it was, byte for byte.
+Laws:
+- The check changes nothing. A directory that has a newer format, holds something else or is damaged is left as it was,
+  byte for byte.
+- A store that is open can be read by its owner alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,6 +32,7 @@ KEYS = "KEYS"
 DATABASE = "db"
 
 _TEMPORARY = ".new"
+_PRIVATE_DIRECTORY, _PRIVATE_FILE, _OTHERS = 0o700, 0o600, 0o077
 # An interrupted creation may leave these.
 _BEGUN = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY}
 # File systems and desktops put these beside anybody's files, and names that begin with a dot: `lost+found` is in the root of
@@ -89,6 +93,38 @@ def make(directory: Path, *, encrypted: bool = False) -> None:
     sync_directory(directory.parent)
 
 
+def close_to_others(directory: Path) -> None:
+    """Take the rights of all users but the owner from a store, before anything in it is opened.
+
+    RocksDB makes files that everybody may read, so the directories around them are closed. One that belongs to another user,
+    as the root of a mounted volume does, stays as it is: within it the database's own directory is closed.
+
+    Raises:
+        StorageError: the database would stay open to others.
+    """
+    database = directory / DATABASE
+    database.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+    is_closed = [_closed(each, _PRIVATE_DIRECTORY) for each in (directory, database)]
+    for entry in os.scandir(directory):
+        if entry.is_file(follow_symlinks=False):
+            _closed(Path(entry.path), _PRIVATE_FILE)
+    if not any(is_closed):
+        raise StorageError(
+            f"{database} can be read by other users of this machine, and its mode cannot be changed, because it belongs to "
+            "another user. Nothing was written. Run the node as its owner, or give the directory to this user (chown -R)."
+        )
+
+
+def _closed(path: Path, mode: int) -> bool:
+    """Whether a file is its owner's alone, now that it was tried."""
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
+            path.chmod(mode)
+    except PermissionError:
+        return False
+    return True
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put `content` at `path` so that a crash leaves the old file or the new one, never a part.
 
@@ -96,12 +132,16 @@ def replace_file(path: Path, content: bytes) -> None:
         OSError: the disk failed or is full. The old file is unchanged, unless only the last sync failed.
     """
     temporary = path.with_name(path.name + _TEMPORARY)
-    with open(temporary, "wb") as file:
+    with open(temporary, "wb", opener=_private) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
     sync_directory(path.parent)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE_FILE)
 
 
 def sync_directory(directory: Path) -> None:

@@ -150,6 +150,7 @@ class RocksStorage:
                 undo.callback(lock.release)
                 if not layout.holds_store(directory):
                     layout.make(directory, encrypted=encrypted)
+                layout.close_to_others(directory)
                 witness = Witness.open(directory / layout.WITNESS)
                 undo.callback(witness.close)
                 identity = identity_of(directory / layout.WITNESS)

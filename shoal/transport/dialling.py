@@ -1,10 +1,16 @@
-"""Open a WebSocket to a node; if that fails, say why in plain words."""
+"""Open a WebSocket to a node; if that fails, say why in plain words.
+
+Laws:
+- A token goes to another machine over TLS alone, unless `plain_tokens` says that something else encrypts.
+- An error says whether the token was sent.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Protocol
 
 import aiohttp
@@ -87,9 +93,12 @@ async def open_socket(
     """The WebSocket, and the HTTP session that owns it; the caller cuts the one and closes the other.
 
     Raises:
+        InvalidConfig: the token would go over a plain connection to another machine. Nothing was sent.
         Overloaded, Unavailable, Unsupported, Disconnected: the node's answer, by its HTTP status.
         aiohttp.ClientError, OSError: there was no answer.
     """
+    if token is not None:
+        _check_private(url, config)
     http = aiohttp.ClientSession(
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={} if token is None else {"Authorization": f"Bearer {token}"},
@@ -108,12 +117,42 @@ async def open_socket(
         )
     except aiohttp.WSServerHandshakeError as refusal:
         await http.close()
-        raise _refusal(url, refusal) from None
+        raise _refusal(url, refusal, sent=_NOTHING if token is None else _TOKEN) from None
     except BaseException:
         await http.close()
         raise
     assert isinstance(socket, DialledSocket)
     return http, socket
+
+
+_NOTHING, _TOKEN = "Nothing was sent", "The token was sent, and nothing else"
+_MAYBE = "The token may have been sent, and nothing else"
+
+
+def _check_private(url: str, config: Config) -> None:
+    """Check that nobody on the way to a node reads the token.
+
+    Raises:
+        InvalidConfig: they could.
+    """
+    parsed = URL(url)
+    host = parsed.host or ""
+    if parsed.scheme == "https" or _is_here(host) or {host, "*"} & {each.strip() for each in config.plain_tokens.split(",")}:
+        return
+    raise InvalidConfig(
+        f"the token would go to {url} over plain HTTP, and whoever is on the way could read and use it. Nothing was sent. "
+        "Write https:// (docs/TLS.md). Where something else encrypts, as a service mesh does, or on a private network for "
+        f"tests, name the host in plain_tokens (SHOAL_PLAIN_TOKENS={host}).",
+        field="token",
+    )
+
+
+def _is_here(host: str) -> bool:
+    """Whether this names the machine itself."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _HOW_CLIENT = "name the cluster's: `tls_ca=`, SHOAL_TLS_CA or `shoal --tls-ca ca.pem …`"
@@ -168,10 +207,15 @@ def untrusted(url: str, error: aiohttp.ClientConnectorCertificateError) -> Unsup
     return Unsupported(f"the node at {url} is not trusted: {reason}. Nothing was sent.", reason=reason)
 
 
-def unreached(url: str, reason: str) -> Disconnected:
+def sent_before(reason: Exception, token: str | None) -> str:
+    """What was sent before an attempt to connect failed for this reason, for people."""
+    return _NOTHING if token is None or isinstance(reason, aiohttp.ClientConnectorError) else _MAYBE
+
+
+def unreached(url: str, reason: str, sent: str = _NOTHING) -> Disconnected:
     """The error for an address at which no node answered."""
     return Disconnected(
-        f"the node at {url} cannot be reached: {reason}. Nothing was sent. "
+        f"the node at {url} cannot be reached: {reason}. {sent}. "
         "Check the address, and that a node serves there (`shoal serve`).",
         reason=reason,
     )
@@ -187,13 +231,14 @@ def summed_up(refusals: Mapping[str, ShoalError], *, first: bool) -> ShoalError:
     if all(isinstance(refusal, Unauthenticated) for refusal in refusals.values()):
         return next(iter(refusals.values()))
     told = "; ".join(f"{url}: {_reason(url, refusal)}" for url, refusal in refusals.items())
+    sent = next((said for said in (_TOKEN, _MAYBE) if any(said in each.message for each in refusals.values())), _NOTHING)
     busy = [refusal for refusal in refusals.values() if isinstance(refusal, Unavailable)]
     if busy:
         kind = type(busy[0]) if len({type(refusal) for refusal in busy}) == 1 else Unavailable
-        return kind(f"no node takes this session ({told}). Nothing was sent. Try again later.", **busy[0].detail)
+        return kind(f"no node takes this session ({told}). {sent}. Try again later.", **busy[0].detail)
     if first:
-        return Unreachable(f"none of the {len(refusals)} nodes can be reached ({told}). Nothing was sent. {hint}{wait}")
-    return Disconnected(f"none of the {len(refusals)} nodes can be reached ({told}). Nothing was sent. {hint}")
+        return Unreachable(f"none of the {len(refusals)} nodes can be reached ({told}). {sent}. {hint}{wait}")
+    return Disconnected(f"none of the {len(refusals)} nodes can be reached ({told}). {sent}. {hint}")
 
 
 def _reason(url: str, refusal: ShoalError) -> str:
@@ -201,35 +246,41 @@ def _reason(url: str, refusal: ShoalError) -> str:
     return reason if isinstance(reason, str) else refusal.message.partition(". ")[0].removeprefix(f"the node at {url} ")
 
 
-def _refusal(url: str, refusal: aiohttp.WSServerHandshakeError) -> Disconnected | Unavailable | Unsupported | Unauthenticated:
+def _refusal(
+    url: str, refusal: aiohttp.WSServerHandshakeError, *, sent: str
+) -> Disconnected | Unavailable | Unsupported | Unauthenticated:
+    """The error for a node's answer; `sent` says what it was sent."""
     if refusal.status == Overloaded.status:
         after_s = _retry_after_s(refusal)
         return Overloaded(
             f"the node at {url} has no room for another session, or has refused too many tokens of this address. "
-            f"Nothing was sent. Try again in {after_s:g} s, or elsewhere.",
+            f"{sent}. Try again in {after_s:g} s, or elsewhere.",
             retry_after_s=after_s,
         )
     if refusal.status == Unavailable.status:
-        return Unavailable(f"the node at {url} does not take sessions now. Nothing was sent. Try again later, or elsewhere.")
+        return Unavailable(f"the node at {url} does not take sessions now. {sent}. Try again later, or elsewhere.")
     if refusal.status == Unauthenticated.status and 'realm="shoal"' in _challenge(refusal):
-        return _unauthenticated(url, refusal)
+        return _unauthenticated(url, refusal, sent)
     if refusal.status < 500:
         return Unsupported(
             f"there is no Shoal node at {url}: another server answered (status {refusal.status}). "
-            "Nothing was sent. Check the address.",
+            f"{sent}. {_STRANGER if sent == _TOKEN else ''}Check the address.",
             reason=f"another server answers there (status {refusal.status})",
         )
     return Disconnected(
-        f"the node at {url} refused the session with status {refusal.status}. Nothing was sent. Try again later.",
+        f"the node at {url} refused the session with status {refusal.status}. {sent}. Try again later.",
         reason=f"it refused the session with status {refusal.status}",
     )
 
 
-def _unauthenticated(url: str, refusal: aiohttp.WSServerHandshakeError) -> Unauthenticated:
+_STRANGER = "If you do not know that server, revoke the token (`shoal token revoke`). "
+
+
+def _unauthenticated(url: str, refusal: aiohttp.WSServerHandshakeError, sent: str) -> Unauthenticated:
     told = re.search(r'error_description="([^"]*)"', _challenge(refusal))
     why = told[1][:_WHY_MAX] if told is not None else "it asks for a token, and none was given"
     return Unauthenticated(
-        f"the node at {url} does not let this client in: {why}. Nothing was sent. Give a token that is valid: `token=`, "
+        f"the node at {url} does not let this client in: {why}. {sent}. Give a token that is valid: `token=`, "
         "SHOAL_TOKEN_FILE or `shoal --token-file FILE`.",
         reason=why,
     )

@@ -50,7 +50,7 @@ from shoal.protocol.frames import (
     messages,
 )
 from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
-from shoal.transport.dialling import Connect, open_socket, unreached, untrusted, why
+from shoal.transport.dialling import Connect, open_socket, sent_before, unreached, untrusted, why
 from shoal.transport.inbox import Inbox
 from shoal.transport.sockets import DialledSocket
 
@@ -138,7 +138,7 @@ class Link:
         except aiohttp.ClientConnectorCertificateError as reason:
             raise untrusted(url, reason) from reason
         except (aiohttp.ClientError, aiohttp.WSMessageTypeError, OSError, TimeoutError) as reason:
-            raise unreached(url, why(reason)) from reason
+            raise unreached(url, why(reason), sent_before(reason, token)) from reason
         return cls(http, socket, welcome=welcome, config=config, bookmark=Bookmark() if bookmark is None else bookmark)
 
     @property

@@ -34,7 +34,12 @@ async def urls(mint: Mint, tmp_path: Path) -> AsyncIterator[list[str]]:
         found = []
         for port in ports:
             config = msgspec.structs.replace(
-                Config(), listen_port=port, join=join, cluster_key="secret", token_keys=mint.keys, stop_timeout_s=2.0
+                Config(),
+                listen_port=port,
+                join=join,
+                cluster_key="a secret of the nodes alone",
+                token_keys=mint.keys,
+                stop_timeout_s=2.0,
             )
             environment = system_environment()
             node = await open_node(tmp_path / f"n{port}", config=config, environment=environment)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from secrets import token_hex
 from typing import Any
 
 import jwt
@@ -17,6 +18,7 @@ import shoal
 from shoal.access.access import Access
 from shoal.config import Config
 from shoal.errors import Forbidden, InvalidConfig, ShoalError, Unauthenticated
+from shoal.protocol.requests import Save
 from tests.access.conftest import Mint, Serve, Served
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
@@ -49,7 +51,15 @@ class Issuer:
 
     def token(self, kid: str = "rsa", algorithm: str = "RS256", **claims: Any) -> str:
         now = int(time.time())
-        said = {"iss": self.url, "sub": "ada", "aud": AUDIENCE, "exp": now + 600, "iat": now, "shoal": ["crew:counter:append"]}
+        said = {
+            "iss": self.url,
+            "sub": "ada",
+            "jti": token_hex(8),
+            "aud": AUDIENCE,
+            "exp": now + 600,
+            "iat": now,
+            "shoal": ["crew:counter:append"],
+        }
         return jwt.encode(said | claims, self.keys[kid][0], algorithm=algorithm, headers={"kid": kid})
 
 
@@ -129,6 +139,8 @@ async def test_both_kinds_of_tokens_count_beside_each_other(issuer: Issuer, serv
         {"shoal": ["crew"]},
         {"shoal": ["crew:read"] * 65},
         {"sub": None},
+        {"jti": None},
+        {"jti": ""},
     ],
 )
 async def test_what_a_token_of_an_issuer_lacks_is_told(issuer: Issuer, served: Served, claims: dict[str, Any]) -> None:
@@ -221,3 +233,15 @@ async def test_keys_that_are_secrets_or_too_short_or_broken_are_left_out(issuer:
 async def test_a_wrong_issuer_is_told_at_the_start(serve: Serve, issuers: str, audience: str) -> None:
     with pytest.raises(InvalidConfig, match="Nothing was started"):
         await serve(oidc_issuers=issuers, oidc_audience=audience)
+
+
+async def test_authors_of_issuers_are_told_apart(issuer: Issuer, serve: Serve, mint: Mint) -> None:
+    both = await serve(token_keys=mint.keys, oidc_issuers=issuer.url, oidc_audience=AUDIENCE)
+    await fetched(both)
+    theirs, ours = issuer.token(shoal=["crew:write"]), mint.make("crew:write", author="ada").text
+    for token, mine, other in ((theirs, f"ada@{issuer.url}", "ada"), (ours, "ada", f"ada@{issuer.url}")):
+        async with shoal.connect(both.url, token=token, config=PATIENT) as store:
+            session = store.connection.session
+            await session.call(Save("crew", "t", {"n": b"\x01"}, author=mine))
+            with pytest.raises(Forbidden, match="this token's writes are by"):
+                await session.call(Save("crew", "t", {"n": b"\x01"}, author=other))

@@ -17,6 +17,9 @@ import pytest
 
 import shoal
 from shoal.access.access import Access, reaches_quorum
+from shoal.access.gate import Gate
+from shoal.access.keys import load
+from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
@@ -320,6 +323,29 @@ async def test_refused_tokens_are_bounded_for_each_address_and_known_tokens_go_o
     assert await status(fresh.header) == 429  # Nobody may try one after another.
     assert await status(known.header) == 200
     assert await status({}) == 401  # Costs nothing, and says what to do.
+
+
+def gate_of(keys: Keys) -> Gate:
+    return Gate({"shoal": keys}, config=Config(token_failures_max=3), now_s=time.time, entropy=os.urandom)
+
+
+async def test_a_refused_token_is_bounded_whoever_presents_it(mint: Mint) -> None:
+    gate = gate_of(load(mint.keys, cluster="shoal"))
+    forged = mint.make("crew:read").text[:-4] + "AAAA"
+    for number in range(3):
+        with pytest.raises(Unauthenticated):
+            gate.bearer(forged, address=f"10.0.0.{number}")
+    with pytest.raises(Overloaded, match="3 times this token was refused"):
+        gate.bearer(forged, address="10.0.0.9")
+    assert gate.bearer(mint.make("crew:read").text, address="10.0.0.1")
+
+
+async def test_a_token_whose_key_may_still_come_is_not_bounded(mint: Mint) -> None:
+    gate = gate_of(Keys("shoal", "shoal", ("EdDSA",), {}))
+    token = mint.make("crew:read").text
+    for number in range(9):
+        with pytest.raises(Unauthenticated):
+            gate.bearer(token, address=f"10.0.0.{number}")
 
 
 # ── browsers ──────────────────────────────────────────────────────────────────

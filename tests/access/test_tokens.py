@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from shoal.access import grants, keys, tokens
 from shoal.access.token import Token
+from shoal.access.tokens import author_of
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
 from shoal.names import RESERVED
 from tests.access.conftest import LIMITS, Made, Mint
@@ -118,6 +119,8 @@ def test_each_claim_is_checked(mint: Mint) -> None:
         {"sub": "a\nb"},
         {"sub": 7},
         {"jti": "x" * 200},
+        {"jti": ""},
+        {"jti": None},
         {"shoal": None},
         {"shoal": "admin"},
         {"shoal": [{"space": "*", "actions": ["root"]}]},
@@ -300,3 +303,9 @@ def test_a_damaged_list_of_issued_tokens_is_told(mint: Mint) -> None:
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ShoalError, match="damaged"):
         keys.issued(mint.directory)
+
+
+def test_an_author_of_another_issuer_names_it() -> None:
+    assert author_of("shoal", "ada") == "ada"
+    assert author_of("https://login.example.com/tenant", "ada") == "ada@login.example.com/tenant"
+    assert author_of("http://127.0.0.1:9", "ada") == "ada@http://127.0.0.1:9"

@@ -323,3 +323,9 @@ async def test_a_connection_without_a_whole_request_is_closed(serve: Serve) -> N
         async with connected(served) as (reader, writer), asyncio.timeout(30):
             writer.write(begun)
             assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("request_", [http1(b"GET", b"/healthz"), http1(b"GET", b"/v1/nothing"), b"GET / HTTP/3.0\r\n\r\n"])
+async def test_no_answer_names_a_version(serve: Serve, request_: bytes) -> None:
+    answer = await send(await serve(), request_)
+    assert answer.headers["server"] == "Shoal"

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from shoal.cli.main import app
 from shoal.cli.settings import OPTIONS, Given, given_listen, given_setting, load, unknown_variables
-from shoal.config import Config, MiB
+from shoal.config import Config, MiB, checked
 from shoal.errors import InvalidConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
@@ -220,3 +220,21 @@ def test_the_document_lists_every_field_with_its_default() -> None:
     }
     fields = {name: getattr(Config(), name) for name in get_type_hints(Config) if not name.startswith("_")}
     assert documented == fields
+
+
+@pytest.mark.parametrize("key", ["secret", "a" * 64, "0123456789abcdef012", "abcabcabcabcabcabcabcabc"])
+def test_a_weak_cluster_key_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(InvalidConfig, match=r"too weak.*openssl rand") as caught:
+        load(environment={"SHOAL_CLUSTER_KEY": key})
+    assert key not in caught.value.message
+    assert load(environment={"SHOAL_CLUSTER_KEY": "9c1f04be77a25d3360e8"}).cluster_key
+
+
+@pytest.mark.parametrize("name", ["cluster_key", "encryption_key"])
+def test_no_error_shows_a_secret(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidConfig, match="must be text") as caught:
+        load(environment={}, file=written(tmp_path, f"{name} = 7318273645"))
+    assert "7318273645" not in caught.value.message
+    with pytest.raises(InvalidConfig, match="must be text") as caught:
+        checked(Config(**{name: b"7318273645"}))  # type: ignore[arg-type]
+    assert "7318273645" not in caught.value.message

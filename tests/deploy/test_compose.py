@@ -66,8 +66,8 @@ def test_nodes_are_published_to_this_machine_only_each_on_its_own_port(image: Im
 
 
 def test_the_cluster_key_comes_from_the_environment_and_is_the_same_for_all(image: Image) -> None:
-    keyed = composed(COMPOSE, {"SHOAL_CLUSTER_KEY": "s3cret"})["services"]
-    assert {config_of(keyed[name], image).cluster_key for name in NODES} == {"s3cret"}
+    keyed = composed(COMPOSE, {"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"})["services"]
+    assert {config_of(keyed[name], image).cluster_key for name in NODES} == {"a secret of the nodes alone"}
     assert {config_of(NODES[name], image).cluster_key for name in NODES} == {""}
 
 
@@ -102,7 +102,7 @@ def test_a_container_can_write_to_its_volume_and_nothing_else(name: str) -> None
 
 
 def test_a_fourth_node_differs_from_the_first_in_its_name_and_in_the_members_that_it_knows() -> None:
-    variables = {"SHOAL_CLUSTER_KEY": "s3cret"}
+    variables = {"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"}
     grown = composed((ROOT / "deploy" / "grow.yml").read_text(), variables)
     n4, n1 = grown["services"]["n4"], composed(COMPOSE, variables)["services"]["n1"]
     own = {"SHOAL_TLS_CERT": "/tls/n4/cert.pem", "SHOAL_TLS_KEY": "/tls/n4/key.pem"}
@@ -181,7 +181,7 @@ def started(image: Image, directory: Path, variables: dict[str, str]) -> list[St
 
 
 def test_the_three_nodes_share_what_each_of_them_is_told(image: Image, tmp_path: Path) -> None:
-    with running(started(image, tmp_path, {"SHOAL_CLUSTER_KEY": "s3cret"}), tmp_path) as urls:
+    with running(started(image, tmp_path, {"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"}), tmp_path) as urls:
         assert shared_by_all(urls, token=token_in(tmp_path)) == [111, 111, 111]
         with pytest.raises(HTTPError, match="401"):
             shared_by_all(urls)

@@ -56,7 +56,7 @@ async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_no
         first, url1 = node("n1", n1)
         second, url2 = node("n2", n2, f",{stranger}")
         third, url3 = node("n3", n3, ADVERTISE=n1)
-        fourth, url4 = node("n4", stranger, CLUSTER_KEY="wrong")
+        fourth, url4 = node("n4", stranger, CLUSTER_KEY="a secret of other nodes")
         for url in (url1, url2, url3):
             # To the second node either of the others may be the one whose name is doubled: it compares no list with them then.
             lists = [] if url == url2 else [f"only {n2} has {stranger}"]

@@ -22,7 +22,7 @@ async def test_three_nodes_over_tls_outlive_a_kill(tmp_path: Path) -> None:
         certificates.settings(names[number])
         place = str(certificates.directory / names[number])
         options = ["--listen", addresses[number], "--join", ",".join(addresses), "--tls", place]
-        return served(tmp_path / names[number], *options, config={"SHOAL_CLUSTER_KEY": "secret"})
+        return served(tmp_path / names[number], *options, config={"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"})
 
     with ExitStack() as stack:
         processes = [stack.enter_context(start(number))[0] for number in range(3)]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -234,3 +236,40 @@ def test_a_panic_of_the_binding_is_a_storage_error(tmp_path: Path) -> None:
     assert storage.failed
     storage.close()
     database.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are of POSIX")
+def test_a_store_is_its_owners_alone(tmp_path: Path, open_store: OpenStore) -> None:
+    directory = tmp_path / "store"
+    directory.mkdir(mode=0o755)
+    open_store(directory).close()
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # As a version before made it, or a restored backup.
+    open_store(directory).close()
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory, *directory.iterdir())} == {
+        "store": 0o700, "db": 0o700, "FORMAT": 0o600, "LOCK": 0o600, "WITNESS": 0o600,
+    }  # fmt: skip
+
+
+def test_a_store_that_cannot_be_closed_to_others_is_refused(
+    tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "store"
+    open_store(directory).close()
+    foreign = {directory}
+    sound = Path.chmod
+
+    def chmod(self: Path, mode: int, **options: Any) -> None:
+        if self in foreign:
+            raise PermissionError(1, "Operation not permitted")
+        sound(self, mode, **options)
+
+    for path in (directory, directory / "db"):
+        path.chmod(0o755)
+    monkeypatch.setattr(Path, "chmod", chmod)
+    open_store(directory).close()  # The root of a mounted volume: what is in it is closed.
+    assert stat.S_IMODE((directory / "db").stat().st_mode) == 0o700
+    foreign.add(directory / "db")
+    sound(directory / "db", 0o755)
+    with pytest.raises(StorageError, match="can be read by other users"):
+        open_store(directory)

@@ -27,7 +27,15 @@ async def two(serve: Serve, one: dict[str, str], other: dict[str, str]) -> tuple
     ports = free_ports(2)
     join = ",".join(f"127.0.0.1:{port}" for port in ports)
     a, b = [
-        await serve(**{"join": join, "listen_port": port, "cluster_key": "secret", "quorum_timeout_s": WAIT_S, **settings})
+        await serve(
+            **{
+                "join": join,
+                "listen_port": port,
+                "cluster_key": "a secret of the nodes alone",
+                "quorum_timeout_s": WAIT_S,
+                **settings,
+            }
+        )
         for port, settings in zip(ports, (one, other), strict=True)
     ]
     return a, b
@@ -81,7 +89,9 @@ async def test_a_plain_member_and_one_with_tls_refuse_each_other(certificates: C
 
 
 async def test_a_certificate_does_not_replace_the_key_of_the_cluster(certificates: Certificates, serve: Serve) -> None:
-    a, b = await two(serve, certificates.settings("n1"), {**certificates.settings("n2"), "cluster_key": "another"})
+    a, b = await two(
+        serve, certificates.settings("n1"), {**certificates.settings("n2"), "cluster_key": "a secret of other nodes"}
+    )
     await until(lambda: "key" in a.reason(b))
     assert not a.linked
 

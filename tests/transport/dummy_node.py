@@ -22,7 +22,7 @@ from shoal.transport.peer_link import PeerLink
 from shoal.transport.peers import Peers
 
 CONFIG = Config(
-    cluster_key="secret",
+    cluster_key="a secret of the nodes alone",
     reconnect_delay_s_max=0.02,
     connect_timeout_s=20.0,
     peer_connect_timeout_s=20.0,
@@ -173,7 +173,12 @@ Make = Callable[..., Awaitable[DummyNode]]
 
 
 def side(name: bytes = b"c", *, opening: bytes = b"o" * 16, engine: str = ENGINE) -> Side:
-    return Side(Identity(name.ljust(16, b"."), f"{name.decode()}:1", "test", opening=opening), "shoal", b"secret", engine)
+    return Side(
+        Identity(name.ljust(16, b"."), f"{name.decode()}:1", "test", opening=opening),
+        "shoal",
+        CONFIG.cluster_key.encode(),
+        engine,
+    )
 
 
 @asynccontextmanager

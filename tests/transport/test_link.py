@@ -11,6 +11,7 @@ from aiohttp import web
 from shoal.config import Config
 from shoal.errors import (
     Disconnected,
+    InvalidConfig,
     InvalidValue,
     NotFound,
     OutcomeUnknown,
@@ -302,6 +303,33 @@ async def test_the_token_goes_into_the_authorization_header(peer: Peer) -> None:
     link = await Link.dial(peer.url, config=Config(), token="t0ken")
     await link.close()
     assert peer.headers == ["Bearer t0ken"]
+
+
+async def test_a_token_goes_to_no_other_machine_in_the_clear() -> None:
+    for url in ("http://n1.example:7400", "http://10.0.0.1:7400", "http://[2001:db8::1]:7400"):
+        with pytest.raises(InvalidConfig, match=r"over plain HTTP.* Nothing was sent") as caught:
+            await Link.dial(url, config=Config(), token="t0ken")
+        assert "t0ken" not in caught.value.message
+
+
+@pytest.mark.parametrize("named", ["*", "n1, localhost.localdomain"])
+async def test_a_token_goes_where_something_else_encrypts(peer: Peer, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.transport.dialling._is_here", lambda host: False)
+    with pytest.raises(InvalidConfig):
+        await Link.dial(peer.url, config=Config(plain_tokens="n2"), token="t0ken")
+    host = peer.url.split("/")[2].split(":")[0]
+    link = await Link.dial(peer.url, config=Config(plain_tokens=named.replace("localhost.localdomain", host)), token="t0ken")
+    await link.close()
+
+
+@pytest.mark.parametrize("status", [404, 429, 500, 503])
+async def test_an_error_says_that_the_token_was_sent(peer: Peer, dial: Dial, status: int) -> None:
+    peer.refuse = web.Response(status=status)
+    with pytest.raises(ShoalError, match=r"The token was sent, and nothing else\.") as caught:
+        await Link.dial(peer.url, config=Config(), token="t0ken")
+    assert ("revoke the token" in caught.value.message) == (status == 404)
+    with pytest.raises(ShoalError, match=r"Nothing was sent\."):
+        await dial()
 
 
 @pytest.mark.parametrize(("status", "error"), [(429, Overloaded), (503, Unavailable), (404, Unsupported), (500, Disconnected)])

@@ -161,7 +161,11 @@ async def test_a_peer_under_two_addresses_is_linked_once(make: Make) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
-    [({"cluster": "other"}, "cluster"), ({"cluster_key": "wrong"}, "cluster_key"), ({"cluster_key": ""}, "cluster_key")],
+    [
+        ({"cluster": "other"}, "cluster"),
+        ({"cluster_key": "a secret of other nodes"}, "cluster_key"),
+        ({"cluster_key": ""}, "cluster_key"),
+    ],
 )
 async def test_who_does_not_belong_is_refused_on_both_sides(make: Make, settings: dict[str, str], reason: str) -> None:
     a, b = await make(b"a", start=False, **settings), await make(b"b")

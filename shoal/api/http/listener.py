@@ -16,7 +16,7 @@ import asyncio
 from io import BytesIO
 from ssl import SSLContext
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from shoal.api.http import accepting, problems
 from shoal.api.http.accepting import TlsServer
@@ -28,6 +28,7 @@ from shoal.errors import Overloaded, ShoalError
 _LAST_BYTES_S = 1.0
 """The time for answers that are still being sent."""
 _BACKLOG = 128
+_SERVER = "Shoal"
 _LARGE_BYTES = 32 * 1024
 """A smaller answer, with nothing before it, fits the buffers on its way."""
 
@@ -84,6 +85,7 @@ class _Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         if isinstance(resp, web.HTTPException):
             resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
+        resp.headers.setdefault(hdrs.SERVER, _SERVER)  # Also of an answer that no application prepares.
         is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
         if is_small and self.transport is not None and not unsent_bytes(self.transport):
             return await super().finish_response(request, resp, start_time)  # It is written at once.
@@ -104,6 +106,11 @@ class _Connection(web.RequestHandler):
             self._watched = asyncio.get_running_loop().call_later(self._config.heartbeat_s, self._watch, waiting)
 
 
+async def _name(_request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Say who serves, and not in which version: aiohttp would tell its own and Python's."""
+    response.headers[hdrs.SERVER] = _SERVER
+
+
 class Listener:
     """Serves an application on `listen_host` and `listen_port`; with `tls` it speaks nothing else there."""
 
@@ -111,6 +118,7 @@ class Listener:
         self._tls = tls
         self._sessions, self._yjs, self._streams = app[SESSIONS], app[YJS], app[STREAMS]
         self._config = config
+        app.on_response_prepare.append(_name)
         # When the runner cleans up, requests have already had their time.
         self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
         self._server: asyncio.Server | TlsServer | None = None
