@@ -507,3 +507,20 @@ def test_a_claim_is_not_refused_for_what_the_register_held_before() -> None:
         assert (await acquired(at(nodes, "b"), "two")).granted
 
     in_fleet(work)
+
+
+def test_a_term_counts_from_before_its_grant_was_sent() -> None:
+    async def work(nodes: Fleet) -> None:
+        await at(nodes, "a").call(AcquireLease("s", "another", TTL_MS))
+        for other in "bc":
+            nodes.wires["a", other].open.clear()
+        sent_s = asyncio.get_running_loop().time()
+        acquiring = asyncio.ensure_future(at(nodes, "a").call(AcquireLease("s", "slow", TTL_MS)))
+        await asyncio.sleep(0.5)
+        for other in "bc":
+            nodes.wires["a", other].open.set()
+        assert (await acquiring).granted
+        known = nodes["a"].node.leases._known[LeaseName("s", "slow")]
+        assert known.until_s <= sent_s + TTL_MS / 1000
+
+    in_fleet(work, lease_shards=1)

@@ -118,5 +118,6 @@ async def test_a_repeated_one_needs_copies_too(fleet: Fleet) -> None:
     fleet.spoil = keep
     session = fleet["a"].node.session()
     assert await session.call(WRITE, key="k") == Added(5, True)
-    with pytest.raises(OutcomeUnknown):
+    with pytest.raises(OutcomeUnknown) as raised:
         await session.call(WRITE, key="k", durability="quorum")
+    assert raised.value.written == "unknown"

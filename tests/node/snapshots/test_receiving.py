@@ -9,13 +9,17 @@ import pytest
 from shoal.config import Config
 from shoal.errors import BadOperation, ReadOnly
 from shoal.node.snapshots import switching
+from shoal.node.snapshots.provenance import Taken
 from shoal.node.snapshots.receiving import SnapshotReceiver, _Staging
+from shoal.storage import keys
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.node.snapshots.test_checking import checked
 from tests.node.snapshots.test_switching import pieces_of
 
+BY = Taken("b:1", ["c:1"], 7)
 
-class Taken:
+
+class Transfers:
     """What the receiver tells of the snapshots that it takes."""
 
     def __init__(self) -> None:
@@ -23,6 +27,9 @@ class Taken:
 
     def failed(self, number: int, _now: float) -> None:
         self.failures.append(number)
+
+    def installed(self, _number: int) -> None:
+        """The peer keeps nothing of it."""
 
 
 def receiving(store: Filled, snapshots: Any) -> SnapshotReceiver:
@@ -36,6 +43,7 @@ def receiving(store: Filled, snapshots: Any) -> SnapshotReceiver:
         installed=lambda number: None,
         named=lambda peer: "a peer",
         is_removed=lambda peer: False,
+        witnesses=None,  # type: ignore[arg-type]
         incarnation=store.node._incarnation,
         environment=store.simulated.environment,
         config=Config(),
@@ -54,7 +62,7 @@ async def older(filled: Filled) -> Any:
 
 
 async def test_a_snapshot_that_lacks_what_others_issued_is_refused(filled: Filled, older: Filled) -> None:
-    receiver = receiving(older, Taken())
+    receiver = receiving(older, Transfers())
     pieces = pieces_of(filled.rows())
     content = checked(pieces)
     partition = older.node.service._database.partitions.load(NUMBER)
@@ -68,7 +76,7 @@ async def test_a_snapshot_that_lacks_what_others_issued_is_refused(filled: Fille
 async def test_a_partition_whose_switch_failed_stays_closed(
     filled: Filled, older: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = Taken()
+    taken = Transfers()
     receiver = receiving(older, taken)
     pieces = pieces_of(filled.rows())
     content = checked(pieces)
@@ -82,7 +90,7 @@ async def test_a_partition_whose_switch_failed_stays_closed(
 
     monkeypatch.setattr(receiver, "_write", write)
     staging = _Staging(1, None, pieces=len(pieces), is_on_disk=True)  # type: ignore[arg-type]
-    await receiver._switch(b"p" * 16, NUMBER, staging, content)
+    await receiver._replace(b"p" * 16, NUMBER, staging, content, BY)
     assert older.node.service._database.partitions.load(NUMBER).closed
     assert taken.failures == []
 
@@ -90,7 +98,7 @@ async def test_a_partition_whose_switch_failed_stays_closed(
 async def test_a_partition_is_closed_before_a_snapshot_is_compared_with_it(
     filled: Filled, older: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    receiver = receiving(older, Taken())
+    receiver = receiving(older, Transfers())
     pieces = pieces_of(filled.rows())
     partitions = older.node.service._database.partitions
     closed: list[bool] = []
@@ -101,6 +109,23 @@ async def test_a_partition_is_closed_before_a_snapshot_is_compared_with_it(
 
     monkeypatch.setattr(receiver, "_check", check)
     staging = _Staging(1, None, held=list(pieces), pieces=len(pieces))  # type: ignore[arg-type]
-    await receiver._switch(b"p" * 16, NUMBER, staging, checked(pieces))
+    await receiver._replace(b"p" * 16, NUMBER, staging, checked(pieces), BY)
     assert closed == [True]
     assert not partitions.load(NUMBER).closed
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+async def test_with_the_new_rows_it_is_written_from_whom_they_came(
+    filled: Filled, older: Filled, monkeypatch: pytest.MonkeyPatch, is_on_disk: bool
+) -> None:
+    receiver = receiving(older, Transfers())
+    pieces = pieces_of(filled.rows())
+    monkeypatch.setattr(receiver, "_check", lambda *_: None)
+    staging = _Staging(1, None, held=list(pieces), pieces=len(pieces), is_on_disk=is_on_disk)  # type: ignore[arg-type]
+    if is_on_disk:
+        receiver._write(
+            switching.Write({keys.staged(NUMBER, nth): switching.pack(each) for nth, each in enumerate(pieces)}, [])
+        )
+    await receiver._replace(b"p" * 16, NUMBER, staging, checked(pieces), BY)
+    [(key, value)] = BY.row(NUMBER).items()
+    assert older.storage.get(key) == value
