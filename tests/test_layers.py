@@ -150,6 +150,7 @@ LIBRARIES: dict[str, set[str]] = {
             "datetime",
             "decimal",
             "difflib",
+            "itertools",
             "enum",
             "json",
             "math",

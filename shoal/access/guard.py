@@ -69,6 +69,8 @@ class Guarded(Wrapper):
         if self._prompt is None:
             return False
         granted = self._bearer.check(request)
+        if self._reads is not None and self._reads.covers(granted):
+            return False  # It is noted before, which takes a turn of its own: `call` does.
         return self._prompt.begin(granted, told, key=key, durability=durability, stale=stale)
 
     @asynccontextmanager

@@ -79,6 +79,12 @@ def action_of(kind: type[Request[Any]]) -> Action:
     return "admin" if issubclass(kind, Maintenance) else "read" if issubclass(kind, Read) else "write"
 
 
+def discloses(kind: type[Request[Any]]) -> bool:
+    """Whether the answer to a request says what is stored, also if the request itself is called a write or a maintenance."""
+    declared = declaration_of(kind).discloses
+    return action_of(kind) == "read" if declared is None else declared
+
+
 def family_of(kind: type[Request[Any]]) -> str:
     """The kind of object that a request is about; empty if it depends on its fields."""
     declared = declaration_of(kind).family

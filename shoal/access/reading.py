@@ -1,6 +1,9 @@
 """The log of who read what: a journal, so that it is chained, signed, replicated and kept like everything else.
 
-Law: an answer is given only once its note is durable here. If it cannot be noted, nothing is read.
+Laws:
+- An answer is given only once its note is durable here. If it cannot be noted, nothing is read.
+- What is noted is what discloses content, as its declaration says, and not what is called a read: the answer of a claim or of
+  a step says what is stored, too. What is not of one space, such as a page of a log, is noted whatever the spaces are.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from typing import Any
 
 from shoal import values
 from shoal.access.bearer import Bearer
-from shoal.access.needs import action_of, needs, parts
+from shoal.access.needs import discloses, family_of, needs, parts
 from shoal.config import Config
 from shoal.names import RESERVED
 from shoal.protocol.requests import Append, Request, SetRetention
+from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.session import Session
 
 READS = "reads"
@@ -41,13 +45,18 @@ class ReadLog:
             await self._session.call(Append(RESERVED, READS, values.encode(event, where="read")))
             await self._bound()
 
+    def covers(self, request: Request[Any]) -> bool:
+        """Whether `note` would note something."""
+        return any(self._read(part) is not None for part in parts(request))
+
     def _read(self, request: Request[Any]) -> list[str] | None:
-        """The request's tag, space and object, if it reads where reads are logged."""
+        """The request's tag, space and object, if it discloses content where reads are logged."""
         kind = type(request)
-        if action_of(kind) != "read":
+        if not discloses(kind):
             return None
-        spaces = {need.space for need in needs(request)}
-        space = next((space for space in spaces if any(fnmatchcase(space, each) for each in self._patterns)), None)
+        everywhere = declaration_of(kind).discloses and family_of(kind) == "cluster"
+        spaces = {"*"} if everywhere else {need.space for need in needs(request)}
+        space = next((each for each in spaces if everywhere or any(fnmatchcase(each, one) for one in self._patterns)), None)
         if space is None:
             return None
         name = getattr(request, kind.__struct_fields__[1]) if len(kind.__struct_fields__) > 1 else ""

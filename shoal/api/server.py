@@ -16,7 +16,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import WSCloseCode, hdrs, web
@@ -30,7 +30,7 @@ from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.deadlines import Limited
 from shoal.api.http.exchange import JSON, Exchange, decoded
 from shoal.api.http.hosts import Hosts
-from shoal.api.http.origins import METHODS, Origins
+from shoal.api.http.origins import METHODS, Origins, seal
 from shoal.api.http.written import Noting
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.pages import ABOUT, About
@@ -45,6 +45,7 @@ from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
+from shoal.protocol.requests import Request
 from shoal.protocol.session import Session
 
 if TYPE_CHECKING:
@@ -192,12 +193,17 @@ def create_app(
     def admitted(request: web.Request) -> Bearer | None:
         return None if gate is None else credentials.bearer_of(request, gate)
 
+    async def may_read(bearer: Bearer, request: Request[Any]) -> None:
+        bearer.check(request)
+        if gate is not None and gate.reads is not None:
+            await gate.reads.note(bearer, request)
+
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, admit=admit, end_waits=end_waits, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
     hosts = Hosts(config)
     app = web.Application(middlewares=[_problems(origins, hosts)])
-    app.on_response_prepare.extend([origins.tell, hosts.tell])
+    app.on_response_prepare.extend([origins.tell, hosts.tell, seal])
     if gate is not None:
         app.on_response_prepare.append(credentials.hide)
     app[METRICS] = metrics
@@ -216,7 +222,7 @@ def create_app(
         _add(app, route.method, route.path, handler)
     app[ABOUT] = About(node, version)
     _add(app, "GET", OPENAPI_PATH, _description(version))
-    app[YJS] = YjsDoor(metered, config=config, metrics=metrics)
+    app[YJS] = YjsDoor(metered, may_read, config=config, metrics=metrics)
     for path, serve in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve}.items():
         _add(app, "GET", path, _upgrading(_guarded(serve, admitted)))
     _add(app, "GET", HOCUSPOCUS_PATH, _upgrading(_guarded_within(app[YJS].serve_hocuspocus, gate)))

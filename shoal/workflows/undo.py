@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -17,12 +18,13 @@ from shoal import values
 from shoal.errors import InvalidInput, NotFound, UndoConflict
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.values.difference import Change, applied, differences
+from shoal.values.difference import Change, Owned, applied, differences
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
 from shoal.workflows.checkpoints import PAGE, ThreadCheckpoints
 from shoal.workflows.mutations import changes_of
 
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
+_TURN = 200  # Changes after which others get a turn: some milliseconds.
 KEY = "shoal.key"  # In the metadata of an undo, a redo or an edit: the caller's key.
 
 
@@ -147,14 +149,17 @@ async def _reverted(
     """
     state: dict[str, Any] = {}
     loaded: set[str] = set()
+    owned: Owned = {}
     present = await checkpoints.read(head, [])
     for id in ids:
         made = await changes_of(checkpoints, id)
         names = set(made.channels) - loaded
         state.update(await checkpoints.states(head, [name for name in names if name in present.hashes]))
         loaded |= names
-        for channel, change in reversed(made.changes):
-            _revert(state, channel, change, checkpoint=id)
+        for nth, (channel, change) in enumerate(reversed(made.changes)):
+            _revert(state, channel, change, owned, checkpoint=id)
+            if nth % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
     request = requests.Save(
         checkpoints.space,
         checkpoints.thread,
@@ -186,7 +191,7 @@ _INVERSE: dict[str, Literal["add", "remove", "replace"]] = {"add": "remove", "re
 _ABSENT = object()
 
 
-def _revert(state: dict[str, Any], channel: str, change: Change, *, checkpoint: str) -> None:
+def _revert(state: dict[str, Any], channel: str, change: Change, owned: Owned, *, checkpoint: str) -> None:
     """Revert one change of a channel in `state`.
 
     Raises:
@@ -204,7 +209,7 @@ def _revert(state: dict[str, Any], channel: str, change: Change, *, checkpoint: 
         state[channel] = change.before
     else:
         try:
-            state[channel] = applied(state[channel], [inverse])
+            state[channel] = applied(state[channel], [inverse], owned)
         except (InvalidInput, KeyError):
             raise _conflict(channel, change, checkpoint) from None
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import sys
+from collections.abc import Iterator
+from typing import Any, ForwardRef, get_args, get_type_hints
 
+import aiohttp
+import msgspec
 import pytest
 
 import shoal
-from shoal.access.reading import READS, ReadLog
+from shoal.access.needs import action_of, discloses
+from shoal.access.reading import READS
+from shoal.access.reading import ReadLog as Log
 from shoal.errors import Forbidden, ReadOnly
 from shoal.names import RESERVED
-from shoal.protocol.requests import Append
+from shoal.protocol.requests import Append, ReadLog, Request
 from tests.access.conftest import Mint, Serve, Served
 
 
@@ -66,7 +72,7 @@ async def test_what_cannot_be_noted_is_not_read(mint: Mint, serve: Serve, monkey
     served = await serve(token_keys=mint.keys, audit_reads="crew")
     assert served.access is not None
     reads = served.access.gate.reads
-    assert isinstance(reads, ReadLog)
+    assert isinstance(reads, Log)
     call = reads._session.call
 
     async def failing(request: Any, /, **named: Any) -> Any:
@@ -104,3 +110,83 @@ async def test_the_log_is_bounded(mint: Mint, serve: Serve) -> None:
         found = (await store.space(RESERVED).thread(READS).journal.retention()).older_than
     assert found is not None
     assert found.total_seconds() == 7200
+
+
+async def test_what_discloses_content_is_noted_whatever_it_is_called(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys, audit_reads="crew")
+    async with shoal.connect(served.url, token=mint.make("*:admin,reveal").text) as store:
+        thread = store.space("crew").thread("t")
+        await thread.save({"secret": "s"})
+        await thread.worklist("w").add({"do": "it"})
+        assert await thread.worklist("w").claim() is not None
+        await thread.step("pay", call=lambda: 5)
+        await store.space("crew").counter("n").add(1)
+        await store.space("crew").register("r").set(1)
+        await store.connection.read(ReadLog(0, b"\0" * 16))
+    read = {(tag, space) for each in await noted(served, mint) for tag, space, _ in each["reads"]}
+    assert {("claim-item", "crew"), ("begin-step", "crew"), ("end-step", "crew"), ("add", "crew"), ("read-log", "*")} <= read
+
+
+async def test_a_document_that_is_open_in_a_browser_is_noted(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
+    served = await serve(token_keys=mint.keys, audit_reads="crew")
+    made = mint.make("crew:read,write")
+    async with http.ws_connect(f"{served.url}/v1/yjs/crew/plan", headers=made.header) as socket:
+        await socket.send_bytes(bytes([0, 0, 1, 0]))  # What do you hold that I lack? I lack everything.
+        await socket.receive(timeout=30)
+    assert ["read-document", "crew", "plan"] in [found for each in await noted(served, mint) for found in each["reads"]]
+
+
+# Replies of requests that are no reads, and that hold nothing which others stored: with the reason.
+_HOLDS_NOTHING = {
+    "Discarded": "keys that the caller named",
+    "Statement": "hashes of logs, and a signature",
+    "Announced": "entries that the caller itself announced",
+    "ItemsDiscarded": "a cursor",
+    "EventsTrimmed": "a position",
+    "ConsumerState": "a cursor that the caller itself sends",
+    "Assigned": "a causal context",
+    "WasSet": "a causal context",
+    "BatchReply": "those of its parts, which are looked at one by one",
+    "FencedReply": "that of its part, which is looked at by itself",
+}
+_CONTENT = {"value", "remaining", "rights", "size"}  # Fields of content that are no bytes.
+
+
+def _fields(kind: Any, seen: tuple[Any, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if kind in seen:
+            return
+        hints = get_type_hints(kind)
+        for name in kind.__struct_fields__:
+            yield name, hints[name]
+            yield from _fields(hints[name], (*seen, kind))
+    for inside in get_args(kind):
+        yield from _fields(inside, seen)
+        if inside is bytes:
+            yield "", bytes
+
+
+def _replies() -> Iterator[tuple[type[Any], type[Any]]]:
+    waiting: list[Any] = [Request]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if not kind.__module__.startswith("shoal.") or kind.__subclasses__():
+            continue
+        for base in kind.__orig_bases__:
+            for reply in get_args(base):
+                yield (
+                    kind,
+                    getattr(sys.modules[kind.__module__], reply.__forward_arg__) if isinstance(reply, ForwardRef) else reply,
+                )
+
+
+def test_each_answer_with_content_is_declared_to_disclose_it() -> None:
+    looked = 0
+    for kind, reply in _replies():
+        if action_of(kind) == "read" or reply.__name__ in _HOLDS_NOTHING:
+            continue
+        holds = [name for name, made in _fields(reply) if made is bytes or name in _CONTENT]
+        assert not holds or discloses(kind), f"{kind.__name__} answers {holds} of what is stored: declare discloses=True"
+        looked += bool(holds)
+    assert looked > 15

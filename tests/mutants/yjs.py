@@ -15,6 +15,7 @@ from shoal.node.blobs import Blobs
 from shoal.node.document.documents import Documents
 from shoal.node.document.opening import DocumentContext
 from shoal.protocol.requests import Edit
+from shoal.values.work import Allowance
 from tests.mutants.mutant import Mutant
 
 
@@ -68,9 +69,9 @@ def a_deleted_item_needs_its_kind(patch: pytest.MonkeyPatch) -> None:
 def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
     sound = markup.fill
 
-    def fill(parent: Any, wanted: list[Any]) -> None:
+    def fill(parent: Any, wanted: list[Any], allowance: Allowance) -> None:
         del parent.children[:]
-        sound(parent, wanted)
+        sound(parent, wanted, allowance)
 
     patch.setattr(markup, "fill", fill)
 

@@ -73,12 +73,11 @@ def presented(request: web.Request) -> str | None:
 
 
 async def hide(request: web.Request, response: web.StreamResponse) -> None:
-    """Let no cache between the node and the caller keep an answer for somebody else, nor a browser guess its type."""
+    """Let no cache between the node and the caller keep an answer for somebody else."""
     said = response.headers.get(hdrs.CACHE_CONTROL, "")
     if not said.startswith("max-age"):  # What everybody may have.
         response.headers[hdrs.CACHE_CONTROL] = "private, no-cache" if said == "no-cache" else "no-store"
         response.headers[hdrs.VARY] = f"{response.headers.get(hdrs.VARY, 'Accept')}, Authorization, Cookie"
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
 def keep(response: web.Response, token: str, *, lasts_s: float) -> None:

@@ -10,6 +10,8 @@ Laws:
 - Every answer to an allowed page, problem documents included, exposes the headers that clients
   use. A preflight is answered in the same way for every path: the page then reads the 404 or 405.
 - No answer allows a page of another origin to send cookies; such a page sends its token in a header.
+- What a browser shows of an answer is in a sandbox of an origin of its own and loads nothing, because users choose its bytes
+  and the node's origin has a cookie. Only the node's own pages have a policy of theirs. Nothing can be embedded elsewhere.
 """
 
 from __future__ import annotations
@@ -56,6 +58,19 @@ ANSWER_HEADERS = ", ".join(
 )
 PREFLIGHT_S = 600
 """How long a browser may remember a preflight's answer."""
+
+
+_SEALED = {
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+async def seal(_: web.Request, response: web.StreamResponse) -> None:
+    """Let a browser run nothing of an answer, guess no type, and embed it in no page of another origin."""
+    for name, value in _SEALED.items():
+        response.headers.setdefault(name, value)
 
 
 class Origins:

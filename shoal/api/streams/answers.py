@@ -13,9 +13,11 @@ from shoal.api.http import problems
 from shoal.errors import ShoalError
 from shoal.workflows.streams.record import Offset, State, media_type
 
-SECURE = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "cross-origin"}
-"""Of every answer."""
-EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no", **SECURE}
+EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+SHOWN = frozenset(
+    {"text/plain", "application/json", "application/octet-stream", "image/png", "image/jpeg", "image/gif", "image/webp"}
+)
+"""Media types that a browser may show by itself: none of them runs or loads anything. All others are offered as a file."""
 
 _CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09, as the protocol has it.
 _CURSOR_INTERVAL_S = 20
@@ -34,9 +36,14 @@ def problem(error: ShoalError, headers: Mapping[str, str]) -> web.Response:
     """The answer to a request that failed."""
     response = problems.response(error)
     response.headers.update({name: text for name, text in headers.items() if name != "Content-Type"})
-    response.headers.update(SECURE)
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+def data_headers(state: State) -> dict[str, str]:
+    """The headers of an answer that consists of a stream's data, of which a user chose the type and every byte."""
+    shown = media_type(state.content_type) in SHOWN
+    return {"Content-Type": state.content_type, **({} if shown else {"Content-Disposition": "attachment"})}
 
 
 def is_text(state: State) -> bool:

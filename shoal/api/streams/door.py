@@ -286,7 +286,7 @@ class StreamDoor:
             said["Stream-Next-Offset"] = str(answer.offset)
         if outcome.error is not None:
             return answers.problem(outcome.error, said)
-        return web.Response(status=outcome.status, headers={**said, **answers.SECURE, "Cache-Control": "no-store"})
+        return web.Response(status=outcome.status, headers={**said, "Cache-Control": "no-store"})
 
     def _opened(self) -> Session:
         return self._open_session(Bookmark())

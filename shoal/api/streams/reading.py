@@ -51,7 +51,7 @@ def described(head: Head, now_ms: int) -> web.Response:
         said["Stream-TTL"] = str(state.ttl_s)
     if state.expires_ms is not None:
         said["Stream-Expires-At"] = datetime.fromtimestamp(state.expires_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
-    return web.Response(headers={**said, **answers.SECURE})
+    return web.Response(headers=said)
 
 
 class Reading:
@@ -98,7 +98,7 @@ class Reading:
         page = await self._page(head, state, start)
         etag = f'"{state.incarnation}:{start.data}:{page.end.data}{":c" if page.is_closed else ""}"'
         if etag in (part.strip() for part in self._request.headers.get(hdrs.IF_NONE_MATCH, "").split(",")):
-            return web.Response(status=304, headers={"ETag": etag, **answers.SECURE})
+            return web.Response(status=304, headers={"ETag": etag})
         # What follows a page that is not the last one is known to follow it for ever.
         kept = "no-cache" if page.is_last else "private, max-age=60, stale-while-revalidate=300"
         return self._shown(page, start, {"ETag": etag, "Cache-Control": kept})
@@ -116,14 +116,14 @@ class Reading:
         return Page(head, state, part)
 
     def _shown(self, page: Page, start: Offset, more: dict[str, str], *, cursor: str = "") -> web.Response:
-        said = {"Stream-Next-Offset": str(page.end), **more, **answers.SECURE}
+        said = {"Stream-Next-Offset": str(page.end), **more}
         if page.is_last:
             said["Stream-Up-To-Date"] = "true"
         if page.is_closed:
             said["Stream-Closed"] = "true"
         if cursor:
             said["Stream-Cursor"] = cursor
-        return web.Response(body=page.body, headers={"Content-Type": page.state.content_type, **said})
+        return web.Response(body=page.body, headers={**answers.data_headers(page.state), **said})
 
     # ── live ──────────────────────────────────────────────────────────────────
 
@@ -143,7 +143,7 @@ class Reading:
         said = {"Stream-Next-Offset": str(page.end), "Stream-Up-To-Date": "true", "Stream-Cursor": cursor}
         if page.is_closed:
             said["Stream-Closed"] = "true"
-        return web.Response(status=204, headers={**said, **answers.SECURE, "Cache-Control": "no-store"})
+        return web.Response(status=204, headers={**said, "Cache-Control": "no-store"})
 
     async def _events(self, start: Offset, cursor: str) -> web.StreamResponse:
         with self._tails.at(self._space, self._stream) as tail:

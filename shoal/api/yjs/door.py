@@ -10,9 +10,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSCloseCode, web
 
@@ -31,7 +31,7 @@ from shoal.errors import Overloaded, ShuttingDown
 from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.hocuspocus import ADDRESS_BYTES_MAX
-from shoal.protocol.requests import ReadDocument
+from shoal.protocol.requests import ReadDocument, Request
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -45,8 +45,16 @@ _MESSAGE_OVERHEAD_BYTES = 64  # Around an update: kinds and lengths.
 class YjsDoor:
     """All connections of Yjs clients at this node. `serve` is the handler of `YJS_PATH`, `serve_hocuspocus` of the other."""
 
-    def __init__(self, open_session: OpenGuarded, *, config: Config, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        open_session: OpenGuarded,
+        may_read: Callable[[Bearer, Request[Any]], Awaitable[None]],
+        *,
+        config: Config,
+        metrics: Metrics,
+    ) -> None:
         self._open_session = open_session
+        self._may_read = may_read  # All clients of a document read through one session of the node's own.
         self._config = config
         self._metrics = metrics
         self._open: dict[YjsConnection, None] = {}
@@ -116,7 +124,7 @@ class YjsDoor:
             ShuttingDown, Overloaded.
         """
         if bearer is not None:
-            bearer.check(ReadDocument(space, document))
+            await self._may_read(bearer, ReadDocument(space, document))
         self._refuse_if_full()
         room = self._room(space, document)
         session = self._open_session(Bookmark(), bearer=bearer)

@@ -30,6 +30,7 @@ from shoal.crdt.document.yjs import CLIENT_ID_BITS, VALUE_DEPTH_MAX
 from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
 from shoal.names import check_name
+from shoal.values.work import Allowance
 
 # Values that one request may put, counting nested ones: the engine finds an array's index by walking it, so
 # that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, because they could double at each step.
@@ -102,10 +103,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class Editor:
-    """Edits for one request. It counts the values that it puts."""
+    """Edits for one request. It counts the values that it puts, and what it copies, reads and compares."""
 
     def __init__(self, values_max: int = VALUES_MAX) -> None:
         self._values_left = values_max
+        self.allowance = Allowance()
 
     def replace(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
         """Make a document's content `wanted`, and return the roots that are new. A root that `wanted` lacks is emptied.
@@ -180,12 +182,12 @@ class Editor:
     def fill(self, shared: Any, wanted: Any) -> None:
         """Make the content of a shared type `wanted`, which must be of its kind."""
         if isinstance(shared, pycrdt.Text):
-            _splice_text(shared, wanted)
+            _splice_text(shared, wanted, self.allowance)
         elif isinstance(shared, pycrdt.Array):
             self._fill_array(shared, wanted)
         elif isinstance(shared, pycrdt.XmlFragment):
             if not equal(to_py(shared), wanted):
-                markup.fill(shared, markup.normal(wanted, _UNCOUNTED))
+                markup.fill(shared, markup.normal(wanted, _UNCOUNTED), self.allowance)
         else:
             self._fill_map(shared, wanted)
 
@@ -209,7 +211,7 @@ class Editor:
     def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
         old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
         # From the end, so that the elements before keep their places.
-        for start, stop, first, last in reversed(differences(old, new)):
+        for start, stop, first, last in reversed(differences(old, new, self.allowance)):
             paired = 0
             while paired < min(stop - start, last - first) and _can_be(array[start + paired], wanted[first + paired]):
                 paired += 1
@@ -253,7 +255,7 @@ def _mark(item: Any) -> str:
     return json.dumps(item, sort_keys=True, default=repr)
 
 
-def _splice_text(text: pycrdt.Text, wanted: str) -> None:
+def _splice_text(text: pycrdt.Text, wanted: str, allowance: Allowance) -> None:
     """Edit a text where it differs. Objects that are embedded in it stay.
 
     Raises:
@@ -262,7 +264,7 @@ def _splice_text(text: pycrdt.Text, wanted: str) -> None:
     held = str(text)
     check_text(wanted)
     places = _places(text)
-    for start, stop, first, last in reversed(differences(held, wanted)):
+    for start, stop, first, last in reversed(differences(held, wanted, allowance)):
         at = places[start] if start < len(held) else len(text)
         for index in reversed(range(start, stop)):
             if index + 1 == stop or places[index] + 1 != places[index + 1]:

@@ -22,6 +22,7 @@ import pycrdt
 from shoal.crdt.document.content import append_run, attributes_of, runs_of, shown_text, to_py
 from shoal.crdt.document.matching import differences, equal, same_id
 from shoal.errors import InvalidValue
+from shoal.values.work import Allowance
 
 DEPTH_MAX = 64  # `NESTING_MAX` of a document.
 
@@ -45,8 +46,8 @@ def normal(wanted: Any, check: Check, depth: int = 0) -> list[Any]:
     return nodes
 
 
-def fill(parent: Any, wanted: list[Any]) -> None:
-    """Give a fragment or an element the `wanted` children, which must be `normal`.
+def fill(parent: Any, wanted: list[Any], allowance: Allowance) -> None:
+    """Give a fragment or an element the `wanted` children, which must be `normal`. `allowance`: of finding what differs.
 
     Raises:
         InvalidValue: the existing XML cannot be edited by its places. Discard the edit.
@@ -56,7 +57,8 @@ def fill(parent: Any, wanted: list[Any]) -> None:
     if len(held) != len(children):
         _fail("another client put a node into the XML that does not belong there, so its nodes cannot be addressed by index")
     # From the end, so that the nodes before keep their places.
-    for start, stop, first, last in reversed(differences([_mark(node) for node in held], [_mark(node) for node in wanted])):
+    old, new = [_mark(node) for node in held], [_mark(node) for node in wanted]
+    for start, stop, first, last in reversed(differences(old, new, allowance)):
         paired = 0
         while paired < min(stop - start, last - first) and _can_be(held[start + paired], wanted[first + paired]):
             paired += 1
@@ -66,15 +68,15 @@ def fill(parent: Any, wanted: list[Any]) -> None:
             children.insert(index, pycrdt.XmlElement(node["tag"]) if "tag" in node else pycrdt.XmlText())
     for child, node in zip(list(children), wanted, strict=True):
         if not equal(to_py(child), node):
-            _fill_node(child, node)
+            _fill_node(child, node, allowance)
 
 
-def _fill_node(node: Any, wanted: Any) -> None:
+def _fill_node(node: Any, wanted: Any, allowance: Allowance) -> None:
     if isinstance(node, pycrdt.XmlText):
         runs = wanted["text"] if isinstance(wanted, dict) else [{"insert": wanted}]
-        _fill_text(node, _cells(runs))
+        _fill_text(node, _cells(runs), allowance)
     else:
-        fill(node, wanted["children"])
+        fill(node, wanted["children"], allowance)
     held, attributes = attributes_of(node), wanted["attributes"] if isinstance(wanted, dict) else {}
     for key in sorted(held.keys() - attributes.keys()):
         del node.attributes[key]
@@ -94,11 +96,12 @@ class _Cell(NamedTuple):
     formats: str  # As JSON.
 
 
-def _fill_text(text: Any, wanted: list[_Cell]) -> None:
+def _fill_text(text: Any, wanted: list[_Cell], allowance: Allowance) -> None:
     held = _cells(runs_of(text))
     if len(held) != len(text):
         _fail("another client put content into a text that does not belong there, so it cannot be addressed by index")
-    for start, stop, first, last in reversed(differences([cell.mark for cell in held], [cell.mark for cell in wanted])):
+    old, new = [cell.mark for cell in held], [cell.mark for cell in wanted]
+    for start, stop, first, last in reversed(differences(old, new, allowance)):
         at = start
         if start < stop:
             del text[start:stop]

@@ -1,20 +1,21 @@
 """The differences of two sequences, so that an edit changes as little as possible.
 
-Finding the least change takes time that grows with the square of the part that differs. Beyond a bound everything
-between the first and the last difference is replaced as a whole.
+Finding the least change takes time that grows with the square of the part that differs, and with its cube if items repeat.
+Beyond a bound, and where the allowance of the request ends, everything between the first and the last difference is replaced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 from typing import Any
+
+from shoal.values.work import Allowance
 
 # The greatest product of the lengths of two pieces whose least difference is sought: some tens of milliseconds.
 MATCHED_MAX = 1 << 20
 
 
-def differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, int, int, int]]:
+def differences(held: Sequence[Any], wanted: Sequence[Any], allowance: Allowance) -> list[tuple[int, int, int, int]]:
     """Where two sequences differ: (start, stop, first, last), in order: `held[start:stop]` becomes `wanted[first:last]`."""
     before, after = common(held, wanted)
     old, new = held[before : len(held) - after], wanted[before : len(wanted) - after]
@@ -22,10 +23,9 @@ def differences(held: Sequence[Any], wanted: Sequence[Any]) -> list[tuple[int, i
         return []
     if len(old) * len(new) > MATCHED_MAX:
         return [(before, before + len(old), before, before + len(new))]
-    matched = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return [
         (before + start, before + stop, before + first, before + last)
-        for tag, start, stop, first, last in matched
+        for tag, start, stop, first, last in allowance.opcodes(old, new)
         if tag != "equal"
     ]
 

@@ -6,6 +6,8 @@ Laws:
   them merge. A value that it replaces is edited in place if possible (`shoal.crdt.document.editing`).
 - Objects and arrays become shared maps and arrays, at every level; a plain one
   becomes shared once something within it is written.
+- What an operation reads, to copy, move or test it or to pass through it, is charged to the patch (`shoal.values.work`), so
+  that its cost does not follow from what its operations make of each other.
 - XML is patched in its shown form (`shoal.crdt.document.content`), and then edited in place to match, by
   as little as possible. Between the operations it need not be valid XML.
 
@@ -55,7 +57,7 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
         InvalidValue: it is no JSON Patch, or an operation's target does not exist; the text names the operation.
         Conflict: a `test` failed.
         RootConflict: a root exists as another kind.
-        TooLarge: it has more than `OPERATIONS_MAX` operations, or puts more than `VALUES_MAX` values.
+        TooLarge: it has more than `OPERATIONS_MAX` operations, puts more than `VALUES_MAX` values, or reads more than it may.
     """
     operations = _parse(packed)
 
@@ -180,15 +182,22 @@ class _Patching:
 
     def _read(self, path: list[str]) -> Any:
         """The value at `path`, as plain Python."""
-        if not path:
-            return {name: to_py(self._root(name)) for name in self._kinds}
-        return to_py(self._find(path))
+        found = to_py(self._find(path)) if path else {name: to_py(self._root(name)) for name in self._kinds}
+        self._values.allowance.charge(found)
+        return found
 
     def _find(self, path: list[str]) -> Any:
         self._kind(path)
         found = self._root(path[0])
         for token in path[1:]:
-            found = _step(found, token)
+            found = self._step(found, token)
+        return found
+
+    def _step(self, container: Any, token: str) -> Any:
+        """One step along a path. The engine copies the value that it leads to, unless it is a shared type."""
+        found = _step(container, token)
+        if isinstance(container, pycrdt.Map | pycrdt.Array) and isinstance(found, dict | list | str | bytes | bytearray):
+            self._values.allowance.charge(found)
         return found
 
     def _container(self, path: list[str]) -> Any:
@@ -196,7 +205,7 @@ class _Patching:
         in_xml = self._kind(path) == "xml"
         found = self._root(path[0])
         for token in path[1:]:
-            inside = _step(found, token)
+            inside = self._step(found, token)
             if isinstance(inside, dict | list) and not in_xml:
                 key = _key(found, token)
                 found[key] = self._values.shared(to_py(inside))

@@ -41,7 +41,7 @@ class Statement(Reply, array_like=True, frozen=True, tag="statement"):
     signature: bytes
 
 
-@operation(action="admin", family="cluster", reveals=True)
+@operation(discloses=True, action="admin", family="cluster", reveals=True)
 class ReadLog(Read["LogPage"], array_like=True, frozen=True, tag="read-log"):
     """Read operations of one log, in order."""
 

@@ -60,6 +60,7 @@ class Declaration(NamedTuple):
     drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
     action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
     family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
+    discloses: bool | None = None  # Whether its answer says what is stored; it is logged with the reads. None: a `read` does.
     reveals: bool = False  # Whether it shows secret parts of states as they are stored, so that it takes that right too.
     hearsay: tuple[str, ...] = ()  # Fields that name the author of what others wrote, rather than of this request.
     http: Http | None = None
@@ -79,6 +80,7 @@ def operation(
     drives: bool = False,
     action: Action | None = None,
     family: str = "",
+    discloses: bool | None = None,
     reveals: bool = False,
     hearsay: tuple[str, ...] = (),
     http: Http | None = None,
@@ -88,7 +90,7 @@ def operation(
 
     def declare(kind: _Kind) -> _Kind:
         _DECLARED[kind] = Declaration(
-            batch, multi_read, durable, not_of_key, drives, action, family, reveals, hearsay, http, tuple(cli)
+            batch, multi_read, durable, not_of_key, drives, action, family, discloses, reveals, hearsay, http, tuple(cli)
         )
         return kind
 

@@ -15,6 +15,7 @@ __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "Schema
 
 
 @operation(
+    discloses=True,
     action="admin",
     http=Http(
         "PUT",

@@ -14,7 +14,7 @@ from shoal.client.store import Space, Store
 from shoal.client.thread.resume import Resumption
 from shoal.client.thread.thread import Thread
 from shoal.config import Config
-from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotFound
+from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotFound, TooLarge
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
@@ -204,6 +204,30 @@ async def test_a_patch_that_does_not_fit_writes_nothing(space: Space, patch: Any
     with pytest.raises(error):
         await thread.edit(patch)
     assert (await thread.load()).id == saved.id
+
+
+async def test_copies_that_double_the_state_are_refused(space: Space) -> None:
+    thread = space.thread("t")
+    saved = await thread.save({"a": {"x": [1, 2, 3, 4]}})
+    bomb = [{"op": "copy", "from": "/a", "path": f"/a/k{nth}"} for nth in range(26)]
+    with pytest.raises(TooLarge, match="Nothing was written"):
+        await thread.edit(bomb)
+    assert (await thread.load()).id == saved.id
+    assert (await thread.edit(bomb[:3])).state["a"]["k2"]["k1"]["k0"] == {"x": [1, 2, 3, 4]}
+
+
+async def test_a_copy_is_a_value_of_its_own(space: Space) -> None:
+    thread = space.thread("t")
+    await thread.save({"a": {"x": [1]}, "when": (1, 2)})
+    patch: list[dict[str, Any]] = [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "add", "path": "/b/x/-", "value": 2}]
+    assert (await thread.edit(patch)).state == {"a": {"x": [1]}, "b": {"x": [1, 2]}, "when": (1, 2)}
+
+
+async def test_operations_of_an_edit_are_bounded(space: Space) -> None:
+    thread = space.thread("t")
+    await thread.save({"due": 7})
+    with pytest.raises(TooLarge, match="1000 are allowed"):
+        await thread.edit([{"op": "test", "path": "/due", "value": 7}] * 1001)
 
 
 async def test_what_was_never_saved_cannot_be_edited(space: Space) -> None:

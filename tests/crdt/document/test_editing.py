@@ -31,6 +31,15 @@ CONTENT = st.fixed_dictionaries(
 )
 
 
+def test_a_text_of_few_letters_is_edited_in_bounded_time() -> None:
+    """Of repeated items each is equal to very many, and looking at all pairs again for each took minutes."""
+    shared = Shared()
+    shared.replace({"t": "a" * 1000, "l": [0] * 1000})
+    wanted = {"t": "ab" * 500, "l": [0, 1] * 500}
+    shared.replace(wanted)
+    assert shared.live.to_py() == wanted
+
+
 class Shared:
     """A document, edited as a node does it: each time under another client id."""
 

@@ -151,6 +151,22 @@ def test_operations_and_values_are_bounded() -> None:
         after(*[op("copy", "/l/-", **{"from": "/l"})] * 30)
 
 
+@pytest.mark.parametrize("source", ["/m/s", "/m/plain/s", "/m"])
+def test_what_is_copied_is_charged_by_its_bytes(source: str) -> None:
+    document = live({"m": {"s": "x" * 3_000_000, "plain": {"s": "x" * 900_000}}})
+    before = document.canonical()
+    with pytest.raises(TooLarge, match=r"operation \d+ \(copy.*Nothing was written"):
+        run(document, [op("copy", f"/k{nth}" if source == "/m" else f"/m/k{nth}", **{"from": source}) for nth in range(30)])
+    assert document.canonical() == before
+
+
+@pytest.mark.parametrize("path", ["/m/s", "", "/m/plain/a"])
+def test_what_is_tested_again_and_again_is_charged(path: str) -> None:
+    document = live({"m": {"s": "x" * 1_000_000, "plain": {"a": "x" * 1_000_000}}})
+    with pytest.raises(TooLarge, match="copy or read more"):
+        run(document, [op("test", path, value=document.to_json() if not path else "x" * 1_000_000)] * 30)
+
+
 def test_a_patch_that_changes_nothing_is_the_empty_update() -> None:
     assert patch(live(), b'[{"op":"test","path":"/m/a","value":1}]', client_id=2) == (EMPTY, {})
 

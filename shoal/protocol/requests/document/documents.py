@@ -158,6 +158,7 @@ class Compacted(Reply, array_like=True, frozen=True, tag="compacted"):
     more: bool = False  # Whether there are more to compact, for another request.
 
 
+@operation(discloses=True)
 class Patch(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="patch"):
     """Apply a JSON Patch (RFC 6902; JSON text) as CRDT operations."""
 
@@ -167,6 +168,7 @@ class Patch(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="patc
     expect: str | None = None  # As of `DeleteDocument`.
 
 
+@operation(discloses=True)
 class Replace(ObjectWrite["DocumentJson"], array_like=True, frozen=True, tag="replace"):
     """Edit a document in place, with small changes, until it equals this JSON text."""
 

@@ -30,6 +30,7 @@ _TICKET = {"fence": 7, "token": "0" * 32}
 
 
 @operation(
+    discloses=True,
     action="write",
     http=Http(
         "POST",
@@ -178,6 +179,7 @@ class ItemRevived(Reply, array_like=True, frozen=True, tag="item-revived"):
     id: str  # The item's id.
 
 
+@operation(discloses=True)
 class BeginAttempt(ObjectWrite["AttemptBegun"], array_like=True, frozen=True, tag="begin-attempt"):
     """Note that an item is handed out: nodes do this when one is claimed."""
 

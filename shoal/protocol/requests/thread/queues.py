@@ -66,7 +66,7 @@ class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
     added: list[bool]  # False if the key was there before.
 
 
-@operation(batch=True)
+@operation(discloses=True, batch=True)
 class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeue"):
     """Finish an entry, which is then no longer pending.
 

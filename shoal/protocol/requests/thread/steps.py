@@ -33,7 +33,7 @@ StepState = Literal["open", "done", "failed", "ready", "abandoned"]
 ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
 
 
-@operation(drives=True)
+@operation(discloses=True, drives=True)
 class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-step"):
     """Write an intent, or read the state of the step if it must not begin.
 
@@ -59,7 +59,7 @@ class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-st
     take_over: bool = False
 
 
-@operation(drives=True)
+@operation(discloses=True, drives=True)
 class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progress-step"):
     """Record the progress of an attempt; an empty `attempt` is the only open one."""
 
@@ -69,7 +69,7 @@ class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progr
     progress: bytes
 
 
-@operation(batch=True, drives=True)
+@operation(discloses=True, batch=True, drives=True)
 class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step"):
     """Write the outcome of an attempt.
 
@@ -85,6 +85,7 @@ class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step")
     value: bytes = b""
 
 
+@operation(discloses=True)
 class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolve-step"):
     """Settle a step by a person's decision, which the journal records too."""
 
@@ -169,6 +170,7 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
     more: bool  # Ask again with after=items[-1].position.
 
 
+@operation(discloses=True)
 class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):
     """Set a thread's status, which its journal records too."""
 

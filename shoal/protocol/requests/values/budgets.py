@@ -29,6 +29,7 @@ __all__ = [
 
 
 @operation(
+    discloses=True,
     batch=True,
     http=Http(
         "POST",
@@ -64,6 +65,7 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
 
 
 @operation(
+    discloses=True,
     action="append",
     batch=True,
     durable=True,  # If a crash undid it, the amount could be spent twice.
@@ -103,6 +105,7 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
 
 
 @operation(
+    discloses=True,
     http=Http(
         "POST",
         "/budgets/{budget}/draws",
@@ -135,6 +138,7 @@ class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-
 
 
 @operation(
+    discloses=True,
     http=Http(
         "POST",
         "/budgets/{budget}/releases",
@@ -163,6 +167,7 @@ class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="re
     unsure: Annotated[bool, Shape.INTERNAL] = False
 
 
+@operation(discloses=True)
 class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="transfer-rights"):
     """Give rights of the serving node to another node that asked for them. The reply says how many."""
 
@@ -172,6 +177,7 @@ class TransferRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="t
     node: str  # The node of that origin.
 
 
+@operation(discloses=True)
 class InheritRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="inherit-rights"):
     """Gather the rights of removed directories in one account, if the node is their heir. The reply says how many."""
 

@@ -92,7 +92,7 @@ class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
     left: int
 
 
-@operation(batch=True)
+@operation(discloses=True, batch=True)
 class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
     """Remove elements from a key's set, and add others."""
 

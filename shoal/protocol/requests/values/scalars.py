@@ -29,6 +29,7 @@ __all__ = [
 
 
 @operation(
+    discloses=True,
     action="append",
     batch=True,
     http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
@@ -153,7 +154,7 @@ class WasSet(Reply, array_like=True, frozen=True, tag="was-set"):
     version: str
 
 
-@operation(not_of_key=("fence", "token"))
+@operation(discloses=True, not_of_key=("fence", "token"))
 class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-register"):
     """Carry out a `CompareAndSet` under a lease: nodes do this.
 

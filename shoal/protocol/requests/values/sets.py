@@ -12,6 +12,7 @@ __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadS
 
 
 @operation(
+    discloses=True,
     batch=True,
     http=Http(
         "POST",

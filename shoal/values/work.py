@@ -1,0 +1,99 @@
+"""What one request may make a process do beyond its own size: an allowance, charged before anything is copied.
+
+Laws:
+- A request's cost is bounded by its bytes and these bounds, never by what small operations make of each other: a copy that
+  doubles its source is charged for the source each time.
+- Measuring a value copies nothing, and ends where the allowance does.
+- Finding the least difference of two sequences is charged by its steps. Where they end, all between the first and the last
+  difference counts as replaced: the result is longer, and still right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import Any, Literal
+
+from shoal.errors import TooLarge
+
+NODES_MAX = 100_000  # Values, nested ones included, that the operations of one request copy or read: some tens of milliseconds.
+BYTES_MAX = 16 * 1024 * 1024  # Of their texts and bytes: as much as one request may hold by itself.
+STEPS_MAX = 1 << 18  # Of finding least differences: some tens of milliseconds.
+
+Opcodes = list[tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]]  # As difflib has them.
+
+
+class Allowance:
+    """The work that is left to one request."""
+
+    def __init__(self, *, nodes: int = NODES_MAX, bytes: int = BYTES_MAX, steps: int = STEPS_MAX) -> None:
+        self._nodes = nodes
+        self._bytes = bytes
+        self._steps = steps
+
+    def charge(self, value: Any) -> None:
+        """Charge for a copy of `value`, which is not made here.
+
+        Raises:
+            TooLarge: the request's operations copy more than it may.
+        """
+        waiting = [value]
+        while waiting:
+            part = waiting.pop()
+            self._nodes -= 1
+            if isinstance(part, str | bytes | bytearray):
+                self._bytes -= len(part)
+            elif isinstance(part, dict):
+                self._enter(len(part))
+                self._bytes -= sum(len(key) for key in part if isinstance(key, str | bytes))
+                waiting += part.values()
+            elif isinstance(part, list | tuple | set | frozenset):
+                self._enter(len(part))
+                waiting += part
+            elif isinstance(size := getattr(part, "nbytes", None), int):  # An array.
+                self._bytes -= size
+            elif isinstance(fields := getattr(part, "__dict__", None), dict):  # An object of a registered class.
+                waiting.append(fields)
+            self._enter(0)
+
+    def _enter(self, inside: int) -> None:
+        if self._nodes < inside or self._bytes < 0:
+            raise TooLarge(
+                f"its operations copy or read more than {NODES_MAX} values or {BYTES_MAX} bytes. Nothing was written. "
+                "Send it in parts, or send the content that you want."
+            )
+
+    def opcodes(self, old: Sequence[Any], new: Sequence[Any]) -> Opcodes:
+        """How `old` becomes `new`, as by `difflib`, by the least change that can be found with the steps that are left."""
+        try:
+            return list(_Charged(old, new, self).get_opcodes())
+        except _Spent:
+            return [("replace", 0, len(old), 0, len(new))]
+
+    def step(self, count: int) -> None:
+        """Take so many steps of finding a difference. Only `opcodes` does, whose end of steps is no error."""
+        self._steps -= count
+        if self._steps < 0:
+            raise _Spent
+
+
+class _Spent(Exception):
+    """No steps are left."""
+
+
+class _Charged(SequenceMatcher[Any]):
+    """A matcher that charges each search for the pairs of equal items that it looks at: there may be as many as the product of
+    both lengths, and as many searches as items.
+    """
+
+    def __init__(self, old: Sequence[Any], new: Sequence[Any], allowance: Allowance) -> None:
+        allowance.step(0)
+        super().__init__(None, old, new, autojunk=False)
+        self._allowance = allowance
+        places: dict[Any, list[int]] = self.b2j  # type: ignore[attr-defined]
+        self._pairs = [0, *accumulate(1 + len(places.get(item, ())) for item in old)]
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Any:
+        self._allowance.step(self._pairs[-1 if ahi is None else ahi] - self._pairs[alo])
+        return super().find_longest_match(alo, ahi, blo, bhi)
