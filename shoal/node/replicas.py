@@ -41,6 +41,7 @@ class ReadRepair(Protocol):
 
         Raises:
             StoreCorrupt: no peer has the lost rows; it names the peers that were asked.
+            Unavailable: not every peer could be asked yet. Nothing was written.
         """
         ...
 

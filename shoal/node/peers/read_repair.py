@@ -7,7 +7,8 @@ Laws:
   erased rows are not restored.
 - A peer that did not give a row is not asked again for that read, and the error names it.
   Concurrent reads of the same rows share one question.
-- A row that no peer has stays an error: nothing damaged is ever shown.
+- A row that no peer has stays an error: nothing damaged is ever shown. If a peer was not heard, as just after a start, it may
+  have the row: the read can be tried again, here and at other nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.thread import dag
-from shoal.errors import ShoalError, StoreCorrupt
+from shoal.errors import ShoalError, StoreCorrupt, Unavailable
 from shoal.names import check_name
 from shoal.node.appliers import mutation
 from shoal.node.collection.generations import rows_of
@@ -63,6 +64,7 @@ class Brought(NamedTuple):
 
     rows: dict[bytes, bytes]
     failed: dict[str, str]  # The addresses of peers that gave nothing, and why.
+    unheard: list[str]  # Those among them that have not said what they have.
 
 
 class _Question(NamedTuple):
@@ -170,23 +172,26 @@ class ReadRepairer:
 
     async def _fetch(self, place: DamagedObject, rows: tuple[bytes, ...], skipped: frozenset[str]) -> Brought:
         failed: dict[str, str] = {}
+        unheard: list[str] = []
         for member in self._candidates(place.target.partition):
             if member.address in skipped or self._stopped:
                 continue
             if member.outlet is None:
                 failed[member.address] = "cannot be reached"
+                unheard.append(member.address)
                 continue
             answer = await self._ask(member.node, place, rows)
             if answer is None:
                 failed[member.address] = f"did not answer within {self.config.repair_wait_s:g} s"
+                unheard.append(member.address)
                 continue
             taken = self._take(place, rows, answer)
             if taken:
-                return Brought(taken, failed)
+                return Brought(taken, failed, unheard)
             failed[member.address] = "does not have it" if taken is not None else "sent other rows than those asked for"
             if taken is None:
                 _log.warning("%s was asked for damaged rows of %s, but sent others", member.address, named(place.target))
-        return Brought({}, failed)
+        return Brought({}, failed, unheard)
 
     def _candidates(self, partition: int) -> list[MemberState]:
         """The members, with those first that are known to hold everything that this node holds."""
@@ -234,6 +239,7 @@ class ObjectRepair:
         self._found: dict[bytes, bytes] = {}
         self._written: set[bytes] = set()
         self._failed: dict[str, str] = {}
+        self._unheard: list[str] = []
 
     async def repair(self, error: StoreCorrupt, /) -> None:
         """See `ReadRepair.repair`. A first failure fetches the rows; the second shows that they are needed and writes them."""
@@ -255,6 +261,7 @@ class ObjectRepair:
             return
         brought = await self._mender.fetch(place, lost[:LOST_MAX], self._failed)
         self._failed |= brought.failed
+        self._unheard += brought.unheard
         if not brought.rows:
             raise self._failure(error)
         self._found = dict(brought.rows)
@@ -267,7 +274,7 @@ class ObjectRepair:
         self._mender.mended.rows += len(rows)
         _log.warning("%d damaged rows of %s were fetched again from a peer", len(rows), named(self._target))
 
-    def _failure(self, error: StoreCorrupt, why: str = "") -> StoreCorrupt:
+    def _failure(self, error: StoreCorrupt, why: str = "") -> StoreCorrupt | Unavailable:
         self._mender.mended.failed += 1
         _log.error("%s is damaged here, and no peer could repair it: %s", named(self._target), error.message)
         if not any(map(mendable, error.lost)):
@@ -275,6 +282,12 @@ class ObjectRepair:
         elif not why:
             told = "; ".join(f"{address} {how}" for address, how in self._failed.items())
             why = f" Peers were asked for it: {told or 'their rows do not help'}."
+            if self._unheard:
+                return Unavailable(
+                    f"{named(self._target)} is damaged here, and could not be fetched again yet: {error.message}{why} Try again, "
+                    "or at another node.",
+                    asked=list(self._failed),
+                )
         return unmended(self._target, error, why, list(self._failed))
 
 

@@ -14,7 +14,7 @@ from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.thread import dag, tree
 from shoal.crdt.thread.dag import CHECKPOINT, CHUNK
-from shoal.errors import NotFound, StoreCorrupt
+from shoal.errors import NotFound, StoreCorrupt, Unavailable
 from shoal.node.peers import read_repair
 from shoal.node.peers.read_repair import Verdict
 from shoal.node.verification.verify import verify
@@ -220,22 +220,40 @@ async def test_what_nobody_has_is_an_error_that_says_what_and_who_was_asked(flee
     for name in "abc":
         spoil(fleet[name], DAMAGES["deleted"], CHUNK)
     await fleet.isolate("c")
+    with pytest.raises(Unavailable) as later:
+        await load(fleet["b"])
+    assert "a:1 does not have it" in later.value.message
+    assert "c:1 cannot be reached" in later.value.message
+    fleet.link_all("c")
     with pytest.raises(StoreCorrupt) as refused:
         await load(fleet["b"])
     text = refused.value.message
     assert "thread 't' of space 'crew'" in text
     assert "channel 'm' of checkpoint" in text
     assert "a:1 does not have it" in text
-    assert "c:1 cannot be reached" in text
+    assert "c:1 does not have it" in text
     assert refused.value.detail["asked"] == ["a:1", "c:1"]
-    assert (await status(fleet["b"])).repairs_failed == 1
+    assert (await status(fleet["b"])).repairs_failed == 2
+
+
+async def test_what_peers_hold_is_no_corruption_before_they_are_linked(fleet: Fleet) -> None:
+    """Just after a start no link is there, and both peers have the row."""
+    await saved(fleet)
+    spoil(fleet["b"], DAMAGES["flipped"], CHUNK)
+    fleet.start("b", await fleet.crash("b", None), linked=False)
+    with pytest.raises(Unavailable, match="could not be fetched again yet") as later:
+        await load(fleet["b"])
+    assert later.value.retryable
+    assert later.value.written == "no"
+    fleet.link_all("b")
+    assert await load(fleet["b"]) == STATE
 
 
 async def test_a_silent_peer_is_waited_for_once(fleet: Fleet) -> None:
     await saved(fleet)
     spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
     fleet.spoil = lambda source, target, message: None if isinstance(messages.decode(message), RepairReply) else message
-    with pytest.raises(StoreCorrupt, match=r"a:1 did not answer within 0.05 s; c:1 did not answer"):
+    with pytest.raises(Unavailable, match=r"a:1 did not answer within 0.05 s; c:1 did not answer"):
         await load(fleet["b"])
     fleet.spoil = lambda source, target, message: message
     assert await load(fleet["b"]) == STATE
