@@ -3,7 +3,9 @@
 # container, so it starts only with certificates and the keys of tokens (docs/TLS.md,
 # docs/ACCESS.md), or with SHOAL_INSECURE=1.
 
-FROM python:3.13-slim AS build
+# `docker build --build-arg PYTHON=python:3.13-slim@sha256:…` pins the base image to one content, for both stages.
+ARG PYTHON=python:3.13-slim
+FROM ${PYTHON} AS build
 WORKDIR /source
 # Without pip: the base image's own installs into it, so none is shipped.
 RUN python -m venv --without-pip /opt/shoal
@@ -19,7 +21,7 @@ RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-is
 # The bill of materials (CycloneDX): what the image's environment contains, version by version.
 RUN cyclonedx-py environment --output-reproducible --output-file /opt/shoal/bom.json /opt/shoal/bin/python
 
-FROM python:3.13-slim
+FROM ${PYTHON}
 # A fixed number, so that volumes and security policies can name it. An empty
 # volume takes over the owner of the directory on which it is mounted.
 RUN groupadd --gid 10001 shoal \

@@ -53,7 +53,8 @@ def test_what_the_package_is_built_from_is_copied(image: Image) -> None:
 
 def test_its_python_is_one_that_shoal_supports(image: Image) -> None:
     bases = {stage.words()[0] for stage in image.all("FROM")}
-    (base,) = bases  # One for both stages: an environment runs only on the Python it was made with.
+    assert bases == {"${PYTHON}"}  # One for both stages: an environment runs only on the Python it was made with.
+    (base,) = (each.words()[0].removeprefix("PYTHON=") for each in image.all("ARG"))
     version = base.removeprefix("python:").removesuffix("-slim")
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
 

@@ -284,8 +284,8 @@ class ObjectRepair:
             why = f" Peers were asked for it: {told or 'their rows do not help'}."
             if self._unheard:
                 return Unavailable(
-                    f"{named(self._target)} is damaged here, and could not be fetched again yet: {error.message}{why} Try again, "
-                    "or at another node.",
+                    f"{named(self._target)} is damaged here, and could not be fetched again yet: {error.message}{why} Try "
+                    "again, or at another node.",
                     asked=list(self._failed),
                 )
         return unmended(self._target, error, why, list(self._failed))
