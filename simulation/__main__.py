@@ -23,7 +23,7 @@ import typer
 from shoal.errors import InvalidValue
 from shoal.testing.loop import run
 from shoal.testing.machines import quiet
-from simulation import memberships, rebuilds
+from simulation import liars, memberships, rebuilds
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import draw
 from simulation.execution import Outcome, execute
@@ -46,7 +46,8 @@ app = typer.Typer(
     help="Run whole clusters of real nodes, with clients, through bad luck in virtual time.",
 )
 
-ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(NAMES)}.")]
+LIAR = "liar"
+ProfileOption = Annotated[str, typer.Option("--profile", help=f"How plans are drawn: {', '.join(NAMES)}; to run: {LIAR}.")]
 PlanArgument = Annotated[str, typer.Argument(metavar="SEED|FILE", help="A seed, or a file with a plan (-: standard input).")]
 HowMany = Annotated[int, typer.Option("--seeds", min=0, help="How many.")]
 First = Annotated[int, typer.Option("--from", help="The first of them.")]
@@ -63,7 +64,9 @@ def run_seeds(
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Run all, whatever fails; shrink nothing.")] = False,
     plans: AllPlansOption = [PLANS, OF_MUTANTS],  # noqa: B006 - It is only read.
 ) -> None:
-    """Run all saved plans, then seeds."""
+    """Run all saved plans, then seeds. Plans of liars run alone: they are of another kind."""
+    if profile == LIAR:
+        _run_all(liars.run_plan, range(first, first + seeds))
     began_s = time.monotonic()
     figures = Figures()
     cases = chain(*map(saved, plans), _drawn(range(first, first + seeds), profile))

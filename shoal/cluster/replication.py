@@ -21,6 +21,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from msgspec import Raw
 
@@ -213,6 +214,11 @@ class Replication:
         held = {node: state.known.vector(partition)[origin] for node, state in self._peers.items()}
         reached = (last for last in held.values() if self._is_majority({node for node in held if held[node] >= last}))
         return max(reached, default=0)
+
+    def _operations(self, known: Knowledge, partition: int) -> int:
+        """How many operations a peer that is `known` to hold this can give, as far as a majority holds as many."""
+        vector = known.vector(partition)
+        return sum(min(sequence, self._held_by_majority(partition, origin)) for origin, sequence in vector.items())
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
         """Take some of the operations of a Push or Supply."""
@@ -454,7 +460,7 @@ class Replication:
                 unsaid, state.unsaid = state.unsaid, {}
                 self._send(peer, state.have(unsaid))
             self._fetching.expire(peer, now)
-            self.snapshots.look(peer, self._fetching.gaps(peer, now), state.known)
+            self.snapshots.look(peer, self._fetching.gaps(peer, now), partial(self._operations, state.known))
             self._want(peer, state, now)
         self.ask_for_snapshots(now)
         if now >= self._rounds.due:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
@@ -47,10 +46,7 @@ class Side:
         self.snapshots = Snapshots(self.replica, LIMITS)
 
     def look(self, peer: bytes, held: dict[int, int]) -> None:
-        known = Knowledge(self.replica)
-        for partition, count in held.items():
-            known.take([(partition, A, count)])
-        self.snapshots.look(peer, held, known)
+        self.snapshots.look(peer, held, held.__getitem__)
 
     def asked(self, now: float = 0.0, *, linked: Iterable[bytes] = (ONE, OTHER)) -> list[tuple[bytes, int, int]]:
         """The peers that are asked, for which pieces of which partitions."""

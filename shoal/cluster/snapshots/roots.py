@@ -6,7 +6,8 @@ Laws:
 - Equal operations make equal rows, so owners at one vector have the same roots: a hash of each table of a partition.
 - A snapshot is believed once more than half of the other owners, its sender among them, have the same roots. Where there is
   one other owner, its word is all there is.
-- Or all other owners were heard, and each one that does not have these roots is a learner at another vector: it knows less.
+- For a learner it is also enough that all other owners were heard, and that each one without these roots is a learner at
+  another vector, which knows less. An owner stands for what it holds: no single voice replaces that.
 - An owner with other roots at the same vector contradicts. Then nothing but a majority is enough.
 - What differs without a fault is left out, as the witness says, and never as the sender does.
 """
@@ -85,8 +86,9 @@ def is_believed(
     learners: Collection[bytes],
     needed: int,
     everyone: int,
+    learns: bool,
 ) -> bool:
-    """Whether a snapshot is believed.
+    """Whether a snapshot is believed; `learns`: this replica is a learner.
 
     `owners` are the other owners that were ever reached, `everyone` is the number of all of them, and `needed` more than half.
     """
@@ -94,4 +96,4 @@ def is_believed(
     if len(same.difference(learners)) >= needed:
         return True
     less = {node for node, word in words.items() if word is Word.ELSEWHERE and node in learners}
-    return len(owners) == everyone and same | less.intersection(owners) == set(owners)
+    return learns and len(owners) == everyone and same | less.intersection(owners) == set(owners)

@@ -16,12 +16,12 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from shoal.cluster.knowledge import Knowledge, Replica
+from shoal.cluster.knowledge import Replica
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
@@ -92,12 +92,12 @@ class Snapshots:
         """`peer` no longer has the operations up to `base` in its log, and this replica lacks some of them."""
         self._sources.setdefault(partition, {}).setdefault(peer, _Source(0)).base = base
 
-    def look(self, peer: bytes, partitions: Iterable[int], known: Knowledge) -> None:
-        """Take note of the partitions, among these, of which this replica lacks much that `peer` holds."""
+    def look(self, peer: bytes, partitions: Iterable[int], operations_in: Callable[[int], int]) -> None:
+        """Take note of the partitions, among these, of which this replica lacks much that `peer` holds: so many operations."""
         for partition in partitions:
             if peer in self._sources.get(partition, ()):
                 continue
-            operations = sum(count for _, count in known.vector(partition).items())
+            operations = operations_in(partition)
             if self._is_behind(partition, operations):
                 self._sources.setdefault(partition, {})[peer] = _Source(operations)
 

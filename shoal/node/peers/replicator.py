@@ -400,7 +400,7 @@ class Replicator:
         nodes, needed, everyone = members.teachers
         nodes = nodes - {self._incarnation.node}
         learners = {node for node in nodes if not self._protocol.is_member(node)}
-        return Owners(nodes, needed, everyone, learners, members.linked_nodes & nodes)
+        return Owners(nodes, needed, everyone, learners, members.linked_nodes & nodes, self._protocol.learning is not None)
 
     def _compared(self, peer: bytes, message: Rows | Objects) -> None:
         self.scrubber.heard(peer, message, self._environment.monotonic())

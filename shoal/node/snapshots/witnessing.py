@@ -52,6 +52,7 @@ class Owners(NamedTuple):
     everyone: int
     learners: Collection[bytes]
     linked: Collection[bytes]
+    learns: bool  # Whether this node is a learner itself.
 
 
 @dataclass(slots=True)
@@ -160,6 +161,7 @@ class Witnesses:
             learners=owners.learners,
             needed=owners.needed,
             everyone=owners.everyone,
+            learns=owners.learns,
         )
 
     def _ask(self, sender: bytes, question: _Question, request: RootsRequest, now: float) -> bool:

@@ -1,0 +1,449 @@
+"""Plans in which one member lies: it has valid credentials, and says anything that the protocol can say, at any time.
+
+Laws:
+- A plan is drawn from its seed, and a seed and a program give one run.
+- There are two or four honest members beside the liar. At most one of the honest ones lacks its disk at a time.
+- The liar's messages are drawn from the protocol's own types, with what it has heard in their fields; or they are what an
+  honest node would send, altered. Its snapshots are altered consistently.
+- What every honest member held at some time, it holds for ever (`changed`), and none holds what only the liar wrote
+  (`invented`). No message stops a node (`stopped`), and queues stay within their bounds (`grew`).
+- The liar issues no operations of its own, and none that are next in another's name: it may do the first, and the second is
+  known as a fork later (docs/decisions/0116-peers-that-lie.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from hashlib import sha256
+from random import Random
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Raw, Struct
+
+from shoal.cluster import messages, operation
+from shoal.cluster.consensus.motions import AnyMotion
+from shoal.cluster.membership.notices import Notice
+from shoal.cluster.membership.rebuilds import RebuildNotice
+from shoal.cluster.messages import (
+    Digest,
+    Message,
+    ObjectRows,
+    Objects,
+    Push,
+    RepairReply,
+    Shipment,
+    SnapshotPiece,
+    Supply,
+    Truncated,
+    Vectors,
+    encode_shipment,
+)
+from shoal.cluster.operation import Tip
+from shoal.cluster.partition import partition_of
+from shoal.cluster.snapshots.roots import RootsRequest
+from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError
+from shoal.node.collection.garbage import Garbage, What
+from shoal.node.retired import Summary
+from shoal.node.snapshots import switching
+from shoal.node.snapshots.rooting import vector_root
+from shoal.node.snapshots.switching import Row
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from shoal.testing.loop import run
+from simulation.judging.violation import Violation
+from simulation.world.fleet import Fleet, Member
+
+STEPS = 40
+LIAR = "z"
+LIE = b"LIES"
+SPACE = "crew"
+THREADS = [f"t{number}" for number in range(3)]
+_TOKEN = b"true"
+_HEARD_MAX = 256
+_HOUR_MS = 3_600_000
+_WAIT_S = 2.0
+_SETTINGS: dict[str, Any] = {
+    "snapshot_operations_min": 1,
+    "snapshot_idle_s": 0.3,
+    "scrub_interval_s": 0.1,
+    "quarantine_max": 4,
+    "early_bytes_max": 64 * 1024,
+    "snapshots_open_max": 2,
+    "mark_interval_s": 0.5,
+}
+KINDS = (*("say",) * 5, *("write",) * 8, "claim", "claim", "truncated", "truncated", "ask", *("refill",) * 5, "return", "cut")
+
+
+class Step(NamedTuple):
+    """Something that happens `after_s` the step before it. What does not fit the moment is left out."""
+
+    kind: str
+    after_s: float
+    draw: int  # Decides what it is about.
+
+
+def drawn(seed: int) -> list[Step]:
+    """The steps of a plan."""
+    random = Random(f"liars/{seed}")
+    return [Step(random.choice(KINDS), random.expovariate(20), random.getrandbits(32)) for _ in range(STEPS)]
+
+
+def run_plan(seed: int) -> list[Violation]:
+    """Run the plan of a seed; returns what was broken."""
+    return run(_Run(seed).to_its_end(), steps_max=20_000_000)
+
+
+def _kinds(message: Any) -> list[type[Struct]]:
+    return [kind for part in get_args(message) for kind in (_kinds(part) or [part])]
+
+
+_OF_MEMBERS = {*_kinds(Notice), *_kinds(RebuildNotice), *_kinds(AnyMotion)}
+_SAID = [kind for kind in _kinds(Message) if kind not in (Push, Supply)]
+"""What is made up. Operations are altered ones of others."""
+
+
+class Mouth:
+    """Makes messages up, from what was heard."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._numbers: deque[int] = deque([0, 1, 2, 7, 1 << 40, (1 << 63) - 1], _HEARD_MAX)
+        self._bytes: deque[bytes] = deque([b"", b"x", bytes(16), bytes(32)], _HEARD_MAX)
+        self._texts: deque[str] = deque(["", SPACE, *THREADS], _HEARD_MAX)
+        self.origins: deque[bytes] = deque([bytes(15) + b"\x01"], 16)
+
+    def hear(self, value: Any) -> None:
+        """Remember what is in a message."""
+        if isinstance(value, Struct):
+            for name in value.__struct_fields__:
+                self.hear(getattr(value, name))
+        elif isinstance(value, list | tuple):
+            for each in value[:4]:
+                self.hear(each)
+        elif isinstance(value, bool | Raw):
+            return
+        elif isinstance(value, int):
+            self._numbers.append(value)
+        elif isinstance(value, bytes):
+            (self.origins if len(value) == 16 else self._bytes).append(value[:4096])
+        elif isinstance(value, str):
+            self._texts.append(value)
+
+    def message(self) -> Message:
+        """A message of any kind."""
+        kind = self._random.choice(_SAID)
+        if kind in _OF_MEMBERS and self._random.random() < 0.7:
+            kind = self._random.choice(_SAID)
+        made = self.any_of(kind)
+        if isinstance(made, Digest):  # A directory that was set back is known to one peer alone: it must be heeded.
+            return msgspec.structs.replace(made, once=[])
+        if isinstance(made, Objects):  # A whole log decides alone (decision 0040).
+            return msgspec.structs.replace(made, proved=[])
+        return made  # type: ignore[no-any-return]
+
+    def any_of(self, kind: Any) -> Any:
+        """A value of this type."""
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin is Annotated or hasattr(kind, "__supertype__"):
+            return self.any_of(parts[0] if parts else kind.__supertype__)
+        if origin in (Union, UnionType):
+            return self.any_of(self._random.choice(parts))
+        if origin is tuple:
+            return tuple(self.any_of(part) for part in parts if part is not ...)
+        if (origin is not None and origin in (dict,)) or kind is dict:
+            return {self.any_of(parts[0]): self.any_of(parts[1]) for _ in range(self._random.randrange(3))}
+        if origin is not None:
+            return [self.any_of(parts[0]) for _ in range(self._random.randrange(4))]
+        if isinstance(kind, type) and issubclass(kind, Struct):
+            hints = get_type_hints(kind)
+            return kind(**{name: self.any_of(hints[name]) for name in kind.__struct_fields__})
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            return kind(*(self.any_of(each) for each in get_type_hints(kind).values()))
+        return self._plain(kind)
+
+    def _plain(self, kind: Any) -> Any:
+        random = self._random
+        if kind is bool:
+            return random.random() < 0.5
+        if kind is int:
+            return random.choice(
+                (random.choice(self._numbers), random.randrange(1024), *map(partition_of, [SPACE] * 3, THREADS))
+            )
+        if kind is float:
+            return random.random()
+        if kind is str:
+            return random.choice(self._texts)
+        if kind is bytes:
+            made = (random.choice(self._bytes), random.choice(self.origins), random.randbytes(16), self.vector().pack())
+            return random.choice(made)
+        return None
+
+    def vector(self) -> VersionVector:
+        """A vector of some origins, known and invented."""
+        random = self._random
+        names = random.sample(list(self.origins), min(len(self.origins), random.randrange(4)))
+        invented = [random.randbytes(16)] if random.random() < 0.5 else []
+        return VersionVector((Origin(name), random.choice((1, 2, 40, 1 << 40))) for name in (*names, *invented))
+
+    def altered(self, shipment: Shipment) -> Shipment:
+        """Another operation under the same dot, with a chain hash that is right, or another one."""
+        packed = shipment.packed.replace(_TOKEN, LIE)
+        chain = operation.chain(self._random.choice(self._bytes), shipment.partition, shipment.dot, packed)
+        if len(chain) != operation.CHAIN_BYTES:
+            chain = shipment.chain
+        return msgspec.structs.replace(shipment, packed=packed, chain=chain, attached=shipment.attached.replace(_TOKEN, LIE))
+
+
+class _Run:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = Random(f"liars/run/{seed}")
+        self._mouth = Mouth(self._random)
+        self._names = "abz" if seed % 3 else "abcdz"
+        self._honest = [name for name in self._names if name != LIAR]
+        self._numbers = 0
+        self._owed: set[bytes] = set()
+        self._refilling = ""  # The honest member whose disk was lost last.
+        self._away = ""
+        self._lies = True
+        self._bends = self._random.choice((0.1, 0.4, 0.8))  # How much of what the liar's program sends is altered.
+        self._snapshots = self._random.choice(list(_SNAPSHOT_LIES))
+        self._found: dict[str, Violation] = {}
+
+    async def to_its_end(self) -> list[Violation]:
+        try:
+            async with Fleet(self._names, seed=self._seed, **_SETTINGS) as fleet:
+                fleet.spoil = self._passes
+                for step in drawn(self._seed):
+                    await asyncio.sleep(step.after_s)
+                    await self._take(fleet, step)
+                    await fleet.dial()
+                    self._judge(fleet)
+                self._lies = False
+                if self._away:
+                    fleet.link_all(self._away)
+                with suppress(TimeoutError):  # What the liar has said may hold a node up: that is no change of what is held.
+                    await fleet.until(lambda: self._is_refilled(fleet), 30.0)
+                self._judge(fleet)
+        except Exception as error:
+            self._violated("stopped", f"a message stopped a node: {error!r}")
+        return list(self._found.values())
+
+    def _violated(self, invariant: str, text: str) -> None:
+        self._found.setdefault(invariant, Violation(invariant, text))
+
+    # ── the plan ──────────────────────────────────────────────────────────────
+
+    async def _take(self, fleet: Fleet, step: Step) -> None:
+        random = Random(step.draw)
+        target = random.choice(self._honest)
+        if step.kind == "write":
+            await self._write(fleet, target, random.choice(THREADS))
+        elif step.kind == "say":
+            for _ in range(8):
+                await self._say(fleet, target, self._mouth.message())
+        elif step.kind == "claim":
+            await self._say(fleet, target, self._claim(fleet, target, random))
+        elif step.kind == "truncated":
+            number = partition_of(SPACE, random.choice(THREADS))
+            await self._say(fleet, target, Truncated(number, self._mouth.vector().pack()))
+        elif step.kind == "ask":
+            for request in self._requests(fleet[target]):
+                await self._say(fleet, target, request)
+        elif step.kind == "refill" and not self._refilling and not self._away:
+            for name in self._names:
+                await self._truncate(fleet[name])
+            self._refilling = target
+            await fleet.crash(target)
+            fleet.start(target, MemoryStorage())
+        elif step.kind == "cut" and not self._refilling and not self._away:
+            self._away = target
+            fleet.apart.update((target, other) for other in self._names)
+            fleet.apart.update((other, target) for other in self._names)
+            await fleet.isolate(target)
+        elif step.kind == "return" and self._away:
+            self._away = ""
+            fleet.apart.clear()
+
+    def _requests(self, member: Member) -> list[Message]:
+        """More questions than a witness answers at once."""
+        partitions = member.node._database.partitions
+        numbers = [partition_of(SPACE, thread) for thread in THREADS] * 3
+        return [RootsRequest(n, n, vector_root(partitions.load(n).tips), b"", 0) for n in numbers]
+
+    def _claim(self, fleet: Fleet, target: str, random: Random) -> Message:
+        """Say that the liar holds what the other does, and more."""
+        number = partition_of(SPACE, random.choice(THREADS))
+        held = fleet[target].node._database.vector_of(number)
+        return Vectors([(number, held.join(self._mouth.vector()).pack())], random.random() < 0.5)
+
+    async def _say(self, fleet: Fleet, target: str, message: Message) -> None:
+        if target in fleet.members:
+            liar = fleet[LIAR].identity()
+            with suppress(ShoalError):
+                await fleet[target].replicator.received(liar, messages.stamped(messages.encode(message), liar.epoch))
+
+    async def _write(self, fleet: Fleet, name: str, thread: str) -> None:
+        self._numbers += 1
+        token = _TOKEN + b"%05d" % self._numbers
+        try:
+            await fleet[name].store().space(SPACE).thread(thread).journal.append({"said": token.decode()})
+            await fleet[name].store().space(SPACE).register(f"r{thread}").set(token.decode())
+        except ShoalError:
+            return
+        holders = [other for other in self._honest if other not in (self._away, self._refilling)]
+        with suppress(TimeoutError):
+            await fleet.until(lambda: all(token in _rows(fleet[other]) for other in holders), 0.2)
+            if len(holders) == len(self._honest):
+                self._owed.add(token)
+
+    async def _truncate(self, member: Member) -> None:
+        member.simulated.now_ms += 2 * _HOUR_MS
+        truncator = member.node._database.truncator
+        with suppress(ShoalError):
+            await truncator.look(truncator.due())
+
+    # ── what the liar's program sends ─────────────────────────────────────────
+
+    def _passes(self, source: str, target: str, message: bytes) -> bytes | None:
+        epoch, packed = messages.unstamped(message)
+        found = messages.decode(packed)
+        self._mouth.hear(found)
+        if source != LIAR or not self._lies or self._random.random() > self._bends:
+            return message
+        bent = self._bent(found)
+        return None if bent is None else messages.stamped(messages.encode(bent), epoch)
+
+    def _bent(self, found: Message) -> Message | None:
+        match found:
+            case SnapshotPiece() if found.rows and not found.piece and found.digest:
+                rows = msgspec.msgpack.decode(found.rows, type=list[Row])
+                packed = switching.pack(_SNAPSHOT_LIES[self._snapshots](rows) if rows else rows)
+                return msgspec.structs.replace(found, rows=packed, digest=sha256(packed).digest())
+            case Push(operations):
+                return Push(self._bent_operations(operations))
+            case Supply(id, operations):
+                return Supply(id, self._bent_operations(operations))
+            case ObjectRows(id, rows):
+                return ObjectRows(id, [(key, value.replace(_TOKEN, LIE)) for key, value in rows])
+            case RepairReply(id, rows):
+                return RepairReply(id, [(key, value.replace(_TOKEN, LIE)) for key, value in rows])
+            case Objects():
+                objects = [(name, self._random.choice((digest, bytes(16), b""))) for name, digest in found.objects]
+                return msgspec.structs.replace(found, objects=objects, proved=[])
+            case Digest() | Vectors():
+                return found if self._random.random() < 0.9 else None
+        return self._random.choice((None, found, self._mouth.message()))
+
+    def _bent_operations(self, operations: Any) -> list[Shipment | Raw]:
+        return [
+            encode_shipment(self._mouth.altered(each)) if isinstance(each, Shipment) and self._random.random() < 0.7 else each
+            for each in operations
+        ]
+
+    # ── judging ───────────────────────────────────────────────────────────────
+
+    def _is_refilled(self, fleet: Fleet) -> bool:
+        return all(self._owed <= set(_tokens(fleet[name])) for name in self._honest)
+
+    def _judge(self, fleet: Fleet) -> None:
+        for name in self._honest:
+            member = fleet[name]
+            rows = _rows(member)
+            if self._refilling == name and member.replicator.quorum.is_learner:
+                continue  # It shows nothing.
+            if self._refilling == name:
+                self._refilling = ""
+            if LIE in rows:
+                self._violated("invented", f"{name} holds what only the liar wrote")
+            lost = {token for token in self._owed if token not in rows}
+            if lost:
+                self._violated("changed", f"{name} held {min(lost)!r}, and does not any more")
+            self._judge_bounds(member)
+
+    def _judge_bounds(self, member: Member) -> None:
+        replicator, config = member.replicator, member.config
+        protocol, exchange = replicator._protocol, replicator._snapshots
+        counts = {
+            "early bytes": (protocol._delivery.waiting_bytes, config.early_bytes_max),
+            "quarantined": (len(protocol.quarantined()), config.quarantine_max),
+            "staged snapshots": (len(exchange._receiver._staging), config.snapshots_open_max),
+            "questions": (len(exchange.witnesses._questions), config.snapshots_open_max),
+            "answers": (exchange.witnesses._answers, config.snapshots_open_max),
+            "snapshots kept": (len(exchange._sender._kept), config.snapshots_open_max),
+            "peers": (len(protocol._peers), len(self._names) + 1),
+        }
+        for what, (count, most) in counts.items():
+            if count > most:
+                self._violated("grew", f"{member.name} has {count} {what}, and {most} is the bound")
+
+
+def _rows(member: Member) -> bytes:
+    """The values of all rows of objects, together."""
+    return b"".join(value for _, value in member.storage.scan(keys.OBJECT, successor(keys.OBJECT)))
+
+
+def _tokens(member: Member) -> list[bytes]:
+    parts = _rows(member).split(_TOKEN)[1:]
+    return [_TOKEN + part[:5] for part in parts]
+
+
+# ── snapshots that are consistent with themselves ────────────────────────────
+
+
+def _in_order(rows: list[Row]) -> list[Row]:
+    return sorted(dict(rows).items(), key=lambda row: (keys.PARTITION_TABLES.index(row[0][:1]), row[0]))
+
+
+def _altered(rows: list[Row]) -> list[Row]:
+    """Values of objects are others."""
+    return [(key, value.replace(_TOKEN, LIE) if key[:1] == keys.OBJECT else value) for key, value in rows]
+
+
+def _truncated(rows: list[Row]) -> list[Row]:
+    """The same, and all operations have left the log."""
+    tips = [(keys.BASE + key[1:], value[: operation.TIP_BYTES]) for key, value in rows if key[:1] == keys.VECTOR]
+    return _in_order([row for row in _altered(rows) if row[0][:1] not in (keys.LOG, keys.KEY)] + tips)
+
+
+def _invented(rows: list[Row]) -> list[Row]:
+    """The same, and it holds operations of an origin that nobody knows."""
+    number = rows[0][0][1:3]
+    hlc = max((Tip.unpack(value).hlc for key, value in rows if key[:1] == keys.VECTOR), default=1)
+    fake = Tip(1, hlc, b"\x07" * 32).pack()
+    made = [(table + number + bytes(range(16)), fake) for table in (keys.VECTOR, keys.BASE)]
+    return _in_order([*_truncated(rows), *made])
+
+
+def _emptied(rows: list[Row]) -> list[Row]:
+    """Objects are missing."""
+    return [row for row in rows if row[0][:1] not in (keys.OBJECT, keys.LISTED)]
+
+
+def _to_be_swept(rows: list[Row]) -> list[Row]:
+    """What is current waits to be swept."""
+    logged = [Dot.unpack(key[3:27]) for key, _ in rows if key[:1] == keys.LOG]
+    number = int.from_bytes(rows[0][0][1:3], "big")
+    entries = [
+        (keys.garbage(number, dot, 9), msgspec.msgpack.encode(Garbage(What.GENERATION, keys.Kind.THREAD, SPACE, thread, 0)))
+        for dot in logged[:1]
+        for thread in THREADS
+        if partition_of(SPACE, thread) == number
+    ]
+    return _in_order([*rows, *entries])
+
+
+def _forgetful(rows: list[Row]) -> list[Row]:
+    """It has forgotten retired origins, which are later than anything."""
+    number = int.from_bytes(rows[0][0][1:3], "big")
+    kept = [row for row in rows if row[0][:1] not in (keys.VECTOR, keys.LOG, keys.KEY)]
+    return _in_order([*kept, (keys.retired(number, HORIZON), Summary(horizon=1 << 60, forgotten_hlc=1 << 60).pack())])
+
+
+_SNAPSHOT_LIES = {lie.__name__: lie for lie in (_altered, _truncated, _invented, _emptied, _to_be_swept, _forgetful)}

@@ -1,0 +1,100 @@
+"""A member lies among honest ones: what these hold does not change, none stops, and each bug that lets it is found."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from shoal.cluster.snapshots.roots import Word, is_believed
+from shoal.node.snapshots import witnessing
+from shoal.node.snapshots.rooting import Rooting
+from shoal.node.snapshots.witnessing import Witnesses
+from simulation.liars import drawn, run_plan
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nodes warn of every lie that they notice."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", [0, 6, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(20, 40))])
+def test_no_lie_changes_what_honest_nodes_hold(seed: int) -> None:
+    assert run_plan(seed) == []
+
+
+def test_a_plan_is_drawn_from_its_seed() -> None:
+    assert drawn(7) == drawn(7) != drawn(8)
+
+
+# ── planted bugs ──────────────────────────────────────────────────────────────
+
+
+def a_sender_is_believed_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(witnessing, "is_believed", lambda *_, **__: True)
+
+
+def silence_confirms(patch: pytest.MonkeyPatch) -> None:
+    def believed(sender: bytes, words: dict[bytes, Word], **named: Any) -> bool:
+        heard = {node: Word.SAME if word is Word.ELSEWHERE else word for node, word in words.items()}
+        return is_believed(sender, heard, **named)
+
+    patch.setattr(witnessing, "is_believed", believed)
+
+
+def other_rows_confirm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        witnessing, "is_believed", lambda sender, words, **named: is_believed(sender, dict.fromkeys(words, Word.SAME), **named)
+    )
+
+
+def one_voice_less_is_needed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        witnessing,
+        "is_believed",
+        lambda sender, words, **named: is_believed(sender, words, **(named | {"needed": named["needed"] - 1})),
+    )
+
+
+def only_keys_are_compared(patch: pytest.MonkeyPatch) -> None:
+    sound = Rooting._add
+    patch.setattr(Rooting, "_add", lambda self, table, key, value: sound(self, table, key, b""))
+
+
+def objects_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rooting, "_counts", lambda self, key: False)
+
+
+def a_witness_answers_as_often_as_it_is_asked(patch: pytest.MonkeyPatch) -> None:
+    sound = Witnesses._asked
+
+    def asked(self: Witnesses, peer: bytes, request: Any) -> None:
+        before, self._open_max = self._open_max, 1 << 30
+        sound(self, peer, request)
+        self._open_max = before
+
+    patch.setattr(Witnesses, "_asked", asked)
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed", "invariant"),
+    [
+        (a_sender_is_believed_alone, 0, "invented"),
+        (silence_confirms, 0, "invented"),
+        (other_rows_confirm, 0, "invented"),
+        (one_voice_less_is_needed, 1, "invented"),
+        (only_keys_are_compared, 6, "invented"),
+        (objects_are_not_compared, 6, "invented"),
+        (a_witness_answers_as_often_as_it_is_asked, 0, "grew"),
+    ],
+)
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int, invariant: str) -> None:
+    plant(monkeypatch)
+    assert invariant in {violation.invariant for violation in run_plan(seed)}
