@@ -30,6 +30,9 @@ class Config(Struct, frozen=True, kw_only=True):
     allowed_origins: str = ""  # Web pages that may call this node, "https://a.example.com,…"; "*": all. Empty: none.
     allowed_hosts: str = ""  # Host names under which it answers, "shoal.example.com,…"; "*": any. Empty: see CONFIGURATION.md.
     connections_max: int = 4096  # Open, WebSockets included; beyond this a new one is answered with 429 and closed.
+    connections_address_max: int = 3072  # Of those from one address, or one /64 of IPv6; behind a proxy all come from its own.
+    connections_kept: int = 64  # The last places, for addresses that have few connections: peers, probes and operators.
+    head_s: float = 10.0  # For the head of a request, from its first byte or a new connection's beginning; then it is closed.
     idle_s: float = 90.0  # An HTTP connection without a complete request is closed after this; longer than proxies keep theirs.
 
     # TLS. The files are PEM; a private key has no password.

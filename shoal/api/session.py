@@ -31,13 +31,12 @@ from shoal.api.http.problems import internal
 from shoal.api.http.unsent import unsent_bytes
 from shoal.api.metrics import Metrics
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, Unavailable
+from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, TooLarge, Unavailable
 from shoal.names import check_key
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
-    CallerFrame,
     CallFrame,
     CancelFrame,
     Fault,
@@ -186,8 +185,11 @@ class SessionSocket:
                 for frame in frames:
                     if self._is_full():
                         await self._take_room()
-                    self._accept(frame)
-            except InvalidValue as error:
+                    if isinstance(frame, ObserveFrame):
+                        await self._observe(frame.bookmark)
+                    else:
+                        self._accept(frame)
+            except (InvalidValue, TooLarge) as error:
                 await self._close(WSCloseCode.PROTOCOL_ERROR, str(error))
                 return
         if message.type is WSMsgType.TEXT:
@@ -208,7 +210,18 @@ class SessionSocket:
         self._answered.clear()
         await self._answered.wait()
 
-    def _accept(self, frame: CallerFrame) -> None:
+    async def _observe(self, packed: bytes) -> None:
+        """Take over what the client has seen elsewhere. Frames after it wait; other sessions have their turn in between."""
+        steps = Bookmark.reading(packed)
+        while True:
+            await asyncio.sleep(0)
+            try:
+                next(steps)
+            except StopIteration as done:
+                self._bookmark.observe(done.value)
+                return
+
+    def _accept(self, frame: CallFrame | SubscribeFrame | CancelFrame) -> None:
         match frame:
             case CallFrame():
                 # If others wait to begin, it waits too, so that requests keep their order.
@@ -220,8 +233,6 @@ class SessionSocket:
                 subscription = self._subscriptions.get(id)
                 if subscription is not None:
                     subscription.cancel()
-            case ObserveFrame(bookmark):
-                self._bookmark.observe(Bookmark.unpack(bookmark))
 
     def _start(self, call: CallFrame) -> None:
         size = len(memoryview(call.request))

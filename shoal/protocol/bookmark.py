@@ -10,6 +10,9 @@ Laws:
   weakly consistent replicated data", 1994). Newer operations imply those of past
   openings of a data directory, so a bookmark does not grow with the number of openings.
 
+- Its bytes are bounded, and the origins of each partition, because a node keeps one for each session; a large one is read
+  in steps.
+
 Packed: a version byte, then msgpack of [[partition, vector₂₄ₙ], …] by partition.
 """
 
@@ -17,14 +20,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import msgspec
 
-from shoal.crdt.dot import NOTHING_SEEN, VersionVector
-from shoal.errors import BookmarkLost, InvalidValue
+from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, VersionVector
+from shoal.errors import BookmarkLost, InvalidValue, TooLarge
 
 PARTITIONS_MAX = 1024
+BYTES_MAX = 256 * 1024  # Packed: ten origins in each partition, of which an honest one names those that wrote at the same time.
+ORIGINS_MAX = 1024  # In one partition.
+_STEP_BYTES = 512 * DOT_BYTES  # Read in one step: a few milliseconds.
 _SHARE = 7 / 8  # Of `forget_after_s`: a client's clock and a node's do not run alike.
 _VERSION = b"\x01"
 _decode = msgspec.msgpack.Decoder(list[tuple[int, bytes]]).decode
@@ -118,17 +124,42 @@ class Bookmark:
 
         Raises:
             InvalidValue: `packed` was not made by `pack`.
+            TooLarge: it has more bytes, or a partition has more origins, than a bookmark may have.
         """
+        steps = cls.reading(packed)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                bookmark: Bookmark = done.value
+                return bookmark
+
+    @classmethod
+    def reading(cls, packed: bytes) -> Generator[None, None, Bookmark]:
+        """Read a packed bookmark in steps, and return it. Raises as `unpack`."""
         bookmark = cls()
         if not packed:
             return bookmark
+        if len(packed) > BYTES_MAX:
+            raise TooLarge(f"the bookmark has {len(packed)} bytes; {BYTES_MAX} are allowed. Nothing was written.")
+        read = 0
         try:
             if packed[:1] != _VERSION:
                 raise ValueError("unknown version")
             for partition, vector in _decode(packed[1:]):
                 if not 0 <= partition < PARTITIONS_MAX:
                     raise ValueError("no such partition")
+                if len(vector) > ORIGINS_MAX * DOT_BYTES:
+                    raise TooLarge(
+                        f"the bookmark names more than {ORIGINS_MAX} origins of partition {partition}. Nothing was written."
+                    )
                 bookmark.note(partition, VersionVector.unpack(vector))
+                read += len(vector)
+                if read > _STEP_BYTES:
+                    yield
+                    read = 0
+        except TooLarge:
+            raise
         except ValueError:  # msgspec's errors are ValueErrors too.
             raise InvalidValue(
                 "the bookmark is damaged or of a newer version. Nothing was written. "

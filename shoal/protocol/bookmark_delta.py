@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from shoal.crdt.dot import NOTHING_SEEN, VersionVector
-from shoal.errors import InvalidValue
-from shoal.protocol.bookmark import PARTITIONS_MAX, Bookmark
+from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, VersionVector
+from shoal.errors import InvalidValue, TooLarge
+from shoal.protocol.bookmark import BYTES_MAX, ORIGINS_MAX, PARTITIONS_MAX, Bookmark
 
 _ENTRY_BYTES_MAX = 9  # A packed partition without its vector: an array, two integers, a length.
 _HEAD_BYTES_MAX = 4  # A packed bookmark without its partitions: its version, an array.
@@ -58,10 +58,18 @@ class SharedBookmark(Bookmark):
         self._replaced.add(partition)
 
     def observe(self, known: Bookmark) -> None:
-        """Add operations that the client has seen at another node."""
+        """Add operations that the client has seen at another node.
+
+        Raises:
+            TooLarge: with what it has seen before, they name more than a bookmark may. Discard this one.
+        """
         for partition, vector in known:
             super().note(partition, vector)
             self._told[partition] = self._told.get(partition, NOTHING_SEEN).join(vector)
+            if len(self._told[partition]) > ORIGINS_MAX:
+                raise TooLarge(f"the bookmark names more than {ORIGINS_MAX} origins of a partition. Nothing was written.")
+        if sum(map(len, self._told.values())) * DOT_BYTES > BYTES_MAX:
+            raise TooLarge(f"the session's bookmarks take more than {BYTES_MAX} bytes together. Nothing was written.")
 
     def news(self) -> list[Sight]:
         """The changes since the last call, to be sent to the client."""

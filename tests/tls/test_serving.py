@@ -14,7 +14,8 @@ import pytest
 
 import shoal
 from shoal.api.http import accepting
-from shoal.api.http.accepting import TOLD_MAX, TlsServer, listening
+from shoal.api.http.accepting import TlsServer, listening
+from shoal.api.http.places import TOLD_MAX, Places
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
 from shoal.integrations.langgraph import ShoalSaver, ShoalStore
@@ -143,8 +144,10 @@ async def large_answer(node: Served, ca: str) -> tuple[asyncio.StreamReader, asy
 async def test_a_client_that_reads_nothing_of_an_answer_is_cut_off(certificates: Certificates, serve: Serve) -> None:
     node = await serve(heartbeat_s=0.1, idle_s=1000.0, **certificates.settings("n1"))
     _, writer = await large_answer(node, certificates.ca)
-    await until(lambda: node.listener._open)
-    await until(lambda: not node.listener._open)
+    server = node.listener._runner.server
+    assert server is not None
+    await until(lambda: server.connections)
+    await until(lambda: not server.connections)
     writer.transport.abort()
 
 
@@ -195,7 +198,7 @@ async def test_a_connection_that_is_accepted_in_the_turn_in_which_the_server_clo
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(settings["tls_cert"], settings["tls_key"])
     sockets = await listening("127.0.0.1", 0, backlog=8)
-    server = TlsServer(sockets, asyncio.Protocol, context, open_=(), config=Config())
+    server = TlsServer(sockets, asyncio.Protocol, context, places=Places(Config()), config=Config())
     with socket.create_connection(sockets[0].getsockname()) as client:
         server._accept(sockets[0])
         server.close()
@@ -226,7 +229,7 @@ async def test_connections_are_accepted_again_after_the_system_refused(
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     listener.setblocking(False)
-    server = TlsServer([listener], asyncio.Protocol, context, open_=(), config=Config())
+    server = TlsServer([listener], asyncio.Protocol, context, places=Places(Config()), config=Config())
     async with asyncio.timeout(30):
         _, writer = await asyncio.open_connection(
             *listener.getsockname(), ssl=ssl.create_default_context(cafile=certificates.ca), server_hostname="127.0.0.1"

@@ -1,8 +1,8 @@
 """Accepts connections that begin with a TLS handshake, and counts them from their first packet.
 
 Laws:
-- Connections that shake hands are among the `connections_max`. A few more are let through to be told that the node is full;
-  beyond these a connection is closed at once, before any of the handshake's work is done.
+- Connections that shake hands are among the `connections_max`, and among those of their address. A few more are let through
+  to be told that there is no place; beyond these a connection is closed at once, before any of the handshake's work is done.
 - A connection that has not finished its handshake after `tls_handshake_s` is closed.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sized
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from ssl import SSLContext
 
+from shoal.api.http.places import Places, address_of
 from shoal.config import Config
 
-TOLD_MAX = 16
-"""Connections above the bound that are told so: after a handshake, as without one nothing can be said."""
 _ACCEPTED_MAX = 16  # In one turn of the loop.
 _AGAIN_S = 0.5  # After the system refused to accept: it may be out of file descriptors.
 
@@ -70,7 +70,7 @@ async def _bound(host: str, port: int) -> list[socket.socket]:
 
 
 class TlsServer:
-    """Accepts on these sockets until it is closed. `connection` makes the protocol of each; `open_` are those that are open."""
+    """Accepts on these sockets until it is closed. `connection` makes the protocol of each; `places` has the open ones."""
 
     def __init__(
         self,
@@ -78,13 +78,14 @@ class TlsServer:
         connection: Callable[[], asyncio.Protocol],
         tls: SSLContext,
         *,
-        open_: Sized,
+        places: Places,
         config: Config,
     ) -> None:
         self.sockets = sockets
         self._connection = connection
         self._tls = tls
-        self._open = open_
+        self._places = places
+        self._shaking_of: Counter[str] = Counter()
         self._config = config
         self._shaking: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -109,23 +110,29 @@ class TlsServer:
         """Take what waits. Nothing is awaited before the task that closes the connection, however it ends."""
         for _ in range(_ACCEPTED_MAX):
             try:
-                accepted, _address = listener.accept()
+                accepted, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
                 self._loop.remove_reader(listener)
                 self._loop.call_later(_AGAIN_S, self._listen, listener)
                 return
-            if len(self._open) + len(self._shaking) >= self._config.connections_max + TOLD_MAX:
+            address = address_of(peer)
+            shaking = {"shaking": len(self._shaking), "of_address": self._shaking_of[address]}
+            if not self._places.lets_shake(address, **shaking):
                 accepted.close()
                 continue
             accepted.setblocking(False)
             task = self._loop.create_task(self._shake(accepted))
             self._shaking.add(task)
-            task.add_done_callback(partial(self._shaken, accepted))
+            self._shaking_of[address] += 1
+            task.add_done_callback(partial(self._shaken, accepted, address))
 
-    def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    def _shaken(self, accepted: socket.socket, address: str, task: asyncio.Task[None]) -> None:
         self._shaking.discard(task)
+        self._shaking_of[address] -= 1
+        if not self._shaking_of[address]:
+            del self._shaking_of[address]
         if task.cancelled():
             accepted.close()  # It may not have begun.
 

@@ -3,9 +3,10 @@
 Laws:
 
 - Malformed requests, and all that aiohttp itself rejects, are answered with a problem document too.
-- A connection that sends no complete request for `idle_s` is closed. If a client does not read its answers,
+- A connection that sends no complete request for `idle_s` is closed, and one whose request has begun, or that is new, and has
+  sent no whole head after `head_s`, however it trickles. If a client does not read its answers,
   no further request of its connection begins, and after `heartbeat_s` without progress it is cut off.
-- Above `connections_max` a new connection is answered with an error and closed.
+- A new connection for which there is no place (`shoal.api.http.places`) is answered with an error and closed.
 - A stop accepts no new connections, then no new requests, gives requests under way
   `stop_timeout_s` to finish, then closes sockets with 1001.
 """
@@ -20,6 +21,7 @@ from aiohttp import hdrs, web
 
 from shoal.api.http import accepting, problems
 from shoal.api.http.accepting import TlsServer
+from shoal.api.http.places import Places, address_of
 from shoal.api.http.unsent import is_encrypted, unsent_bytes
 from shoal.api.server import SESSIONS, STREAMS, YJS
 from shoal.config import Config
@@ -36,9 +38,9 @@ _LARGE_BYTES = 32 * 1024
 class _Connection(web.RequestHandler):
     """One connection; the application answers its valid requests."""
 
-    __slots__ = ("_config", "_open", "_watched")
+    __slots__ = ("_address", "_config", "_head", "_places", "_watched")
 
-    def __init__(self, server: web.Server, *, config: Config, open_: set[_Connection]) -> None:
+    def __init__(self, server: web.Server, *, config: Config, places: Places) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -49,19 +51,46 @@ class _Connection(web.RequestHandler):
             auto_decompress=False,  # `shoal.api.http.bodies` does, and says what is wrong.
         )
         self._config = config
-        self._open = open_
+        self._places = places
+        self._address = ""
+        self._head: asyncio.TimerHandle | None = None  # Ends the connection, unless a request's head is complete by then.
         self._watched: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._open.add(self)
-        if len(self._open) > self._config.connections_max and self.transport is not None:
-            self.transport.write(_full(self._config))
+        self._address = address_of(transport.get_extra_info("peername"))
+        if (reason := self._places.take(self._address)) and self.transport is not None:
+            self.transport.write(_full(reason))
             self.force_close()
+        else:
+            self._await_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._open.discard(self)
+        self._places.leave(self._address)
+        self._have_head()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = len(self._messages)
+        super().data_received(data)
+        if len(self._messages) > before or self._current_request is not None:
+            self._have_head()  # What comes next may be its body, which has bounds of its own.
+        elif data and self._head is None:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        self._head = asyncio.get_running_loop().call_later(self._config.head_s, self._end_late)
+
+    def _have_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _end_late(self) -> None:
+        self._head = None
+        if self.transport is not None:
+            self.force_close()
+            self.transport.abort()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -123,7 +152,7 @@ class Listener:
         self._runner = web.AppRunner(app, shutdown_timeout=_LAST_BYTES_S)
         self._server: asyncio.Server | TlsServer | None = None
         self._address: tuple[str, int] = ("", 0)
-        self._open: set[_Connection] = set()
+        self._places = Places(config)
 
     async def start(self) -> None:
         """Start to accept connections.
@@ -136,7 +165,7 @@ class Listener:
         assert server is not None
 
         def connection() -> _Connection:
-            return _Connection(server, config=self._config, open_=self._open)
+            return _Connection(server, config=self._config, places=self._places)
 
         try:
             config = self._config
@@ -146,7 +175,7 @@ class Listener:
                 )
             else:
                 sockets = await accepting.listening(config.listen_host, config.listen_port, backlog=_BACKLOG)
-                self._server = TlsServer(sockets, connection, self._tls, open_=self._open, config=config)
+                self._server = TlsServer(sockets, connection, self._tls, places=self._places, config=config)
         except OSError:
             await self._runner.cleanup()
             raise
@@ -172,13 +201,9 @@ class Listener:
         await self._runner.cleanup()
 
 
-def _full(config: Config) -> bytes:
-    """The answer to a connection above the bound."""
-    error = Overloaded(
-        f"the node has {config.connections_max} connections, which is its maximum. Nothing was written. "
-        "Try again later, or at another node.",
-        retry_after_s=1.0,
-    )
+def _full(reason: str) -> bytes:
+    """The answer to a connection for which there is no place."""
+    error = Overloaded(f"{reason}. Nothing was written. Try again later, or at another node.", retry_after_s=1.0)
     response = problems.response(error)
     body = response.body
     assert isinstance(body, bytes)

@@ -63,12 +63,17 @@ async def flooded(served: Served, address: bytes, message: bytes) -> int:
     await provider.hear(b"d", 2)
     stopped: asyncio.Transport = provider.socket._response.connection.transport  # type: ignore
     stopped.pause_reading()
-    for each in served.listener._open:  # Of replies alone: what the client sends goes on at full speed.
+    server = served.listener._runner.server
+    assert server is not None
+    for each in server.connections:  # Of replies alone: what the client sends goes on at full speed.
         assert each.transport is not None
         each.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_SNDBUF, KEPT_BYTES)
 
     def waiting() -> int:
-        return max((each.transport.get_write_buffer_size() for each in served.listener._open if each.transport), default=0)
+        return max(
+            (each.transport.get_write_buffer_size() for each in list(server.connections) if each.transport),
+            default=0,
+        )
 
     most = sent = 0
     async with asyncio.timeout(PATIENCE_S):
