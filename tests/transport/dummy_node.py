@@ -155,6 +155,11 @@ class DummyNode:
         assert isinstance(outlet, PeerLink)
         return outlet
 
+    async def reason(self, event: str) -> str:
+        """The first reason reported. A loss is told some turns of the loop earlier: how many depends on the Python."""
+        await until(lambda: self.reported(event))
+        return self.reported(event)[0]
+
     async def next(self) -> tuple[bytes, bytes]:
         return await soon(self.inbox.get())
 
