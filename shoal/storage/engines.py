@@ -14,7 +14,7 @@ from importlib import metadata
 _Version = tuple[int, ...]
 
 TESTED: Mapping[str, tuple[_Version, _Version]] = {
-    "pycrdt": ((0, 14, 8), (0, 14, 13)),
+    "pycrdt": ((0, 14, 10), (0, 14, 13)),
     "rocksdict": ((0, 3, 25), (0, 3, 29)),
 }
 
