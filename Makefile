@@ -83,12 +83,10 @@ bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
 resolve: $(RELEASE)  ## Resolve Shoal beside the newest versions of what people run it with.
 	@$(BIN)/python -m tests.resolve
 
-lowest: $(RELEASE)  ## Run the tests with the oldest versions that pyproject.toml admits.
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/lowest
-	$(BIN)/uv pip install --quiet --python .venv/lowest/bin/python --resolution lowest-direct -e '.[test,check]'
-	PYTHONDONTWRITEBYTECODE= .venv/lowest/bin/python -m $(RUNNER) -n $(WORKERS) --dist worksteal
+lowest: $(RELEASE)  ## Run `make test` with the oldest versions that pyproject.toml admits.
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.versions lowest
 
-versions: $(RELEASE)  ## Run the tests on each of PYTHONS (3.11 to 3.14) that is installed, and name those that are not.
+versions: $(RELEASE)  ## Run `make test` on each of PYTHONS (3.11 to 3.14) that is installed, and name those that are not.
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.versions $(PYTHONS)
 
 lock: $(RELEASE)  ## Record the versions and hashes of all that the image contains and is built with.

@@ -8,40 +8,53 @@ A target that fails does not keep the later ones from running. The exit code is 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 TARGETS = ("check", "resolve", "sim", "test", "thorough", "slow-disks", "chaos", "compose", "integrations")
 
+_CLOSING = re.compile(r"=* ?(\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s")
+
 
 @dataclass(frozen=True)
 class Result:
-    """How one target ended."""
+    """How one target ended. `summary` is what its test runs counted, added up, or its last line if it ran no tests."""
 
     target: str
     passed: bool
     seconds: float
-    last_line: str
+    summary: str
 
 
-def run(target: str) -> Result:
-    """Run `make target`, show what it prints, and keep its last line."""
-    begun, last = time.monotonic(), ""
-    process = subprocess.Popen(["make", target], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+def run(target: str, *settings: str) -> Result:
+    """Run `make target`, and show what it prints. `settings` are of the kind NAME=VALUE."""
+    command, begun, last, counts = ["make", target, *settings], time.monotonic(), "", Counter[str]()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
         last = line.strip() or last
-    return Result(target, process.wait() == 0, time.monotonic() - begun, last)
+        counts += counted(line)
+    counts_told = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items())
+    return Result(target, process.wait() == 0, time.monotonic() - begun, counts_told or last)
+
+
+def counted(line: str) -> Counter[str]:
+    """The outcomes that pytest's closing line counts; none in another line."""
+    closing = _CLOSING.match(line)
+    pairs = (part.split() for part in closing[1].split(", ")) if closing else ()
+    return Counter({outcome: int(number) for number, outcome in pairs})
 
 
 def table(results: Sequence[Result]) -> str:
     """One row for each target."""
     rows = [
-        f"{result.target:14}{'passed' if result.passed else 'FAILED':8}{result.seconds:7,.0f} s  {result.last_line[:96]}"
+        f"{result.target:14}{'passed' if result.passed else 'FAILED':8}{result.seconds:7,.0f} s  {result.summary[:96]}"
         for result in results
     ]
     return "\n".join(rows)
