@@ -228,7 +228,13 @@ class Config(Struct, frozen=True, kw_only=True):
     adds_folded_max: int = 4096
     key_window_s: int = 24 * 3600  # How long an idempotency key is remembered.
 
-    # How spaces share a node.
+    # How spaces share a node. Quotas are those of each space without a record of its own; 0: no limit.
+    quota_bytes: int = 0  # Of the rows of its objects.
+    quota_objects: int = 0
+    quota_writes_per_s: float = 0.0  # At each node.
+    quota_watchers: int = 0  # At each node.
+    quota_documents: int = 0  # Open at each node.
+    quota_count_s: float = 2.0  # How long a write waits after a start until the bytes and objects of its space are counted.
     turn_slice_s: float = 0.001  # For steps of requests in one turn of the loop; then sockets and the disk get theirs.
     turn_waiting_max: int = 65_536  # Requests of one space that wait for their turn; beyond this: Overloaded.
     turn_spaces_max: int = 4096  # Spaces whose use of the loop is remembered.
@@ -333,7 +339,8 @@ SECRETS = frozenset({"cluster_key", "encryption_key"})
 """Fields whose values are in no error and no log."""
 
 _KEY_CHARS_MIN, _KEY_KINDS_MIN = 20, 8  # 20 letters and digits drawn at random are more than anybody guesses.
-_MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max")
+_QUOTAS = ("quota_bytes", "quota_objects", "quota_writes_per_s", "quota_watchers", "quota_documents")
+_MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max", *_QUOTAS)
 
 
 def checked(config: Config) -> Config:
@@ -350,6 +357,9 @@ def checked(config: Config) -> Config:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
+    for name in _QUOTAS:
+        if (limit := getattr(config, name)) < 0:
+            raise InvalidConfig(f"{name} must be 0 (no limit) or more; it is {limit}.", field=name)
     if config.audit_interval_s < 0:
         raise InvalidConfig(f"audit_interval_s must be 0 or more; it is {config.audit_interval_s}.", field="audit_interval_s")
     if config.cluster_size and not (2 <= config.cluster_size <= 64 and config.join):

@@ -31,7 +31,7 @@ from shoal.protocol.requests import (
 
 KINDS: tuple[str, ...] = get_args(ObjectKind)
 """The families of stored objects."""
-FAMILIES = (*KINDS, "lease", "presence", "cluster")
+FAMILIES = (*KINDS, "lease", "presence", "quota", "cluster")
 ACTIONS: tuple[Action, ...] = get_args(Action)
 _AUTHOR = ("author", "by", "authors")  # Fields that name the author of a request.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, health, reading, subjects
+from shoal.api import batches, health, reading, spaces, subjects
 from shoal.api.derived import EXAMPLES
 from shoal.api.document import documents
 from shoal.api.items import items
@@ -44,6 +44,7 @@ PARTS: dict[str, str] = {
 BODIES: dict[Any, Any] = {
     **EXAMPLES,
     subjects.TagsBody: {"tags": [{"kind": "thread", "name": "planner"}, {"kind": "items", "name": "memory.user-1"}]},
+    spaces.QuotaLimits: {"bytes": 10_737_418_240, "writes_per_s": 200, "watchers": 64},
     health.MembersBody: {"change": "add", "joins": "n4:7400"},
     steps.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
     steps.EndBody: {"result": {"receipt": "r-17"}, "attempt": ""},

@@ -189,6 +189,8 @@ NAMES: dict[str, str] = {
     "data_keys": "How many data keys an encrypted directory has.",
     "serves": "Whether the node answers more than questions about itself. If not, `reason` says what to do.",
     "keys_wait_for": "Spaces without objects whose keys are not destroyed yet.",
+    "quotas_reached": "Quotas of spaces that were reached in the last seconds, as `space: quota`.",
+    "quota_refusals": "Requests that were refused because a quota was reached.",
     "died": "Changes that arrived after their object was deleted.",
     "repaired": "Damaged rows that were fetched from a peer.",
     "repairs_failed": "Requests that met damage that no peer could repair.",

@@ -57,6 +57,8 @@ class NodeView(Struct):
     keys_wait_for: list[str]
     register: str
     serves: bool
+    quotas_reached: list[str]
+    quota_refusals: int
 
 
 class MembersDocument(Struct):

@@ -161,6 +161,8 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
     yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)
     yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
+    yield gauge("shoal_quotas_reached", "Quotas of spaces that were reached in the last seconds", len(status.quotas_reached))
+    yield counter("shoal_quota_refusals", "Requests that were refused because of a quota", status.quota_refusals)
     yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
     yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
     yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)

@@ -96,6 +96,16 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
     Route("DELETE", SPACE, spaces.delete_space, "Delete everything in a space", spaces.SpaceDeletedView, query=WriteQuery),
+    Route("GET", f"{SPACE}/quota", spaces.read_quota, "A space's quota, and what it uses", spaces.QuotaDocument),
+    Route(
+        "PUT",
+        f"{SPACE}/quota",
+        spaces.set_quota,
+        "Replace a space's quota",
+        spaces.QuotaDocument,
+        query=WriteQuery,
+        body=spaces.QuotaLimits,
+    ),
     Route("GET", SUBJECT, subjects.find, "What is tagged with a data subject", subjects.TagsView, query=subjects.TagsQuery),
     Route(
         "DELETE",

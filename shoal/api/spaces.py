@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from shoal.api.http.exchange import Exchange
-from shoal.protocol.requests import ListObjects, ListSpaces, ObjectKind
+from shoal.protocol.requests import ListObjects, ListSpaces, ObjectKind, Quota, QuotaView, ReadQuota
 from shoal.workflows import spaces
 
 
@@ -46,6 +46,52 @@ class SpaceDeletedView(Struct):
     deleted: dict[str, int]  # Kind → how many objects were deleted; of items, how many items.
     left: int  # Objects that are there now, because they were written meanwhile, or because there is `more` to delete.
     more: bool  # Send the request again to delete the rest.
+
+
+class QuotaLimits(Struct, forbid_unknown_fields=True):
+    """The limits of a space; 0: none."""
+
+    bytes: Annotated[int, Meta(ge=0)] | None = None  # Of its rows. Null, here and below: as each node's configuration says.
+    objects: Annotated[int, Meta(ge=0)] | None = None
+    writes_per_s: Annotated[float, Meta(ge=0)] | None = None  # At each node.
+    watchers: Annotated[int, Meta(ge=0)] | None = None  # At each node.
+    documents: Annotated[int, Meta(ge=0)] | None = None  # Open at each node.
+
+
+class QuotaDocument(Struct):
+    """The quota of a space, as the node that answers applies it."""
+
+    space: str
+    limits: Quota  # In force; 0: no limit.
+    used: Quota
+    recorded: dict[str, float]  # The limits that are recorded for this space.
+    is_counted: bool  # False: bytes and objects are being counted, and are those counted so far.
+    trouble: str  # What is wrong with the record, and counts as not recorded; else empty.
+
+
+async def read_quota(exchange: Exchange) -> web.Response:
+    """What a space may use at this node, and what it uses."""
+    return exchange.answer(_quota(await exchange.call(ReadQuota(exchange.name("space")))))
+
+
+async def set_quota(exchange: Exchange) -> web.Response:
+    """Replace the quota of a space, on all nodes."""
+    body = await exchange.body(QuotaLimits)
+    found = await spaces.set_quota(
+        exchange.connection,
+        exchange.name("space"),
+        bytes=body.bytes,
+        objects=body.objects,
+        writes_per_s=body.writes_per_s,
+        watchers=body.watchers,
+        documents=body.documents,
+        durability=exchange.durability,
+    )
+    return exchange.answer(_quota(found))
+
+
+def _quota(found: QuotaView) -> QuotaDocument:
+    return QuotaDocument(found.space, found.limits, found.used, found.recorded, found.is_counted, found.trouble)
 
 
 async def delete_space(exchange: Exchange) -> web.Response:

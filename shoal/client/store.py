@@ -487,6 +487,41 @@ class Space:
 
         return await delete_space(self._connection, self.name, durability=durability)
 
+    async def quota(self) -> requests.QuotaView:
+        """The quota of this space at the node that serves: its limits, what the space uses, and what its record says."""
+        return await self._connection.read(requests.ReadQuota(self.name))
+
+    async def set_quota(
+        self,
+        *,
+        bytes: int | None = None,
+        objects: int | None = None,
+        writes_per_s: float | None = None,
+        watchers: int | None = None,
+        documents: int | None = None,
+        durability: Durability | None = None,
+    ) -> requests.QuotaView:
+        """Replace the quota of this space, on all nodes. None: as their configuration says; 0: no limit.
+
+        It takes the right `admin` in the space of the nodes, `.shoal`, because the nodes decide by it. A space that holds as
+        much as it may, or more, refuses writes with `Overloaded`, except those that remove.
+
+        Raises:
+            InvalidInput: a limit is not a number from 0 on. Nothing was written.
+        """
+        from shoal.workflows.spaces import set_quota
+
+        return await set_quota(
+            self._connection,
+            self.name,
+            bytes=bytes,
+            objects=objects,
+            writes_per_s=writes_per_s,
+            watchers=watchers,
+            documents=documents,
+            durability=durability,
+        )
+
     def documents(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of the documents, in byte order."""
         return names(self._connection, self.name, "document", prefix)

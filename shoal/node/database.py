@@ -9,7 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -287,6 +287,7 @@ class Database:
             config=config,
             environment=environment,
         )
+        self.on_replaced: Callable[[], None] = lambda: None
         self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
         self._maps.settled = self.claims.settled
         self._maps.inherited, self.budgets.inherited = self.orphans.inherited_adds, self.orphans.inherited_origins
@@ -402,6 +403,7 @@ class Database:
         before.transaction.written()
         partition = self.partitions.replaced(number)
         self.catalog.replaced()
+        self.on_replaced()
         self.generations.forget_all()
         self.eraser.forget_all()
         self._rules.forget_all()

@@ -34,6 +34,8 @@ from shoal.node.replicas import Alone, SingleNode
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
 from shoal.node.snapshots import switching
+from shoal.node.spaces.quotas import Quotas
+from shoal.node.spaces.usage import Usage
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
@@ -127,6 +129,15 @@ class Node:
         self._handouts = Handouts(self.leases, self.register, environment=environment, config=config)
         if self.replicator is not None:
             self.replicator.handlers |= {Wishes: self._handouts.heard, Granted: self._handouts.heard}
+        self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=config.quota_count_s)
+        self._database.on_replaced = self._usage.recount
+        quotas = Quotas(
+            self._usage,
+            self._database.partitions,
+            read=self._database.show,
+            monotonic=environment.monotonic,
+            config=config,
+        )
         self.service = Service(
             self._database,
             storage=storage,
@@ -138,6 +149,7 @@ class Node:
             presences=presences,
             leases=self.leases,
             handouts=self._handouts,
+            quotas=quotas,
             environment=environment,
             config=config,
         )
@@ -234,6 +246,7 @@ class Node:
             await self._handouts.close()
             await self.leases.close()
             await self.service.close()
+            await self._usage.close()
             marker = self._incarnation.closing()
             if marker and self._commit.failed is None:
                 await self._mark(marker)

@@ -57,6 +57,7 @@ from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas
 from shoal.node.session import ServiceSession
+from shoal.node.spaces.quotas import Quotas
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.target import target_of
 from shoal.node.thread.fencing import UnderClaim, UnderLease
@@ -128,6 +129,7 @@ class Service:
         presences: Presences,
         leases: Leases,
         handouts: Handouts,
+        quotas: Quotas,
         environment: Environment,
         config: Config,
     ) -> None:
@@ -147,6 +149,7 @@ class Service:
         self._config = config
         self.sharing = Sharing(environment.monotonic, config)
         """How its sessions take turns."""
+        self._quotas = quotas
         self._subscriptions = Subscriptions(
             database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
         )
@@ -171,6 +174,7 @@ class Service:
             **about_itself.answers,
             **Listings(database, replicas=replicas, config=config).answers,
             **presences.answers,
+            **quotas.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
         self._acknowledging = Acknowledging(database, commit, replicas=replicas)
@@ -266,6 +270,8 @@ class Service:
             await self._database.prepare(zip(located.writes, located.targets, strict=True))
         if self._stopping:  # It may have begun to stop meanwhile.
             self._refuse_if_stopping()
+        await self._quotas.ready(located)
+        self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = await self._issued(located, key, terms)
         except (Conflict, RightsElsewhere):
@@ -319,10 +325,13 @@ class Service:
             return False
         if is_copied and (self._database.contest_of(request) is not None or not self._replicas.reaches(durability)):
             return False
+        if not self._quotas.is_ready(located):
+            return False
         if not self._database.prepared.isdisjoint(map(type, located.writes)):
             wanted = zip(located.writes, located.targets, strict=True)
             if self._database.preparations(wanted):
                 return False
+        self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease):
@@ -397,6 +406,7 @@ class Service:
         """Answer a write that takes more than one operation, or asks other nodes."""
         self._refuse_if_stopping()
         await self._reach(request, bookmark, stale=stale)
+        self._quotas.check(self._database.issuer.locate(request))
         reply = await flow(request)
         partition = target_of(request).partition
         await self._database.durable_of(partition)
@@ -465,6 +475,8 @@ class Service:
             keys_wait_for=[] if self.keys is None else self.keys.waiting,
             register=self.register_condition(),
             serves=self.readiness.serves,
+            quotas_reached=self._quotas.reached,
+            quota_refusals=self._quotas.refusals,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────
@@ -475,7 +487,7 @@ class Service:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")
         self.readiness.check(stale=False)
-        return self._subscriptions.open(subscription, bookmark)
+        return self._quotas.counted(subscription, self._subscriptions.open(subscription, bookmark))
 
     async def close(self) -> None:
         """Reject new requests, end the subscriptions, and wait until pending writes are durable."""

@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
 from shoal.storage.interface import Storage
@@ -36,6 +36,18 @@ class RunBlocking(Protocol):
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]:
         """Start `call`, once; await its result, or the exception that it raised."""
+        ...
+
+
+class Counting(Protocol):
+    """Counts what writes change."""
+
+    def noting(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> list[Any]:
+        """What a write will change. It is not made yet."""
+        ...
+
+    def noted(self, changes: list[Any], /) -> None:
+        """The write was made."""
         ...
 
 
@@ -115,6 +127,8 @@ class GroupCommit:
         self.durable = 0
         self.cycles = 0
         self.failed = storage.failed
+        self.counting: Counting | None = None
+        """Counts what is written; None: nobody does."""
         self._storage = storage
         self._run_blocking = run_blocking
         self._writes_pending_max = writes_pending_max
@@ -157,11 +171,14 @@ class GroupCommit:
             raise self._refusal()
         if self.written == self.durable:
             self._pending_since = self._now()
+        changes = self.counting.noting(rows, ranges) if self.counting is not None else None
         try:
             self.written = self._storage.write(rows, ranges)
         except StorageFull as error:
             self._fail(error)
             raise
+        if changes:
+            self.counting.noted(changes)  # type: ignore[union-attr]
         if self._runner is None:
             # A task begins at the loop's next turn, so that one tick's writes share a sync.
             self._runner = asyncio.get_running_loop().create_task(self._run())

@@ -1,4 +1,7 @@
-"""A space as a whole: the names and kinds of its objects, and the deletion of all of them.
+"""A space as a whole: the names and kinds of its objects, its quota, and the deletion of all of them.
+
+The record of a quota is an entry of a map that all nodes have. It is replaced as a whole; a limit that it lacks is that of each
+node's configuration.
 
 Laws of a deletion:
 - An object is deleted as its own request deletes it. What is written with knowledge of that begins a new object, which stays:
@@ -11,15 +14,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, get_args
 
 from msgspec import Struct
 
+from shoal import values
 from shoal.errors import InvalidInput, NotFound
-from shoal.names import check_name
+from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
-from shoal.protocol.requests import Durability, ObjectKind, ObjectWrite
+from shoal.protocol.requests import (
+    QUOTAS,
+    Durability,
+    ObjectKind,
+    ObjectWrite,
+    PutEntry,
+    QuotaView,
+    ReadQuota,
+    RemoveEntry,
+)
 from shoal.workflows.connection import Connection
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
@@ -85,6 +99,41 @@ def check_kinds(kinds: Sequence[str]) -> None:
     known = get_args(ObjectKind)
     if isinstance(kinds, str) or not set(kinds) <= set(known):
         raise InvalidInput(f"kinds must be a list of some of {', '.join(known)}; got {kinds!r}.")
+
+
+async def set_quota(
+    connection: Connection,
+    space: str,
+    *,
+    bytes: int | None,
+    objects: int | None,
+    writes_per_s: float | None,
+    watchers: int | None,
+    documents: int | None,
+    durability: Durability | None = None,
+) -> QuotaView:
+    """Replace the record. None: as the nodes' configuration says; 0: no limit. Returns the quota as this node applies it.
+
+    Raises:
+        InvalidInput: a limit is not a number from 0 on. Nothing was written.
+    """
+    check_name("space", space)
+    if space == RESERVED:
+        raise InvalidInput(f"{RESERVED!r} is the space of the nodes themselves, which has no quota. Nothing was written.")
+    whole = {"bytes": bytes, "objects": objects, "watchers": watchers, "documents": documents}
+    record = {name: limit for name, limit in (whole | {"writes_per_s": writes_per_s}).items() if limit is not None}
+    for name, limit in record.items():
+        kinds = int | float if name == "writes_per_s" else int
+        if not isinstance(limit, kinds) or isinstance(limit, bool) or not isfinite(limit) or not 0 <= limit < 2**63:
+            kind = "number" if name == "writes_per_s" else "whole number"
+            raise InvalidInput(
+                f"{name} must be a {kind}, 0 (no limit) or more; it is {limit!r}. Nothing was written.", field=name
+            )
+    if record:
+        await connection.write(PutEntry(RESERVED, QUOTAS, space, values.encode(record)), key=None, durability=durability)
+    else:
+        await connection.write(RemoveEntry(RESERVED, QUOTAS, space), key=None, durability=durability)
+    return await connection.read(ReadQuota(space))
 
 
 async def delete_space(

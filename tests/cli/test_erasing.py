@@ -48,6 +48,19 @@ def test_a_space_is_deleted_and_deleting_it_again_says_that_there_was_nothing(tm
     assert lines("space", "delete", "crew", "--yes", *where) == ["there was nothing in space crew"]
 
 
+def test_a_quota_is_set_and_shown(tmp_path: Path) -> None:
+    where = store(tmp_path / "state")[:2]
+    [shown] = documents("space", "quota", "crew", *where)
+    assert (shown["limits"]["objects"], shown["used"]["objects"]) == (0, 1)
+    lines("space", "quota", "crew", "--bytes", "1MiB", "--objects", "1", *where)
+    [shown] = documents("space", "quota", "crew", "--watchers", "3", *where)
+    assert shown["recorded"] == {"bytes": 1_048_576, "objects": 1, "watchers": 3}
+    assert "objects                 1 of 1" in lines("space", "quota", "crew", *where)
+    assert run("counter", "add", "more", *where, *CREW).exit_code == 1
+    lines("space", "quota", "crew", "--default", *where)
+    assert run("counter", "add", "more", *where, *CREW).exit_code == 0
+
+
 def test_without_a_yes_no_space_is_deleted(tmp_path: Path) -> None:
     where = store(tmp_path / "state")
     assert run("space", "delete", "crew", *where[:2]).exit_code == 1

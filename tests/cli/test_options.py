@@ -59,6 +59,7 @@ _OTHER_NAMES = {
 }
 _ALLOWED = {
     ("shoal log", "--author"),  # Whose checkpoints are shown, and not who asks.
+    ("shoal space quota", "--bytes"),  # A limit, and not how much is kept.
     ("shoal demo", "--keep"),  # The nodes, once it is over.
     ("shoal lease run", "--thread"),  # No name: the lease is that of the thread.
     ("shoal lease show", "--thread"),

@@ -2115,6 +2115,10 @@ export interface components {
             operations: number;
             /** @description The id under which this opening of the store issues operations. */
             origin: string;
+            /** @description Requests that were refused because a quota was reached. */
+            quota_refusals: number;
+            /** @description Quotas of spaces that were reached in the last seconds, as `space: quota`. */
+            quotas_reached: string[];
             /** @description The reason, in words. */
             reason: string;
             /** @description A register's name. */
@@ -2431,6 +2435,56 @@ export interface components {
             more: boolean;
             /** @description In the whole queue. */
             pending: number;
+        };
+        /**
+         * Quota
+         * @description A number for each thing that is limited. As a limit, 0 is none.
+         */
+        Quota: {
+            /** @description Of the rows of its objects, deleted ones included until they are swept. */
+            bytes: number;
+            /** @description Open documents at each node: mirrors, and one for all Yjs clients of a document. */
+            documents: number;
+            /** @description Threads, documents, counters, registers, sets, maps, budgets, schemas, and first labels of items. */
+            objects: number;
+            /** @description Watches, and followers of presence, at each node. */
+            watchers: number;
+            /** @description At each node; a batch counts each of its writes. */
+            writes_per_s: number;
+        };
+        /**
+         * QuotaDocument
+         * @description The quota of a space, as the node that answers applies it.
+         */
+        QuotaDocument: {
+            /** @description False: bytes and objects are being counted, and are those counted so far. */
+            is_counted: boolean;
+            /** @description In force; 0: no limit. */
+            limits: components["schemas"]["Quota"];
+            /** @description The limits that are recorded for this space. */
+            recorded: {
+                [key: string]: number;
+            };
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description What is wrong with the record, and counts as not recorded; else empty. */
+            trouble: string;
+            used: components["schemas"]["Quota"];
+        };
+        /**
+         * QuotaLimits
+         * @description The limits of a space; 0: none.
+         */
+        QuotaLimits: {
+            /** @description Of its rows. Null, here and below: as each node's configuration says. */
+            bytes?: number | null;
+            /** @description Open at each node. */
+            documents?: number | null;
+            objects?: number | null;
+            /** @description At each node. */
+            watchers?: number | null;
+            /** @description At each node. */
+            writes_per_s?: number | null;
         };
         /**
          * ReachPlaceBody

@@ -1,15 +1,18 @@
-"""`shoal prune`, `shoal delete`, `shoal space` and `shoal subject`: deletions, which cannot be undone, and what they find."""
+"""`shoal prune`, `shoal delete`, `shoal space` and `shoal subject`: deletions, which cannot be undone, and what they find.
+
+Quotas are here as well, because all commands of a space are one group.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
 
-from shoal.cli.arguments import age_of
+from shoal.cli.arguments import age_of, bytes_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, ThreadName, Yes
@@ -32,9 +35,12 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(prune)
     app.command(rich_help_panel=PANEL)(delete)
-    group = typer.Typer(no_args_is_help=True, help="Delete a space with everything in it, or erase its keys as well.")
+    group = typer.Typer(
+        no_args_is_help=True, help="The quota of a space; its deletion with everything in it, and of its keys as well."
+    )
     group.command("delete")(delete_space)
     group.command("erase")(erase_space)
+    group.command("quota")(quota_of_space)
     app.add_typer(group, name="space", rich_help_panel=PANEL)
     subjects = typer.Typer(no_args_is_help=True, help="Find and erase all data of one person: docs/SUBJECTS.md.")
     for command in (tag, untag):
@@ -171,6 +177,60 @@ async def _erase_space(target: Target, space: str, *, within_s: float | None, js
         line(f"erased space {space}: this node has no keys of it any more")
     if is_left or found.left:
         raise typer.Exit(FAILED)
+
+
+def quota_of_space(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
+    bytes: Annotated[str | None, typer.Option("--bytes", metavar="SIZE", help="The bytes of its rows, such as 10GiB.")] = None,
+    objects: Annotated[int | None, typer.Option("--objects", metavar="N", min=0, help="Its objects.")] = None,
+    writes_per_s: Annotated[
+        float | None, typer.Option("--writes-per-s", metavar="N", min=0, help="Its writes a second, at each node.")
+    ] = None,
+    watchers: Annotated[int | None, typer.Option("--watchers", metavar="N", min=0, help="Its watches, at each node.")] = None,
+    documents: Annotated[
+        int | None, typer.Option("--documents", metavar="N", min=0, help="Its open documents, at each node.")
+    ] = None,
+    default: Annotated[
+        bool,
+        typer.Option("--default", help="Forget what was set before: the nodes' configuration holds, but for what is named."),
+    ] = False,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Show what a space may use and what it uses at the serving node; with limits, set these. 0 is no limit.
+
+    Example: shoal space quota crew --bytes 10GiB --writes-per-s 200 --url http://127.0.0.1:7400
+    """
+    named = {"objects": objects, "writes_per_s": writes_per_s, "watchers": watchers, "documents": documents}
+    limits = {name: limit for name, limit in named.items() if limit is not None}
+    if bytes is not None:
+        limits["bytes"] = bytes_of(bytes)
+    execute(_quota_of_space(chosen(data, url, environment=os.environ), space, limits, default=default, json=json))
+
+
+async def _quota_of_space(target: Target, space: str, limits: dict[str, float], *, default: bool, json: bool) -> None:
+    async with opened(target) as store:
+        handle = store.space(space)
+        found = await handle.quota()
+        if limits or default:
+            wanted: dict[str, Any] = limits if default else found.recorded | limits
+            found = await handle.set_quota(**wanted)
+        while not found.is_counted and target.data is not None:  # Nobody else writes there: it is soon done.
+            await asyncio.sleep(_POLL_S)
+            found = await handle.quota()
+    if json:
+        emit(msgspec.to_builtins(msgspec.structs.asdict(found)))
+        return
+    for name in msgspec.structs.asdict(found.limits):
+        limit, used = getattr(found.limits, name), getattr(found.used, name)
+        shown = shown_bytes if name == "bytes" else lambda number: f"{number:,g}"
+        source = "" if name in found.recorded or not limit else " (the node's configuration)"
+        line(f"{name:<13}{shown(used):>12} of {shown(limit) if limit else 'any'}{source}")
+    if not found.is_counted:
+        line("bytes and objects are being counted: these are those counted so far")
+    if found.trouble:
+        line(f"{found.trouble}: the node's configuration holds instead")
 
 
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="The data subject's id.", show_default=False)]

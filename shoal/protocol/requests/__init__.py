@@ -25,6 +25,7 @@ from shoal.protocol.requests.listings import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *
 from shoal.protocol.requests.presence import *
+from shoal.protocol.requests.quotas import *
 from shoal.protocol.requests.schemas import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *

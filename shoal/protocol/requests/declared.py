@@ -57,6 +57,7 @@ class Declaration(NamedTuple):
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
     durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
+    frees: bool = False  # Whether it removes, so that a space takes it whatever its quota says.
     drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
     action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
     family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
@@ -77,6 +78,7 @@ def operation(
     multi_read: bool = False,
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
+    frees: bool = False,
     drives: bool = False,
     action: Action | None = None,
     family: str = "",
@@ -90,7 +92,7 @@ def operation(
 
     def declare(kind: _Kind) -> _Kind:
         _DECLARED[kind] = Declaration(
-            batch, multi_read, durable, not_of_key, drives, action, family, discloses, reveals, hearsay, http, tuple(cli)
+            batch, multi_read, durable, not_of_key, frees, drives, action, family, discloses, reveals, hearsay, http, tuple(cli)
         )
         return kind
 

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import audit, leases, listings, membership, presence, schemas, status, subscriptions
+from shoal.protocol.requests import audit, leases, listings, membership, presence, quotas, schemas, status, subscriptions
 from shoal.protocol.requests.base import Reply, Request, reply_of
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.items import indexes, items
@@ -30,6 +30,7 @@ FAMILIES = (
     membership,
     presence,
     queues,
+    quotas,
     retention,
     scalars,
     schemas,

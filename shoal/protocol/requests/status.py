@@ -43,6 +43,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     keys_wait_for: list[str] = field(default_factory=list)  # Spaces without objects that still have keys; at most 1,000.
     register: str = ""  # Why the quorum register has no quorum, since when, and what to do; empty if it has one.
     serves: bool = True  # False: it is no member, or does not know yet what its cluster holds; `reason` says what to do.
+    quotas_reached: list[str] = field(default_factory=list)  # "space: quota", of the last 10 s; at most 1,000.
+    quota_refusals: int = 0  # Requests that were refused because a quota was reached, in this opening.
 
 
 @operation(family="cluster")

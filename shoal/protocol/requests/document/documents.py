@@ -131,6 +131,7 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
     generation: int = ANY
 
 
+@operation(frees=True)
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
     """Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too."""
 
@@ -138,7 +139,7 @@ class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="de
     expect: str | None = None  # The version that it must have (`document_version`); "" if it must not exist.
 
 
-@operation(action="admin")
+@operation(frees=True, action="admin")
 class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
     """Replace the oldest updates of a document by one, without deleted content.
 

@@ -30,6 +30,7 @@ class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag=
 
 
 @operation(
+    frees=True,
     action="admin",
     http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}),
 )

@@ -71,7 +71,7 @@ class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
     version: str
 
 
-@operation(batch=True)
+@operation(frees=True, batch=True)
 class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
     """Delete the values of an item that the serving node shows."""
 
@@ -106,6 +106,7 @@ class ItemsDeleted(Reply, array_like=True, frozen=True, tag="items-deleted"):
     deleted: int
 
 
+@operation(frees=True)
 class DiscardItems(ObjectWrite["ItemsDiscarded"], array_like=True, frozen=True, tag="discard-items"):
     """A step of `DeleteItems`: delete the values of the next items that the serving node shows."""
 
@@ -122,6 +123,7 @@ class ItemsDiscarded(Reply, array_like=True, frozen=True, tag="items-discarded")
     more: bool
 
 
+@operation(frees=True)
 class EndItems(ObjectWrite[Deleted], array_like=True, frozen=True, tag="end-items"):
     """A step of `DeleteItems`: end the generation of all items below a first label, with their indexes."""
 
@@ -141,6 +143,7 @@ class ItemsRefreshed(Reply, array_like=True, frozen=True, tag="items-refreshed")
     refreshed: int
 
 
+@operation(frees=True)
 class SweepItems(ObjectWrite["ItemsSwept"], array_like=True, frozen=True, tag="sweep-items"):
     """Erase a bounded number of items that expired longer ago than the node's grace period."""
 

@@ -93,6 +93,7 @@ class ClaimExtended(Reply, array_like=True, frozen=True, tag="claim-extended"):
 
 
 @operation(
+    frees=True,
     batch=True,
     hearsay=("by",),  # The holder of the claim, a text for people.
     http=Http(

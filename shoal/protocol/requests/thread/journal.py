@@ -63,6 +63,7 @@ class Appended(Reply, array_like=True, frozen=True, tag="appended"):
 
 
 @operation(
+    frees=True,
     batch=True,
     http=Http(
         "DELETE",
@@ -126,6 +127,7 @@ class Events(Reply, array_like=True, frozen=True, tag="events"):
 
 
 @operation(
+    frees=True,
     batch=True,
     http=Http(
         "POST",

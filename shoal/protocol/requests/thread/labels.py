@@ -28,7 +28,7 @@ class Annotated(Reply, array_like=True, frozen=True, tag="annotated"):
     id: str
 
 
-@operation(batch=True)
+@operation(frees=True, batch=True)
 class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unlabel"):
     """Remove labels from their checkpoints, and delete their notes.
 

@@ -66,7 +66,7 @@ class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
     added: list[bool]  # False if the key was there before.
 
 
-@operation(discloses=True, batch=True)
+@operation(discloses=True, frees=True, batch=True)
 class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeue"):
     """Finish an entry, which is then no longer pending.
 
@@ -89,7 +89,7 @@ class Dequeued(Reply, array_like=True, frozen=True, tag="dequeued"):
     result: bytes
 
 
-@operation(batch=True)
+@operation(frees=True, batch=True)
 class Purge(ObjectWrite["Purged"], array_like=True, frozen=True, tag="purge"):
     """Forget entries that were finished before a time, the oldest first."""
 

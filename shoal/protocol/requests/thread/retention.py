@@ -48,7 +48,7 @@ class TrimReport(Reply, array_like=True, frozen=True, tag="trim-report"):
     dry_run: bool
 
 
-@operation(action="admin")
+@operation(frees=True, action="admin")
 class TrimEvents(ObjectWrite["EventsTrimmed"], array_like=True, frozen=True, tag="trim-events"):
     """Trim a bounded number of the events before a place, the oldest first."""
 
@@ -68,6 +68,7 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
 
 
 @operation(
+    frees=True,
     action="admin",
     http=Http(
         "PUT",

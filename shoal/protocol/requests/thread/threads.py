@@ -77,7 +77,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     headless: bool = False  # Needs a label.
 
 
-@operation(drives=True)
+@operation(frees=True, drives=True)
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
 
@@ -108,6 +108,7 @@ class PruneReport(Reply, array_like=True, frozen=True, tag="prune-report"):
     dry_run: bool
 
 
+@operation(frees=True)
 class Discard(ObjectWrite["Discarded"], array_like=True, frozen=True, tag="discard"):
     """Prune these checkpoints. Labelled ones stay, and so do heads, unless `heads` is set: then a branch loses those that were
     saved on it, and only heads of other branches stay.
@@ -168,6 +169,7 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
 
 
 @operation(
+    frees=True,
     batch=True,
     drives=True,
     http=Http(

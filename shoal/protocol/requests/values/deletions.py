@@ -26,7 +26,7 @@ def _deletion(kind: str, name: str) -> Callable[[_Deletion], _Deletion]:
         f"shoal {kind} delete {name} --data ./state",
         shows="existed",
     )
-    return operation(http=Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}"), cli=[command])
+    return operation(frees=True, http=Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}"), cli=[command])
 
 
 @_deletion("counter", "tokens")
@@ -68,7 +68,7 @@ class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="dele
 
 
 @_deletion("schema", "plan")
-@operation(action="admin")
+@operation(frees=True, action="admin")
 class DeleteSchema(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-schema"):
     """Delete a schema with all its versions: it binds no thread any more.
 

@@ -103,6 +103,7 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
 
 
 @operation(
+    frees=True,
     batch=True,
     http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)),
     cli=[

@@ -55,6 +55,7 @@ class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
 
 
 @operation(
+    frees=True,
     batch=True,
     http=Http("DELETE", "/sets/{set}/members", "Remove members of a set, a bounded number per request", ops=("clear-set",)),
 )

@@ -1,0 +1,215 @@
+"""How many bytes and objects a space has at this node, counted as its rows are written.
+
+Laws:
+- A space is counted from its rows, in steps, when it is first asked for: after a start nothing that was remembered can be
+  wrong. Writes wait for the first count, up to `quota_count_s`; then what is counted so far is told.
+- From then on each write changes the counts by what it changes in the rows, whoever issued it, and for whatever reason it
+  is made: a request, a peer's operation, a sweep, a repair. So equal rows have equal counts, on every node.
+- While it is counted, rows below the cursor are counted already, and a write there changes the count; those above will be.
+- A range that is deleted is looked through up to a bound. Beyond it, and when a partition is replaced, its spaces are counted
+  anew; until that is done the former counts are told.
+- A space that nobody asked for costs a write nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from shoal.cluster.partition import PARTITIONS
+from shoal.crdt.rows import successor
+from shoal.errors import ShoalError
+from shoal.node.transaction import Readable
+from shoal.node.turns import Background, Steps, in_turns
+from shoal.storage import keys
+
+_STEP_ROWS = 256
+_STEP_SCANS = 32
+_RANGE_ROWS_MAX = 4096
+_COUNTED_MAX = 4096  # Spaces whose counts are kept; the one that was asked for first is forgotten first.
+_END = b"\xff"  # After all keys.
+
+
+class Use:
+    """The counts of one space."""
+
+    __slots__ = ("again", "bytes", "cursor", "fresh", "objects", "patience", "space")
+
+    def __init__(self, space: str) -> None:
+        self.space = space
+        self.bytes = 0
+        self.objects = 0
+        self.cursor = b""  # All rows below it are in the counts, or in `fresh`.
+        self.fresh: list[int] | None = None  # Bytes and objects of a new count, which replaces the counts when it is done.
+        self.patience: asyncio.Task[None] | None = None  # Ends once the first count is done, or takes too long to wait for.
+        self.again = False  # Rows went that were not looked at: count again.
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counts are those of all rows."""
+        return self.cursor == _END and not self.again
+
+    def change(self, key: bytes, before: int | None, after: int | None) -> None:
+        """A row changes: the sizes of its value, or None where there is none."""
+        if key >= self.cursor:
+            return
+        if key[:1] == keys.CATALOG:
+            self.add(0, (after is not None) - (before is not None))
+        else:
+            sized = len(key)
+            self.add((0 if after is None else sized + after) - (0 if before is None else sized + before), 0)
+
+    def add(self, bytes: int, objects: int) -> None:
+        """Change the counts that are in the making."""
+        if self.fresh is None:
+            self.bytes += bytes
+            self.objects += objects
+        else:
+            self.fresh[0] += bytes
+            self.fresh[1] += objects
+
+
+class Usage:
+    """Counts the spaces that are asked for. `noting` and `noted` are called around each write."""
+
+    def __init__(self, storage: Readable, pause: Callable[[], Awaitable[None]], *, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._storage = storage
+        self._pause = pause
+        self._uses: dict[bytes, Use] = {}  # By the space, as it stands in keys.
+        self._counting = Background()
+
+    def of(self, space: str) -> Use:
+        """The counts of a space. The first time, they begin to be counted."""
+        place = keys.catalog_of(space)[1:]
+        use = self._uses.get(place)
+        if use is None:
+            if len(self._uses) >= _COUNTED_MAX:
+                del self._uses[next(iter(self._uses))]
+            use = self._uses[place] = Use(space)
+            self._counting.start(self._count(place, use))
+            use.patience = asyncio.get_running_loop().create_task(self._patience(use))
+        return use
+
+    async def _patience(self, use: Use) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._wait_s):
+                while use.cursor != _END:
+                    await self._pause()
+
+    def is_awaited(self, space: str) -> bool:
+        """Whether the counts of a space may be complete soon."""
+        patience = self.of(space).patience
+        return patience is not None and not patience.done()
+
+    async def ready(self, space: str) -> None:
+        """Wait until a space is counted; not longer than `quota_count_s` after the count began."""
+        patience = self.of(space).patience
+        if patience is not None and not patience.done():
+            await asyncio.wait([patience])
+
+    def noting(
+        self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]
+    ) -> list[tuple[Use, bytes, int | None, int | None]]:
+        """What this write changes in the counts, given to `noted` once it is made."""
+        found: list[tuple[Use, bytes, int | None, int | None]] = []
+        if not self._uses:
+            return found
+        for key, value in rows.items():
+            use = self._use_of(key)
+            if use is not None and key < use.cursor:
+                before = self._storage.get(key)
+                found.append((use, key, None if before is None else len(before), None if value is None else len(value)))
+        for start, stop in ranges:
+            if start[:1] == keys.OBJECT:
+                found += self._in_range(start, stop, rows)
+        return found
+
+    def noted(self, changes: Iterable[tuple[Use, bytes, int | None, int | None]]) -> None:
+        """The write was made."""
+        for use, key, before, after in changes:
+            use.change(key, before, after)
+
+    def _in_range(
+        self, start: bytes, stop: bytes, rows: Mapping[bytes, bytes | None]
+    ) -> Iterator[tuple[Use, bytes, int | None, int | None]]:
+        looked_at = 0
+        for key, value in self._storage.scan(start, stop, limit=_RANGE_ROWS_MAX + 1):
+            looked_at += 1
+            use = self._use_of(key)
+            if use is not None and key not in rows:  # Those were noted.
+                yield use, key, len(value), None
+        if looked_at > _RANGE_ROWS_MAX:
+            self.recount()
+
+    def _use_of(self, key: bytes) -> Use | None:
+        table = key[:1]
+        if table == keys.OBJECT:
+            return self._uses.get(key[4 : 6 + int.from_bytes(key[4:6], "big")])
+        if table == keys.CATALOG:
+            return self._uses.get(key[1 : 3 + int.from_bytes(key[1:3], "big")])
+        return None
+
+    def recount(self) -> None:
+        """Rows of unknown spaces have changed by another way: count all spaces again."""
+        for place, use in self._uses.items():
+            if use.cursor == _END and not use.again:
+                self._counting.start(self._count(place, use))
+            use.again = True
+
+    async def _count(self, place: bytes, use: Use) -> None:
+        while self._uses.get(place) is use and (use.again or use.cursor != _END):
+            use.fresh = [0, 0] if use.again else None
+            use.again, use.cursor = False, b""
+            if use.fresh is None:
+                use.bytes = use.objects = 0
+            try:
+                await in_turns(self._counted(place, use), self._pause)
+            except ShoalError:  # Rows cannot be read. What is counted so far goes on to be told as that.
+                return
+            if use.fresh is not None and not use.again:
+                use.bytes, use.objects = use.fresh
+                use.fresh = None
+
+    def _counted(self, place: bytes, use: Use) -> Steps[None]:
+        """Count all rows of a space, in steps: a scan finds the next kind of objects that a partition holds at all."""
+        yield from self._rows(keys.CATALOG + place, use)
+        scans = 0
+        for partition in range(PARTITIONS):
+            start = keys.OBJECT + partition.to_bytes(2, "big")
+            use.cursor = start
+            while (row := next(iter(self._storage.scan(use.cursor, successor(start), limit=1)), None)) is not None:
+                kind = row[0][3]
+                yield from self._rows(start + bytes([kind]) + place, use)
+                use.cursor = start + bytes([kind + 1])
+                scans += 2
+            scans += 1
+            if scans >= _STEP_SCANS:
+                scans = 0
+                yield
+        use.cursor = _END
+
+    def _rows(self, prefix: bytes, use: Use) -> Steps[None]:
+        stop = successor(prefix)
+        assert stop is not None  # It begins with the table's byte.
+        use.cursor = prefix
+        while use.cursor < stop:
+            found = list(self._storage.scan(use.cursor, stop, limit=_STEP_ROWS))
+            if prefix[:1] == keys.CATALOG:
+                use.add(0, len(found))
+            else:
+                use.add(sum(len(key) + len(value) for key, value in found), 0)
+            if len(found) < _STEP_ROWS:
+                use.cursor = stop
+                break
+            use.cursor = found[-1][0] + b"\x00"
+            yield
+
+    async def close(self) -> None:
+        """Stop counting."""
+        await self._counting.close()
+        waits = [use.patience for use in self._uses.values() if use.patience is not None]
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

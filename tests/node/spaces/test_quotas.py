@@ -1,0 +1,309 @@
+"""Each quota is reached, and left again; a record may say anything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from shoal import values
+from shoal.errors import InvalidInput, Overloaded, ShoalError
+from shoal.names import RESERVED
+from shoal.node.spaces.quotas import parsed
+from shoal.protocol.requests import QUOTAS, Add, Follow, PutEntry, Quota, QuotaView, Watch
+from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench, Opener
+
+
+async def counted(bench: Bench) -> QuotaView:
+    """The quota, once everything is counted."""
+    while not (found := await bench.space.quota()).is_counted:
+        await asyncio.sleep(0)
+    return found
+
+
+async def swept(bench: Bench) -> None:
+    """Return once what was deleted is gone."""
+    while (await bench.store.status()).garbage:
+        await asyncio.sleep(0.01)
+
+
+async def refused(bench: Bench, name: str = "refused") -> Overloaded:
+    with pytest.raises(Overloaded) as caught:
+        await bench.space.register(name).set("x" * 100)
+    return caught.value
+
+
+async def test_bytes_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(bytes=2000)
+    await counted(bench)
+    await bench.space.register("large").set("x" * 3000)
+    error = await refused(bench)
+    assert error.detail["quota"] == "bytes"
+    assert error.detail["retry_after_s"]
+    await bench.space.register("large").delete()
+    await swept(bench)
+    await bench.space.register("small").set(1)
+    assert (await counted(bench)).used.bytes < 2000
+
+
+async def test_objects_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(objects=3)
+    await counted(bench)
+    for n in range(3):
+        await bench.space.counter(f"c{n}").add(1)
+    assert (await refused(bench)).detail["quota"] == "objects"
+    await bench.space.counter("c0").delete()
+    await bench.space.counter("c3").add(1)
+    assert (await counted(bench)).used.objects == 3
+
+
+async def test_the_rate_of_writes_is_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(writes_per_s=5)
+    for _ in range(5):
+        await bench.space.counter("c").add(1)
+    error = await refused(bench)
+    assert error.detail["quota"] == "writes_per_s"
+    wait_s = error.detail["retry_after_s"]
+    assert isinstance(wait_s, float)
+    bench.simulated.now_ms += int(wait_s * 1000) + 10
+    await bench.space.register("r").set(1)
+
+
+async def test_a_batch_counts_each_write(bench: Bench) -> None:
+    await bench.space.set_quota(writes_per_s=5)
+    async with bench.space.batch() as batch:
+        for n in range(5):
+            batch.counter(f"{{t}}{n}").add(1)
+    assert (await refused(bench)).detail["quota"] == "writes_per_s"
+
+
+async def test_watchers_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(watchers=2)
+    session = bench.node.session()
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(session.subscribe(Watch("crew")))
+        with pytest.raises(Overloaded, match="watchers of 2"):
+            await stack.enter_async_context(session.subscribe(Watch("crew")))
+        await stack.enter_async_context(session.subscribe(Watch("another")))
+    async with session.subscribe(Watch("crew")):
+        assert (await bench.space.quota()).used.watchers == 1
+
+
+async def test_a_burst_of_watches_stays_within_its_bound(bench: Bench) -> None:
+    await bench.space.set_quota(watchers=10)
+    session, opened, release = bench.node.session(), [0], asyncio.Event()
+
+    async def watch() -> None:
+        async with session.subscribe(Watch("crew")):
+            opened[0] += 1
+            await release.wait()
+
+    tasks = [asyncio.create_task(watch()) for _ in range(1000)]
+    await asyncio.sleep(0.1)
+    assert opened == [10]
+    release.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(each, Overloaded) for each in outcomes) == 990
+    assert (await bench.space.quota()).used.watchers == 0
+
+
+async def test_open_documents_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(documents=1)
+    session = bench.node.session()
+    async with session.subscribe(Follow("crew", "a")):
+        with pytest.raises(Overloaded, match="open documents of 1"):
+            async with session.subscribe(Follow("crew", "b")):
+                pass
+    async with session.subscribe(Follow("crew", "b")):
+        pass
+
+
+async def test_a_quota_below_what_is_held_takes_deletions(bench: Bench) -> None:
+    for n in range(5):
+        await bench.space.counter(f"c{n}").add(1)
+    await bench.space.set_quota(objects=2)
+    await counted(bench)
+    await refused(bench)
+    for n in range(4):
+        await bench.space.counter(f"c{n}").delete()
+    await bench.space.counter("new").add(1)
+
+
+async def test_what_was_written_is_answered_again(bench: Bench) -> None:
+    session = bench.node.session()
+    await session.call(Add("crew", "c", 1), key="once")
+    await bench.space.set_quota(objects=1)
+    await counted(bench)
+    with pytest.raises(Overloaded):
+        await session.call(Add("crew", "c", 1), key="twice")
+    assert (await session.call(Add("crew", "c", 1), key="once")).value == 1
+
+
+async def test_another_space_is_not_limited(bench: Bench) -> None:
+    await bench.space.set_quota(writes_per_s=1)
+    await bench.space.counter("c").add(1)
+    for _ in range(5):
+        await bench.store.space("another").counter("c").add(1)
+
+
+async def test_the_configuration_holds_without_a_record(open_bench: Opener) -> None:
+    bench = open_bench(quota_objects=1)
+    await bench.space.counter("c").add(1)
+    await counted(bench)
+    await refused(bench)
+    await bench.space.set_quota(objects=0)
+    await bench.space.counter("d").add(1)
+    assert (await bench.space.set_quota()).limits.objects == 1
+
+
+async def test_nodes_go_on_in_their_own_space(open_bench: Opener) -> None:
+    bench = open_bench(quota_objects=1, quota_writes_per_s=1.0)
+    for n in range(5):
+        await bench.store.space(RESERVED).counter(f"c{n}").add(1)
+    with pytest.raises(InvalidInput):
+        await bench.store.space(RESERVED).set_quota(objects=1)
+
+
+async def test_counts_are_right_after_a_crash(bench: Bench) -> None:
+    await bench.space.set_quota(bytes=10**9)
+    await counted(bench)
+    thread = bench.space.thread("t")
+    for n in range(20):
+        await thread.save({"n": n, "text": "x" * 100})
+    await bench.space.counter("c").add(1)
+    await bench.space.counter("c").delete()
+    await bench.space.items.put(("memory",), "k", {"v": 1})
+    before = (await counted(bench)).used
+    again = bench.crashed()
+    assert (await counted(again)).used == before
+    await again.node.stop()
+
+
+async def test_counts_follow_pruning(bench: Bench) -> None:
+    await counted(bench)
+    thread = bench.space.thread("t")
+    for n in range(20):
+        await thread.save({"n": n, "text": f"{n}" * 2000})
+    before = (await counted(bench)).used.bytes
+    await thread.prune(keep_last=1)
+    await swept(bench)
+    after = (await counted(bench)).used.bytes
+    again = bench.crashed()
+    assert after < before
+    assert (await counted(again)).used.bytes == after
+    await again.node.stop()
+
+
+async def test_writes_while_a_space_is_counted_are_counted_once(bench: Bench) -> None:
+    for n in range(2000):
+        await bench.space.counter(f"c{n}").add(1, durability="memory")
+    assert not (await bench.space.quota()).is_counted
+    for n in range(0, 2500, 7):
+        await bench.space.counter(f"c{n}").add(1, durability="memory")
+        await asyncio.sleep(0)
+    used = (await counted(bench)).used
+    again = bench.crashed(None)
+    assert (await counted(again)).used == used
+    await again.node.stop()
+
+
+@pytest.mark.parametrize(
+    ("record", "limits"),
+    [
+        ({"bytes": 5, "future": {"x": 1}}, Quota(bytes=5, objects=7)),
+        ({"bytes": -1, "objects": 3}, Quota(objects=3)),
+        ({"bytes": "many", "objects": True}, Quota(objects=7)),
+        ({"writes_per_s": float("nan")}, Quota(objects=7)),
+        ({"writes_per_s": float("inf"), "watchers": 2**70}, Quota(objects=7)),
+        ({"bytes": 1.5}, Quota(objects=7)),
+        ([1, 2], Quota(objects=7)),
+        (None, Quota(objects=7)),
+    ],
+)
+def test_a_malformed_record_leaves_the_configuration(record: Any, limits: Quota) -> None:
+    try:
+        packed = values.encode(record)
+    except ShoalError:  # This version would not write it.
+        packed = b"\xc1"
+    found = parsed(packed, Quota(objects=7))
+    assert found.limits == limits
+
+
+def test_undecodable_records_leave_the_configuration() -> None:
+    assert parsed(b"\xc1\xff", Quota(objects=7)).limits == Quota(objects=7)
+    assert parsed(b"", Quota(objects=7)).trouble
+
+
+async def test_a_malformed_record_is_told(bench: Bench) -> None:
+    await bench.node.session().call(PutEntry(RESERVED, QUOTAS, "crew", values.encode({"objects": "many"})))
+    await bench.space.counter("c").add(1)
+    assert "objects" in (await bench.space.quota()).trouble
+
+
+@pytest.mark.parametrize("limit", [-1, True, 1.5, "many"])
+async def test_a_wrong_limit_is_refused(bench: Bench, limit: Any) -> None:
+    with pytest.raises(InvalidInput):
+        await bench.space.set_quota(objects=limit)
+
+
+async def test_a_status_names_reached_quotas(bench: Bench) -> None:
+    await bench.space.set_quota(writes_per_s=1)
+    await bench.space.counter("c").add(1)
+    await refused(bench)
+    status = await bench.store.status()
+    assert status.quotas_reached == ["crew: writes_per_s"]
+    assert status.quota_refusals == 1
+
+
+async def test_a_quota_set_at_another_node_counts() -> None:
+    async with Fleet() as fleet:
+        a, b = fleet["a"].store(), fleet["b"].store()
+        for n in range(5):
+            await b.space("crew").counter(f"c{n}").add(1)
+        await a.space("crew").set_quota(objects=3)
+        await fleet.converged()
+        assert (await b.space("crew").quota()).limits.objects == 3
+        await settled(fleet, "b")
+        with pytest.raises(Overloaded):
+            await b.space("crew").counter("more").add(1)
+        await a.space("crew").set_quota(objects=0)
+        await fleet.converged()
+        await b.space("crew").counter("more").add(1)
+
+
+async def test_operations_of_peers_are_counted_and_never_refused() -> None:
+    async with Fleet() as fleet:
+        spaces = [fleet[name].store().space("crew") for name in "abc"]
+        for space in spaces:
+            await space.quota()
+        await settled(fleet, "abc")
+        await fleet.isolate("c")
+        await spaces[0].set_quota(objects=1)
+        await spaces[0].register("r-a").set("x" * 1000)
+        for n in range(3):
+            await spaces[2].register(f"r-c{n}").set("x" * 1000)
+        fleet.link_all("c")
+        await fleet.converged()
+        uses = [(await space.quota()).used for space in spaces]
+        assert uses[0] == uses[1] == uses[2]
+        assert uses[0].objects == 4
+
+
+async def settled(fleet: Fleet, names: str) -> None:
+    """Return once these nodes have counted."""
+    for name in names:
+        while not (await fleet[name].store().space("crew").quota()).is_counted:
+            await asyncio.sleep(0)
+
+
+async def test_the_first_write_after_a_start_is_compared(bench: Bench) -> None:
+    await bench.space.set_quota(objects=2)
+    for n in range(2):
+        await bench.space.counter(f"c{n}").add(1)
+    again = bench.crashed()
+    await refused(again)
+    await again.node.stop()
