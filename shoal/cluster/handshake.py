@@ -275,7 +275,7 @@ def _prove(key: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> bytes
 
 def _packed(side: Side, *, nonce: bytes) -> bytes:
     """A hello. If the list of members is too long for it, it is left out, and so not compared."""
-    node, name, software, members, opening, epoch, _, originals = side.identity
+    node, name, software, members, opening, epoch, _, originals, _ = side.identity
     hello = PeerHello(PEER_PROTOCOL, side.cluster, node, opening, name, software, side.engine, nonce, members, epoch, originals)
     packed = _encoder.encode(hello)
     return packed if len(packed) <= _HELLO_BYTES_MAX else _encoder.encode(msgspec.structs.replace(hello, members=()))

@@ -26,6 +26,7 @@ class Identity(NamedTuple):
     epoch: int = 0  # Of its list of members; 0: the configured list.
     protocol: int = 0  # The newest version of the peer protocol that it speaks; 0: the one of this program.
     originals: tuple[bytes, ...] = ()  # The ids of the directories of which its own is a copy, the latest last.
+    key: bytes = b""  # SHA-256 of the public key of the certificate that it showed; empty: none. It is not told, but seen.
 
 
 class Outlet(Protocol):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import ssl
 from functools import lru_cache
+from hashlib import sha256
 from typing import Never
 
 from shoal.config import Config
 from shoal.errors import InvalidConfig
 
 _EVERYBODY = 0o007
+_VERSION = 0xA0  # The tag of a certificate's version, which is optional.
 
 
 def listening(config: Config) -> ssl.SSLContext:
@@ -54,6 +56,27 @@ def dialling_nodes(config: Config) -> ssl.SSLContext:
         InvalidConfig: `tls_ca` cannot be read, or is no certificate.
     """
     return _for_client(config.tls_ca, _stamp(config.tls_ca) if config.tls_ca else 0)
+
+
+def key_of(certificate: bytes) -> bytes:
+    """SHA-256 of the public key (SubjectPublicKeyInfo, RFC 5280) in a certificate that is verified, in DER form."""
+    start, _ = _element(certificate, 0)  # The certificate,
+    at, _ = _element(certificate, start)  # and in it what is signed:
+    if certificate[at] == _VERSION:
+        _, at = _element(certificate, at)
+    for _ in range(5):  # serial number, algorithm, issuer, validity, subject.
+        _, at = _element(certificate, at)
+    _, stop = _element(certificate, at)
+    return sha256(certificate[at:stop]).digest()
+
+
+def _element(encoded: bytes, at: int) -> tuple[int, int]:
+    """Where the content of a DER element begins, and where it ends."""
+    length, start = encoded[at + 1], at + 2
+    if length & 0x80:
+        count = length & 0x7F
+        length, start = int.from_bytes(encoded[start : start + count], "big"), start + count
+    return start, start + length
 
 
 @lru_cache(maxsize=8)

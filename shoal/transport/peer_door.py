@@ -28,6 +28,7 @@ from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MA
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
+from shoal.tls.contexts import key_of
 from shoal.transport.peer import BROKEN, CLOSE_S, Report, Warnings, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_link import STALLED_BEATS
 
@@ -59,10 +60,11 @@ class _Socket(web.WebSocketResponse):
 class _Accepted:
     """A link, from its upgrade on."""
 
-    __slots__ = ("deadline", "ended", "name", "socket")
+    __slots__ = ("deadline", "ended", "key", "name", "socket")
 
-    def __init__(self, socket: _Socket, *, name: str) -> None:
+    def __init__(self, socket: _Socket, *, name: str, key: bytes) -> None:
         self.socket = socket
+        self.key = key  # See `Identity.key`.
         self.name = name  # For people.
         self.ended = asyncio.Event()
         self.deadline: asyncio.Timeout | None = None  # Of its handshake, while that lasts.
@@ -129,7 +131,7 @@ class PeerDoor:
             compress=False,
             max_msg_size=HANDSHAKE_BYTES_MAX + 1,  # aiohttp's bound is the first size that it refuses.
         )
-        link = _Accepted(socket, name=request.remote or "")
+        link = _Accepted(socket, name=request.remote or "", key=_key_shown(request))
         self._links.add(link)
         try:
             await socket.prepare(request)
@@ -214,7 +216,7 @@ class PeerDoor:
         try:
             async with asyncio.timeout(self._limit_s) as link.deadline:
                 await link.socket.send_bytes(meeting.greeted(await link.binary()))
-                identity = meeting.proven(await link.binary())
+                identity = meeting.proven(await link.binary())._replace(key=link.key)
             self._peer.admit(identity)
             link.socket.widen(self._config.peer_message_bytes_max + 1)
             await link.socket.send_bytes(ACCEPTED)
@@ -272,3 +274,10 @@ class PeerDoor:
         with suppress(TimeoutError):  # A link's last message may still be at work: that is not waited for.
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*(link.ended.wait() for link in links))
+
+
+def _key_shown(request: web.Request) -> bytes:
+    """The key of the certificate that the other end showed in the TLS handshake, which verified it; empty: none."""
+    tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
+    shown = None if tls is None else tls.getpeercert(binary_form=True)
+    return b"" if shown is None else key_of(shown)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -11,6 +13,9 @@ import pytest
 
 import shoal
 from chaos.ports import free_ports
+from shoal.cluster.handshake import Dialling, Side
+from shoal.cluster.peering import Identity
+from shoal.errors import PeerRefused
 from shoal.transport.peer import PEER_PATH
 from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
@@ -117,3 +122,30 @@ async def test_a_certificate_of_another_ca_ends_the_handshake(certificates: Cert
         with pytest.raises((aiohttp.ClientError, ConnectionError)):
             async with asyncio.timeout(WAIT_S):
                 await http.get(a.url + PEER_PATH, ssl=context)
+
+
+async def dial_as(identity: Identity, shown: dict[str, str], url: str) -> None:
+    """Shake hands with a node under any identity, with the cluster's key and the certificate of some member.
+
+    Raises:
+        PeerRefused: it was refused.
+    """
+    context = ssl.create_default_context(cafile=shown["tls_ca"])
+    context.check_hostname = False
+    context.load_cert_chain(shown["tls_cert"], shown["tls_key"])
+    side = Side(identity=identity, cluster="shoal", key=b"a secret of the nodes alone", engine=version("pycrdt"))
+    async with aiohttp.ClientSession() as http, http.ws_connect(url + PEER_PATH, ssl=context) as socket:
+        dialling = Dialling(side, nonce=os.urandom(32))
+        await socket.send_bytes(dialling.hello)
+        await socket.send_bytes(dialling.welcomed(await socket.receive_bytes()))
+        dialling.accepted(await socket.receive_bytes())
+
+
+async def test_a_member_cannot_present_itself_as_another_one(certificates: Certificates, serve: Serve) -> None:
+    a, b = await two(serve, certificates.settings("n1"), certificates.settings("n2"))
+    await until(lambda: a.linked and b.linked)
+    assert a.node.replicator is not None
+    assert b.node.replicator is not None
+    other = a.node.replicator.identity()
+    with pytest.raises(PeerRefused, match="shows the key of"):
+        await dial_as(other._replace(node=os.urandom(16)), certificates.settings("n2"), a.url)

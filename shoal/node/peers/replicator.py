@@ -51,6 +51,7 @@ from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.membership.pins import Pins
 from shoal.node.membership.roster import Roster
 from shoal.node.peers.admission import Admission
 from shoal.node.peers.clocks import ClockComparison
@@ -116,6 +117,7 @@ class Replicator:
             is_empty=lambda: not database.partitions.vectors(),
         )
         members = Members(self._roster)
+        self._pins = Pins(storage, commit)
         bytes_max = config.peer_send_bytes_max // 2
         self._outlets = Outlets(dropped=members.note_dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
         database.issuer.spoken = lambda: self._outlets.oldest
@@ -284,9 +286,13 @@ class Replicator:
         if peer.node == self._incarnation.node:
             raise PeerRefused("a node cannot link to itself. Nothing was written.", reason="self")
         self.memberships.check(peer)
+        record = self._roster.record
+        gone = {removal.address for removal in record.removed}.difference(record.everyone)
+        self._pins.check(peer, gone, own=self._roster.own)
         if self._commit.failed is not None:
             why = self._commit.failed.rstrip(".")
             raise ReadOnly(f"the node cannot store operations from peers: {why}. Nothing was written.")
+        self._pins.admitted(peer)
         before = self.memberships.admitted(peer)
         if before:
             self._forget(before, peer.name)
