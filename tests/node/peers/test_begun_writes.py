@@ -121,3 +121,13 @@ async def test_a_repeated_one_needs_copies_too(fleet: Fleet) -> None:
     with pytest.raises(OutcomeUnknown) as raised:
         await session.call(WRITE, key="k", durability="quorum")
     assert raised.value.written == "unknown"
+
+
+async def test_a_repeated_one_that_may_have_died_is_of_unknown_outcome(fleet: Fleet) -> None:
+    """The owners hold it, and whether its object was deleted meanwhile cannot be asked."""
+    session = fleet["a"].node.session()
+    assert await session.call(WRITE, key="k", durability="quorum") == Added(5, True)
+    fleet.spoil = lambda source, target, message: None if target == "a" else message
+    with pytest.raises(OutcomeUnknown, match="deleted meanwhile") as raised:
+        await session.call(WRITE, key="k", durability="quorum")
+    assert raised.value.written == "unknown"
