@@ -20,7 +20,7 @@ import pycrdt
 
 from shoal import values
 from shoal.crdt.document.document import RootKind
-from shoal.crdt.document.editing import Editor
+from shoal.crdt.document.editing import Editor, Transactions
 from shoal.crdt.document.live import EMPTY
 from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.yjs import CLIENT_MAX, pack_delete_set, pack_state, parse, parse_state, split
@@ -46,8 +46,8 @@ def begin(content: Any, generation: int) -> Genesis:
     text = json.dumps(values.to_json(content), sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(generation.to_bytes(4, "big") + text.encode()).digest()
     doc = Doc(client_id=client_of(digest))
-    with doc.transaction():
-        roots = Editor().replace(doc, {}, values.from_json(json.loads(text)))
+    with Transactions(doc) as turn:
+        roots = Editor(turn=turn).replace(doc, {}, values.from_json(json.loads(text)))
     return Genesis(digest, client_of(digest), doc.get_update() if doc.get_state() != b"\x00" else EMPTY, roots)
 
 

@@ -29,7 +29,7 @@ import pycrdt
 from shoal import values
 from shoal.crdt.document.content import check_kind, open_root, to_py
 from shoal.crdt.document.document import RootKind
-from shoal.crdt.document.editing import NOTHING, Edited, Editor, kind_of, on_copy, read_json
+from shoal.crdt.document.editing import NOTHING, Edited, Editor, Turn, kind_of, on_copy, read_json
 from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.document.matching import equal
 from shoal.crdt.document.shared.plain import check_text, fail
@@ -61,8 +61,8 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
     """
     operations = _parse(packed)
 
-    def edit(doc: pycrdt.Doc[Any]) -> dict[str, RootKind]:
-        patching = _Patching(doc, document.roots)
+    def edit(doc: pycrdt.Doc[Any], turn: Turn) -> dict[str, RootKind]:
+        patching = _Patching(doc, document.roots, turn)
         for index, operation in enumerate(operations):
             try:
                 patching.run(operation)
@@ -76,11 +76,11 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
 
 
 class _Patching:
-    def __init__(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind]) -> None:
+    def __init__(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], turn: Turn) -> None:
         self._doc = doc
         self._kinds = dict(kinds)
         self.declared: dict[str, RootKind] = {}
-        self._values = Editor()
+        self._values = Editor(turn=turn)
         self._xml: dict[str, Any] = {}  # The wanted content of the XML roots that were read or written.
 
     def run(self, operation: Mapping[str, Any]) -> None:
@@ -117,13 +117,18 @@ class _Patching:
             self._add_root(path, value)
             return
         parent, token = self._container(path[:-1]), path[-1]
-        put = self._values.shared(value)
-        if isinstance(parent, dict | list):
-            put = value
-        if isinstance(parent, pycrdt.Map | dict):
-            parent[check_text(token)] = put
+        if isinstance(parent, pycrdt.Map):
+            self._values.check(value)
+            self._values.place(parent, check_text(token), value)
+        elif isinstance(parent, pycrdt.Array):
+            self._values.check(value)
+            self._values.place(parent, _index(token, len(parent), end=True), value, insert=True)
         else:
-            parent.insert(_index(token, len(parent), end=True), put)
+            self._values.count(value)
+            if isinstance(parent, dict):
+                parent[check_text(token)] = value
+            else:
+                parent.insert(_index(token, len(parent), end=True), value)
 
     def _remove(self, path: list[str]) -> None:
         self._find(path)

@@ -199,7 +199,9 @@ class Documents:
             return _json(self._opened(place_of(context)).live)
 
         def edit(live: LiveDocument, client_id: int) -> Edited:
-            return editing.on_copy(live, lambda doc: Editor().replace(doc, live.roots, content), client_id=client_id)
+            return editing.on_copy(
+                live, lambda doc, turn: Editor(turn=turn).replace(doc, live.roots, content), client_id=client_id
+            )
 
         return self._edited(context, request.author, edit)
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.document import matching
-from shoal.crdt.document.editing import VALUES_MAX, Editor, on_copy, read_content
+from shoal.crdt.document.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content
 from shoal.crdt.document.live import LiveDocument
+from shoal.crdt.document.shared.doc import Doc
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
 from tests.support.examples import examples
 
@@ -40,6 +41,24 @@ def test_a_text_of_few_letters_is_edited_in_bounded_time() -> None:
     assert shared.live.to_py() == wanted
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [{"l": list(range(2000))}, {"m": {"a": {"b": list(range(2000))}}}, {"l": [list(range(1000)), {"x": list(range(1000))}]}],
+)
+def test_many_elements_take_many_transactions(wanted: Any) -> None:
+    """The engine's time and memory grow with the square of what is inserted in one."""
+    doc = Doc(client_id=1)
+    ended: list[int] = []
+    observing = doc.observe(lambda event: ended.append(len(event.update)))
+    with Transactions(doc) as turn:
+        Editor(turn=turn).replace(doc, {}, wanted)
+    doc.unobserve(observing)
+    assert len(ended) >= 2000 // PUT_AT_ONCE
+    shared = Shared()
+    shared.replace(wanted)
+    assert shared.live.to_py() == wanted
+
+
 class Shared:
     """A document, edited as a node does it: each time under another client id."""
 
@@ -50,7 +69,7 @@ class Shared:
     def update(self, content: Any) -> bytes:
         """Of an edit that is not applied yet."""
         self.clients += 1
-        made = on_copy(self.live, lambda doc: Editor().replace(doc, self.live.roots, content), client_id=self.clients)
+        made = on_copy(self.live, lambda doc, _: Editor().replace(doc, self.live.roots, content), client_id=self.clients)
         self.live.check(made.update, made.roots)
         self.live.roots.update(made.roots)
         return made.update
@@ -179,7 +198,7 @@ def test_what_cannot_be_is_refused_before_anything_is_edited(content: Any, error
 def test_the_copy_that_was_edited_is_freed() -> None:
     copies: list[weakref.ref[Any]] = []
 
-    def edit(doc: pycrdt.Doc[Any]) -> dict[str, Any]:
+    def edit(doc: pycrdt.Doc[Any], _: Turn) -> dict[str, Any]:
         copies.append(weakref.ref(doc))
         doc.get("t", type=pycrdt.Text).insert(0, "x")
         return {"t": "text"}

@@ -48,7 +48,7 @@ class Shared:
         """Of an edit that is not applied yet."""
         self.clients += 1
         kinds = self.live.roots
-        return on_copy(self.live, lambda doc: Editor().replace(doc, kinds, {"x": content}), client_id=self.clients).update
+        return on_copy(self.live, lambda doc, _: Editor().replace(doc, kinds, {"x": content}), client_id=self.clients).update
 
     def replace(self, content: Any) -> bytes:
         update = self.update(content)
@@ -163,7 +163,7 @@ def test_what_another_client_embedded_may_stay_while_the_root_does() -> None:
 
 def test_a_new_root_is_an_array_and_no_root_changes_its_kind() -> None:
     live = LiveDocument(bytes_max=1 << 20, roots_max=4)
-    assert on_copy(live, lambda doc: Editor().replace(doc, {}, {"n": [p("a")]}), client_id=2).roots == {"n": "array"}
+    assert on_copy(live, lambda doc, _: Editor().replace(doc, {}, {"n": [p("a")]}), client_id=2).roots == {"n": "array"}
     with pytest.raises(RootConflict):
         Shared().replace("a string")
 

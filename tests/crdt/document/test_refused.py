@@ -187,7 +187,7 @@ def test_the_deepest_xml_that_is_allowed_can_be_shown_and_wanted_again() -> None
     replica.integrate(doc.get_update(), {"x": "xml"})
     text = json.dumps(replica.to_json())
     wanted = values.from_json(json.loads(text))
-    assert on_copy(replica, lambda doc: Editor().replace(doc, replica.roots, wanted), client_id=9).update == EMPTY
+    assert on_copy(replica, lambda doc, _: Editor().replace(doc, replica.roots, wanted), client_id=9).update == EMPTY
 
 
 CONTENTS = {
