@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from typing import Never
@@ -29,6 +30,7 @@ def listening(config: Config) -> ssl.SSLContext:
     _show(context, config)
     if config.join:
         _trust(context, config.tls_ca)
+        _refuse_revoked(context, config.tls_crl)
         context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
@@ -46,6 +48,7 @@ def dialling_peers(config: Config) -> ssl.SSLContext:
     context.check_hostname = False
     _show(context, config)
     _trust(context, config.tls_ca)
+    _refuse_revoked(context, config.tls_crl)
     return context
 
 
@@ -136,6 +139,21 @@ def _trust(context: ssl.SSLContext, authority: str) -> None:
         raise InvalidConfig(
             f"tls_ca: {authority} contains no certificate in PEM form. Nothing was sent or started.", field="tls_ca"
         ) from None
+
+
+def _refuse_revoked(context: ssl.SSLContext, revoked: str) -> None:
+    """Refuse what the CA's list names. A list that has expired refuses every certificate: the newest one may name more."""
+    if not revoked:
+        return
+    _stamp(revoked, field="tls_crl")
+    before = context.cert_store_stats()["crl"]
+    with suppress(ssl.SSLError):
+        context.load_verify_locations(revoked)
+    if context.cert_store_stats()["crl"] == before:
+        raise InvalidConfig(
+            f"tls_crl: {revoked} contains no list of revoked certificates in PEM form. Nothing was started.", field="tls_crl"
+        )
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _stamp(file: str, *, field: str = "tls_ca") -> int:

@@ -98,7 +98,8 @@ class CurrentTls:
         return _Loaded(accepting, dialling, certificate.ends_s, day(certificate.ends))
 
     def _stamped(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_stamp(file) for file in (self._config.tls_cert, self._config.tls_key, self._config.tls_ca) if file)
+        config = self._config
+        return tuple(_stamp(file) for file in (config.tls_cert, config.tls_key, config.tls_ca, config.tls_crl) if file)
 
     def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         connection.context = self._loaded.accepting

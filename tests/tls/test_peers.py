@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 import shoal
 from chaos.ports import free_ports
 from shoal.cluster.handshake import Dialling, Side
 from shoal.cluster.peering import Identity
-from shoal.errors import PeerRefused
+from shoal.errors import InvalidConfig, PeerRefused
 from shoal.transport.peer import PEER_PATH
 from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
@@ -149,3 +154,39 @@ async def test_a_member_cannot_present_itself_as_another_one(certificates: Certi
     other = a.node.replicator.identity()
     with pytest.raises(PeerRefused, match="shows the key of"):
         await dial_as(other._replace(node=os.urandom(16)), certificates.settings("n2"), a.url)
+
+
+def revoked(certificates: Certificates, *names: str) -> str:
+    """The file of the CA's list of revoked certificates, with those of these nodes."""
+    key = load_pem_private_key((certificates.directory / "authority" / "ca-key.pem").read_bytes(), password=None)
+    issuer = x509.load_pem_x509_certificate(Path(certificates.ca).read_bytes()).subject
+    now = datetime.now(UTC)
+    listed = x509.CertificateRevocationListBuilder(issuer, now, now + timedelta(days=1))
+    for name in names:
+        certificate = x509.load_pem_x509_certificate((certificates.directory / name / "cert.pem").read_bytes())
+        entry = x509.RevokedCertificateBuilder(certificate.serial_number, now).build()
+        listed = listed.add_revoked_certificate(entry)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    file = certificates.directory / "revoked.pem"
+    file.write_bytes(listed.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return str(file)
+
+
+async def test_a_member_whose_certificate_is_revoked_is_refused(certificates: Certificates, serve: Serve) -> None:
+    one, other = certificates.settings("n1"), certificates.settings("n2")
+    a, b = await two(serve, one | {"tls_crl": revoked(certificates, "n2")}, other)
+    await until(lambda: "revoked" in a.reason(b))
+    assert not a.linked
+
+
+async def test_a_list_of_others_refuses_nobody(certificates: Certificates, serve: Serve) -> None:
+    one, other = certificates.settings("n1"), certificates.settings("n2")
+    certificates.settings("n3")
+    list_of_others = {"tls_crl": revoked(certificates, "n3")}
+    a, b = await two(serve, one | list_of_others, other | list_of_others)
+    await until(lambda: a.linked and b.linked)
+
+
+async def test_a_file_that_is_no_list_of_revoked_certificates_is_named(certificates: Certificates, serve: Serve) -> None:
+    with pytest.raises(InvalidConfig, match="contains no list of revoked certificates"):
+        await two(serve, certificates.settings("n1") | {"tls_crl": certificates.ca}, certificates.settings("n2"))
