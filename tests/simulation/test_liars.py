@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from shoal.cluster import messages
+from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.membership.epochs import founded
+from shoal.cluster.membership.rebuilds import Founding
 from shoal.cluster.snapshots.roots import Word, is_believed
+from shoal.errors import InvalidValue
 from shoal.node.snapshots import witnessing
 from shoal.node.snapshots.rooting import Rooting
 from shoal.node.snapshots.witnessing import Witnesses
@@ -28,6 +33,12 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("seed", [0, 6, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(20, 40))])
 def test_no_lie_changes_what_honest_nodes_hold(seed: int) -> None:
     assert run_plan(seed) == []
+
+
+def test_a_founding_without_terms_is_refused() -> None:
+    founding = Founding(bytes(16), founded(["a:1", "b:1"]), Foundation(bytes(16), {}, []))
+    with pytest.raises(InvalidValue):
+        messages.decode(messages.encode(founding))
 
 
 def test_a_plan_is_drawn_from_its_seed() -> None:
