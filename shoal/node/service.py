@@ -268,8 +268,7 @@ class Service:
                 await self._replicas.catch_up(partition)
         if not self._database.prepared.isdisjoint(map(type, located.writes)):
             await self._database.prepare(zip(located.writes, located.targets, strict=True))
-        if self._stopping:  # It may have begun to stop meanwhile.
-            self._refuse_if_stopping()
+        self._refuse_if_stopping()  # It may have begun to stop meanwhile.
         await self._quotas.ready(located)
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
@@ -325,18 +324,19 @@ class Service:
             return False
         if is_copied and (self._database.contest_of(request) is not None or not self._replicas.reaches(durability)):
             return False
+        is_prepared = self._database.prepared.isdisjoint(map(type, located.writes))
+        if not is_prepared and self._database.preparations(zip(located.writes, located.targets, strict=True)):
+            return False
         if not self._quotas.is_ready(located):
             return False
-        if not self._database.prepared.isdisjoint(map(type, located.writes)):
-            wanted = zip(located.writes, located.targets, strict=True)
-            if self._database.preparations(wanted):
-                return False
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease):
+            self._quotas.give_back(located)
             return False  # Before this is answered, something must become durable, be fetched or be repaired.
         if is_copied and issued.again:
+            self._quotas.give_back(located)
             return False  # This node may lack deletions that its owners know, which must be fetched.
         self._database.do_chores()
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import aiohttp
+
+import shoal
 
 QUOTA = "/v1/spaces/metered/quota"
 ADD = "/v1/spaces/metered/counters/c"
@@ -31,3 +36,17 @@ async def test_a_wrong_limit_is_refused(http: aiohttp.ClientSession) -> None:
     for body in ({"bytes": -1}, {"bytes": "many"}, {"unknown": 1}):
         async with http.put(QUOTA, json=body) as answer:
             assert answer.status == 400
+
+
+async def test_an_encrypted_directory_counts_the_same(tmp_path: Path) -> None:
+    uses = []
+    for key in ("", f"file:{tmp_path / 'key'}"):
+        (tmp_path / "key").write_text("0f" * 32)
+        (tmp_path / "key").chmod(0o600)
+        async with shoal.open(tmp_path / f"state-{bool(key)}", config=shoal.Config(encryption_key=key)) as store:
+            await store.space("crew").register("r").set("x" * 1000)
+            while not (found := await store.space("crew").quota()).is_counted:
+                await asyncio.sleep(0.01)
+            uses.append(found.used)
+    assert uses[0] == uses[1]
+    assert uses[0].bytes > 1000

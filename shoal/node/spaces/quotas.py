@@ -178,6 +178,13 @@ class Quotas:
                 self._note(refusal)
                 raise refusal
 
+    def give_back(self, asked: Asked) -> None:
+        """What was checked is not made now: it will be checked again."""
+        for target in asked.targets:
+            rate = self._rates.get(target.space)
+            if rate is not None:
+                rate.left += 1
+
     def is_ready(self, asked: Asked) -> bool:
         """Whether nothing that `check` compares is being counted."""
         return not any(self._usage.is_awaited(space) for space in self._counted(asked))

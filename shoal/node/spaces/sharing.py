@@ -177,7 +177,8 @@ class Sharing:
         elif self._hops:
             self._hops -= 1
         else:
-            self._hops = 0 if alone else min(int((self._slice_s - self._left_s) / self._slice_s), _HOPS_MAX)
+            # More than a slice may be left, of a space that was alone until now.
+            self._hops = 0 if alone else max(0, min(int((self._slice_s - self._left_s) / self._slice_s), _HOPS_MAX))
         self._left_s = _ALONE * self._slice_s if alone else self._slice_s
         if self._hops:
             self._timer = asyncio.get_running_loop().call_soon(self._turn)

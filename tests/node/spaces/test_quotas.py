@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.errors import InvalidInput, Overloaded, ShoalError
+from shoal.errors import HeadMoved, InvalidInput, Overloaded, ShoalError
 from shoal.names import RESERVED
 from shoal.node.spaces.quotas import parsed
 from shoal.protocol.requests import QUOTAS, Add, Follow, PutEntry, Quota, QuotaView, Watch
@@ -307,3 +307,12 @@ async def test_the_first_write_after_a_start_is_compared(bench: Bench) -> None:
     again = bench.crashed()
     await refused(again)
     await again.node.stop()
+
+
+async def test_a_write_that_is_decided_twice_counts_once(bench: Bench) -> None:
+    await bench.space.set_quota(writes_per_s=10)
+    thread = bench.space.thread("t")
+    await thread.save({"n": 1})
+    with pytest.raises(HeadMoved):
+        await thread.save({"n": 2}, expect_head="0" * 64)
+    assert (await bench.space.quota()).used.writes_per_s == 2

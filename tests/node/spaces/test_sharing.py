@@ -58,6 +58,16 @@ async def test_a_quiet_space_waits_for_one_step() -> None:
     await asyncio.gather(*busy)
 
 
+async def test_a_space_that_is_not_alone_any_more_goes_on() -> None:
+    loop = Loop()
+    await loop.start("busy", SLICE_S / 10)
+    await asyncio.sleep(0)  # A turn while nobody is there: many slices are left.
+    loop.sharing._left_s = 32 * SLICE_S
+    loop.sharing._under_way[loop.sharing.lane("another")] = None
+    await asyncio.gather(*(loop.start("busy", SLICE_S / 10) for _ in range(400)))
+    assert len(loop.taken) == 401
+
+
 async def test_spaces_share_the_time_that_they_need() -> None:
     loop = Loop()
     started = [loop.start("long", 8 * SLICE_S) for _ in range(20)] + [loop.start("short", SLICE_S) for _ in range(160)]
