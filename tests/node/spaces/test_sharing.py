@@ -63,7 +63,9 @@ async def test_a_space_that_is_not_alone_any_more_goes_on() -> None:
     await loop.start("busy", SLICE_S / 10)
     await asyncio.sleep(0)  # A turn while nobody is there: many slices are left.
     loop.sharing._left_s = 32 * SLICE_S
-    loop.sharing._under_way[loop.sharing.lane("another")] = None
+    another = loop.sharing.lane("another")
+    another.stepped_at = -1.0  # It waits for something else than the disk.
+    loop.sharing._under_way[another] = None
     await asyncio.gather(*(loop.start("busy", SLICE_S / 10) for _ in range(400)))
     assert len(loop.taken) == 401
 
