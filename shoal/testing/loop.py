@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 STEPS_MAX = 20_000_000
 """Turns of the loop in one run: past it the program does not end by itself."""
+
+_RESOLUTION_S = 1e-9
+"""Timers that are due within it fire together."""
 
 
 class Stalled(RuntimeError):
@@ -33,6 +36,7 @@ class _Nothing(selectors.BaseSelector):
 
     def __init__(self, steps_max: int) -> None:
         self.now = 0.0
+        self.next_timer: Callable[[], float] = lambda: self.now  # When it is due.
         self._registered: dict[int, selectors.SelectorKey] = {}  # The loop's own pipe, to which nothing writes.
         self.steps = 0
         self._steps_max = steps_max
@@ -54,6 +58,8 @@ class _Nothing(selectors.BaseSelector):
             raise Stalled(f"everything waits, {self.now:.3f} virtual seconds from the beginning, and nothing will come")
         if timeout > 0:
             self.now += timeout
+        elif 0 < (due := self.next_timer()) - self.now < _RESOLUTION_S:
+            self.now = due  # It fires in this turn. Before its time, whoever waits for that time would wait again without end.
         return []
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
@@ -66,12 +72,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self, *, steps_max: int = STEPS_MAX) -> None:
         self._nothing = _Nothing(steps_max)
         super().__init__(self._nothing)
-        # A timer is due exactly at its time, not up to a clock tick earlier.
-        self._clock_resolution = 1e-9
+        self._clock_resolution = _RESOLUTION_S
+        self._nothing.next_timer = self._next_timer
 
     def time(self) -> float:
         """The virtual time, in seconds since the loop was made."""
         return self._nothing.now
+
+    def _next_timer(self) -> float:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        return timers[0].when() if timers else self.time()
 
     @property
     def turns(self) -> int:
