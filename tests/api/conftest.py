@@ -35,6 +35,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Told
 from shoal.transport.link import Link
+from shoal.transport.sockets import DialledSocket
 
 STATUS = requests.NodeStatus("0.1.0", "ab12", "cd34", "ready", "", 1, 2, 3, 4, 5, 6)
 
@@ -282,8 +283,18 @@ def prompt_session(serve: Serve) -> Iterator[PromptSession]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as client:
+    """A client. Its WebSockets are cut at the end: left to the garbage collector, some would fail whatever test runs then."""
+    dialled: list[DialledSocket] = []
+
+    class Socket(DialledSocket):
+        def __init__(self, *details: Any, **named: Any) -> None:
+            super().__init__(*details, **named)
+            dialled.append(self)
+
+    async with aiohttp.ClientSession(ws_response_class=Socket) as client:
         yield client
+        for socket in dialled:
+            socket.cut()
 
 
 class Rest:
