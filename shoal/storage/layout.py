@@ -93,18 +93,20 @@ def make(directory: Path, *, encrypted: bool = False) -> None:
     sync_directory(directory.parent)
 
 
-def close_to_others(directory: Path) -> None:
-    """Take the rights of all users but the owner from a store, before anything in it is opened.
+def close_to_others(directory: Path, *, is_fresh: bool) -> None:
+    """Take the rights of all users but the owner from a store, before its database is opened.
 
     RocksDB makes files that everybody may read, so the directories around them are closed. One that belongs to another user,
-    as the root of a mounted volume does, stays as it is: within it the database's own directory is closed.
+    as the root of a mounted volume does, stays as it is: within it the database's own directory is closed. A fresh store has
+    none yet, so it is made; one that is missing from another store is not.
 
     Raises:
         StorageError: the database would stay open to others.
     """
     database = directory / DATABASE
-    database.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
-    is_closed = [_closed(each, _PRIVATE_DIRECTORY) for each in (directory, database)]
+    if is_fresh:
+        database.mkdir(mode=_PRIVATE_DIRECTORY, exist_ok=True)
+    is_closed = [_closed(each, _PRIVATE_DIRECTORY) for each in (directory, database) if each.exists()]
     for entry in os.scandir(directory):
         if entry.is_file(follow_symlinks=False):
             _closed(Path(entry.path), _PRIVATE_FILE)

@@ -150,9 +150,9 @@ class RocksStorage:
                 undo.callback(lock.release)
                 if not layout.holds_store(directory):
                     layout.make(directory, encrypted=encrypted)
-                layout.close_to_others(directory)
                 witness = Witness.open(directory / layout.WITNESS)
                 undo.callback(witness.close)
+                layout.close_to_others(directory, is_fresh=witness.latest == Witnessed())
                 identity = identity_of(directory / layout.WITNESS)
             except OSError as error:
                 raise StorageError(f"{directory} cannot be opened: {error}. No store was made or changed.") from error
