@@ -29,9 +29,8 @@ T = TypeVar("T")
 _STEP_S_MIN = 10e-6  # A step that took no time, by the clock, counts as this.
 _REST_S_MAX = 0.02  # A request that takes longer than this from its last step waits for something else than the disk.
 _HOPS_MAX = 4  # Turns of the loop without a step, after long ones: so many take a message from its socket to an answer.
-_ALONE = (
-    8  # Slices of a space that has the node to itself: queueing costs it more than it can delay a first request of another.
-)
+_ALONE_AFTER_S = 1.0  # A space has the node to itself once no other one has taken a step for this long.
+_ALONE = 8  # Its slices: a queue would cost it more than it spares a first request of another.
 _WEIGHT = 1 / 8  # Of the last step, in what the next one of its space is expected to take.
 
 
@@ -66,6 +65,9 @@ class Sharing:
         self._hops = 0  # Turns of the loop that are left to others.
         self._timer: asyncio.Handle | None = None
         self._paused_at: float | None = None
+        self._last: Lane | None = None  # That took a step last,
+        self._changed_at = float("-inf")  # and when it was another one.
+        self._is_alone = True
 
     def lane(self, space: str) -> Lane:
         """The lane of a space; the node's own requests are in that of the empty name."""
@@ -93,7 +95,7 @@ class Sharing:
         if lane not in self._under_way:
             self._under_way[lane] = None
             if len(self._under_way) == 2:  # The first is not alone any more.
-                self._left_s = min(self._left_s, self._slice_s)
+                self._is_alone, self._left_s = False, min(self._left_s, self._slice_s)
 
     def left(self, lane: Lane) -> None:
         """A request is answered, or given up."""
@@ -106,6 +108,9 @@ class Sharing:
     def charge(self, lane: Lane, began: float, expected_s: float = 0.0) -> None:
         """A step that began then is done. `expected_s` of it was charged before."""
         now = lane.stepped_at = self.now()
+        if lane is not self._last:
+            self._last, self._changed_at = lane, now if self._last is not None else self._changed_at
+        self._is_alone = len(self._under_way) < 2 and now - self._changed_at > _ALONE_AFTER_S
         spent_s = max(now - began, _STEP_S_MIN)
         lane.step_s += (spent_s - lane.step_s) * _WEIGHT
         if not expected_s:
@@ -170,7 +175,7 @@ class Sharing:
 
     def _turn(self) -> None:
         """A turn of the loop begins: let requests take steps until a slice is used up."""
-        self._timer, alone = None, len(self._under_way) < 2
+        self._timer, alone = None, self._is_alone
         if self._paused_at is not None:
             self._credit_s -= self.now() - self._paused_at
             self._paused_at = None

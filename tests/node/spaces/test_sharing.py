@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from itertools import pairwise
 from types import coroutine
 from typing import Any
 
@@ -61,13 +62,23 @@ async def test_a_quiet_space_waits_for_one_step() -> None:
 async def test_a_space_that_is_not_alone_any_more_goes_on() -> None:
     loop = Loop()
     await loop.start("busy", SLICE_S / 10)
-    await asyncio.sleep(0)  # A turn while nobody is there: many slices are left.
-    loop.sharing._left_s = 32 * SLICE_S
-    another = loop.sharing.lane("another")
-    another.stepped_at = -1.0  # It waits for something else than the disk.
-    loop.sharing._under_way[another] = None
-    await asyncio.gather(*(loop.start("busy", SLICE_S / 10) for _ in range(400)))
-    assert len(loop.taken) == 401
+    await asyncio.sleep(0)  # A turn of a space that is alone leaves it many slices.
+    await loop.start("quiet", SLICE_S / 10)
+    await asyncio.gather(*(loop.start("busy", SLICE_S) for _ in range(50)))
+    assert loop.taken.count("busy") == 51
+
+
+async def test_a_pause_of_a_quiet_space_leaves_no_other_alone() -> None:
+    loop = Loop()
+    await loop.start("quiet", SLICE_S / 10)
+    await loop.start("busy", SLICE_S / 10)
+    busy = [loop.start("busy", SLICE_S) for _ in range(50)]
+    steps = [len(loop.taken)]
+    while steps[-1] < 40:
+        await asyncio.sleep(0)
+        steps.append(len(loop.taken))
+    assert max(after - before for before, after in pairwise(steps[8:])) <= 2  # In one turn of the loop.
+    await asyncio.gather(*busy)
 
 
 async def test_spaces_share_the_time_that_they_need() -> None:
