@@ -120,7 +120,7 @@ async def test_commands_read_a_directory_on_a_disk_that_is_full(small: Path) -> 
         with pytest.raises(ReadOnly) as refused:
             await store.space("s").thread("t").update({"n": 2})
         assert ".." not in str(refused.value)
-    with open(small / "rest", "wb") as rest, pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space"), open(small / "rest", "wb") as rest:
         while True:
             rest.write(bytes(1 << 16))
             rest.flush()
