@@ -1,7 +1,7 @@
 """`python -m chaos run`, `judge DIR`, `crew`, `fuzz --frames N` and `upgrade --revision REV`.
 
-Ends with 0 if every promise was kept, with 1 if one was broken or the trial
-could not be run, with 2 if it was not understood.
+Ends with 0 if every promise was kept, with 1 if one was broken, with 2 if it
+was not understood, with 3 if this machine could not run the trial that was asked for.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ import msgspec
 import typer
 from rich.console import Console
 
-from chaos import crews
+from chaos import crews, processes
 from chaos import evidence as archive
 from chaos import upgrade as upgrading
 from chaos.cluster import NodeFailed, last_words
 from chaos.composed import FAULTS, GROUPS
-from chaos.engine import Skipped
 from chaos.evidence import Evidence, Options
 from chaos.faults import Backend, Kill
-from chaos.fuzz import run as fuzzing
-from chaos.fuzz.run import FuzzOptions
+from chaos.judge import Verdict
 from chaos.judge import judge as judged
 from chaos.report import print_verdict, to_html
 from chaos.run import run as run_trial
-from shoal.cli.execution import FAILED, execute, interruptible
+from shoal.cli.execution import FAILED, Commands, execute, interruptible
 from simulation.judging.history import History
 
 T = TypeVar("T")
@@ -52,7 +50,10 @@ Report = Annotated[
     ),
 ]
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+NOT_RUN = 3
+"""The exit code of a trial that this machine could not run."""
+
+app = typer.Typer(cls=Commands, help=__doc__, no_args_is_help=True, add_completion=False)
 
 
 class Durability(StrEnum):
@@ -116,24 +117,23 @@ def run(
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True, markup=False)
 
+    processes.mount_apart()
     directory, stays = Path(tempfile.mkdtemp(prefix="shoal-chaos-")), keep
     try:
         history, found = execute(interruptible(run_trial(options, directory, say=say, now_s=time.monotonic)))
+        stays = True  # Whatever fails from here on: what was found can be judged again.
         archive.save(directory, history, found)
-        kept = _conclude(console, history, found, report, beside=directory / "report.html")
-        stays = keep or not kept
-    except Skipped as skipped:
-        say(f"compose: skipped: {skipped}")
-        return
+        verdict = _conclude(console, history, found, report, beside=directory / "report.html")
+        stays = keep or bool(verdict.violations)
     finally:
         if stays:
             say(f"kept: {directory}, with report.html; judge it again with: python -m chaos judge {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
-    if not kept:
+    if verdict.violations:
         for log in sorted(directory.glob("*.log")):
             say(f"{log.stem} said last:\n{last_words(log)}")
-        raise typer.Exit(FAILED)
+    _end(verdict)
 
 
 @app.command()
@@ -192,7 +192,9 @@ def fuzz(
 
     Example: python -m chaos fuzz --frames 1000000
     """
-    options = FuzzOptions(
+    from chaos.fuzz import run as fuzzing  # Imported here, because it signs tokens, which takes an extra.
+
+    options = fuzzing.FuzzOptions(
         frames=frames,
         seed=SystemRandom().getrandbits(32) if seed is None else seed,
         slow_s=slow,
@@ -246,8 +248,7 @@ def judge(
             f"chaos: {directory} holds no trial ({error}). Nothing was judged; name a directory that --keep kept.", err=True
         )
         raise typer.Exit(FAILED) from None
-    if not _conclude(Console(), history, found, report):
-        raise typer.Exit(FAILED)
+    _end(_conclude(Console(), history, found, report))
 
 
 def _known(names: str, *, nodes: int, backend: Backend) -> list[str]:
@@ -290,22 +291,50 @@ def _reachable(report: Path | None) -> Path | None:
     Raises:
         typer.BadParameter: no file can be there. Better told before a trial than after it.
     """
-    if report is not None and not report.parent.is_dir():
+    if report is None:
+        return None
+    if not report.parent.is_dir():
         raise typer.BadParameter(f"there is no directory {report.parent}.", param_hint="--report")
+    is_new = not report.exists()
+    try:
+        report.open("ab").close()
+        if is_new:
+            report.unlink()
+    except OSError as error:
+        raise typer.BadParameter(f"{report} cannot be written ({error.strerror}).", param_hint="--report") from None
     return report
 
 
-def _conclude(console: Console, history: History, found: Evidence, report: Path | None, *, beside: Path | None = None) -> bool:
-    """Judge, and say so; True if every promise was kept. The report is written `beside` what may be kept, too."""
+def _conclude(
+    console: Console, history: History, found: Evidence, report: Path | None, *, beside: Path | None = None
+) -> Verdict:
+    """Judge, and say so. The report is written `beside` what may be kept, too.
+
+    Raises:
+        typer.Exit: the report could not be written, which was said.
+    """
     verdict = judged(history, found)
     print_verdict(console, verdict)
     html = to_html(verdict, found)
-    if beside is not None:
-        beside.write_text(html)
-    if report is not None:
-        report.write_text(html)
-        console.print(f"report: {report}", highlight=False, soft_wrap=True)
-    return verdict.kept
+    try:
+        if beside is not None:
+            beside.write_text(html)
+        if report is not None:
+            report.write_text(html)
+            console.print(f"report: {report}", highlight=False, soft_wrap=True, markup=False)
+    except OSError as error:
+        typer.echo(f"chaos: the report could not be written ({error}); the verdict above stands.", err=True)
+        raise typer.Exit(FAILED) from None
+    return verdict
+
+
+def _end(verdict: Verdict) -> None:
+    """
+    Raises:
+        typer.Exit: not every promise was kept, or none was tried.
+    """
+    if not verdict.kept:
+        raise typer.Exit(NOT_RUN if verdict.not_run else FAILED)
 
 
 if __name__ == "__main__":

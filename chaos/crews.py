@@ -24,6 +24,7 @@ import msgspec
 
 from chaos.cluster import Cluster, NodeFailed
 from chaos.crew_machine import AGENT, SPACE
+from chaos.engine import outliving_nobody
 from chaos.processes import running
 
 Blow = Literal["machine", "machine and node"]
@@ -133,7 +134,7 @@ class Machines:
         arguments = (self._cluster.urls(place), name, str(self._path), str(self._ttl_s), str(self._agents))
         with (self._directory / f"{name}.log").open("ab") as log:
             self._processes[place] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "chaos.crew_machine", *arguments),
+                *outliving_nobody((sys.executable, "-m", "chaos.crew_machine", *arguments)),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -138,8 +138,11 @@ def entering(pid: int, kinds: Sequence[str], command: Sequence[str]) -> list[str
 
 
 def outliving_nobody(command: Sequence[str]) -> list[str]:
-    """The command line of a process that is killed when the one that started it ends, however it does."""
-    return ["setpriv", "--pdeathsig", "KILL", *command]
+    """The command line of a process that is killed when the one that started it ends, however it does.
+
+    It is the command itself where there is no `setpriv`, as on macOS.
+    """
+    return [*command] if shutil.which("setpriv") is None else ["setpriv", "--pdeathsig", "KILL", *command]
 
 
 class Engine:

@@ -69,6 +69,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     founds: dict[str, Found] = {}  # By node, read while no other ran.
     holdings: dict[str, Holding] = {}  # The same.
     skipped: dict[str, str] = {}  # Faults that were asked for, and why they could not be made here.
+    not_run: str = ""  # Why the trial could not be run on this machine at all; nothing was tried then.
     trouble: list[str] = []  # What ended the trial before its time.
 
 

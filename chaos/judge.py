@@ -67,10 +67,11 @@ class Figure(NamedTuple):
 class Verdict(NamedTuple):
     violations: list[Violation]
     figures: list[Figure]
+    not_run: str = ""  # Why there is nothing to judge.
 
     @property
     def kept(self) -> bool:
-        return not self.violations
+        return not (self.violations or self.not_run)
 
 
 def judge(history: History, evidence: Evidence) -> Verdict:
@@ -87,7 +88,7 @@ def judge(history: History, evidence: Evidence) -> Verdict:
             _unexpected(history, evidence),
         )
     )
-    return Verdict(violations, _figures(history, evidence))
+    return Verdict(violations, _figures(history, evidence), evidence.not_run)
 
 
 def _troubled(evidence: Evidence) -> Iterator[Violation]:

@@ -2,7 +2,8 @@
 
 Laws:
 - Whatever ends the trial ends the nodes: on every way out of `running` each is
-  killed and waited for, and its disk, if it was given one, unmounted.
+  killed and waited for, and its disk, if it was given one, unmounted. If the trial is
+  killed, the system ends them (on Linux), and the mounts of a program that called `mount_apart`.
 - A node comes back on the port that it had, and on its directory, unless that was
   taken away or replaced while it was down.
 - Nodes reach each other through `Relays` alone.
@@ -12,6 +13,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
@@ -26,6 +28,7 @@ from pathlib import Path
 import aiohttp
 
 from chaos.cluster import Cluster, Node, last_words, started
+from chaos.engine import outliving_nobody
 from chaos.network import Relays
 from chaos.ports import free_ports
 from chaos.skewed import CLOCK
@@ -38,6 +41,9 @@ SKEWED = (sys.executable, "-m", "chaos.skewed")
 
 DISK_BYTES = 512 * 1024 * 1024
 """Of a disk that can be filled; as long as it is full it takes this much memory."""
+
+_CLONE_NEWNS = 0x20000
+_MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x4000, 1 << 18, 2
 
 
 @dataclass(slots=True)
@@ -61,9 +67,14 @@ class Disk:
         """For a node."""
         return self._mounted / "data"
 
-    async def mount(self) -> None:
+    def mount(self) -> None:
+        """
+        Raises:
+            OSError: it could not be mounted.
+        """
         self._mounted.mkdir(parents=True)
-        await _ran("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(self._mounted))
+        of = f"size={DISK_BYTES},mode=700".encode()
+        _system("mount", b"tmpfs", bytes(self._mounted), b"tmpfs", ctypes.c_ulong(0), of)
 
     def fill(self) -> None:
         """Leave no room at all."""
@@ -76,32 +87,45 @@ class Disk:
         """Give the room back."""
         self._ballast.unlink(missing_ok=True)
 
-    async def unmount(self) -> None:
+    def unmount(self) -> None:
+        """At once: there is no moment in which Ctrl-C could leave it mounted."""
         self.drain()
-        await _ran("umount", "--lazy", str(self._mounted))
+        _system("umount2", bytes(self._mounted), _MNT_DETACH)
 
 
-async def no_disks(directory: Path) -> str:
+def no_disks(directory: Path) -> str:
     """Why nodes can be given no disks of their own below a directory; empty: they can."""
     trial = Disk(directory / "disk")
     try:
-        await trial.mount()
+        trial.mount()
     except OSError as error:
+        shutil.rmtree(directory / "disk", ignore_errors=True)
         return f"no disk can be mounted here, which takes root ({error})"
-    await trial.unmount()
+    trial.unmount()
     (directory / "disk").rmdir()
     return ""
 
 
-async def _ran(*command: str) -> None:
+def mount_apart() -> None:
+    """Disks that this program mounts from now on are seen by it and its nodes alone, and end with them. Before any thread.
+
+    It does nothing where no disk can be mounted either.
+    """
+    with suppress(OSError):
+        _system("unshare", _CLONE_NEWNS)
+        _system("mount", None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
+
+
+def _system(call: str, *arguments: object) -> None:
     """
     Raises:
-        OSError: it could not be run, or failed.
+        OSError: it failed, or this system is not Linux.
     """
-    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=asyncio.subprocess.PIPE)
-    _, said = await process.communicate()
-    if process.returncode:
-        raise OSError(said.decode(errors="replace").strip() or f"{command[0]} ended with {process.returncode}")
+    if sys.platform != "linux":
+        raise OSError(f"{call}: on Linux only")
+    if getattr(ctypes.CDLL(None, use_errno=True), call)(*arguments):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 class ProcessNode(Node):
@@ -140,7 +164,7 @@ class ProcessNode(Node):
             self._is_ending = False
             # A session of its own: the terminal's Ctrl-C is for the harness, which then sees to its nodes.
             self._process = await asyncio.create_subprocess_exec(
-                *(*self._start.program, *arguments),
+                *outliving_nobody((*self._start.program, *arguments)),
                 stdin=DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -284,11 +308,13 @@ async def running(
 async def _disk(directory: Path, name: str) -> AsyncGenerator[Disk]:
     mounted = directory / f"{name}.disk"
     disk = Disk(mounted)
-    await disk.mount()
+    disk.mount()
     try:
         yield disk
     finally:
-        if disk.directory.exists():
-            shutil.copytree(disk.directory, directory / name)
-        await disk.unmount()
-        mounted.rmdir()
+        try:
+            if disk.directory.exists():
+                shutil.copytree(disk.directory, directory / name)
+        finally:
+            disk.unmount()
+            mounted.rmdir()

@@ -13,6 +13,7 @@ from rich.table import Table
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.judge import Figure, Verdict, Violation
 from chaos.picture import draw, duration
+from shoal.cli.output import plain as visible
 
 _STRIKES = ("", "fault", "node", "away", "ready", "agents back, at most", "caught up", "equal")
 _SHOWN = 20  # Violations on the terminal; the HTML report has all.
@@ -24,10 +25,10 @@ table { border-collapse: collapse; margin: .5rem 0 2rem; min-width: 50%; }
 th, td { text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid #ddd; vertical-align: top; }
 th { white-space: nowrap; } td { min-width: 4ch; max-width: 60rem; overflow-wrap: break-word; }
 td:last-child { overflow-wrap: anywhere; min-width: 20ch; }
-.kept { color: #126b2e; } .broken { color: #a31515; }
+.kept { color: #126b2e; } .broken { color: #a31515; } .not.run { color: #8a5a00; }
 @media (prefers-color-scheme: dark) {
   body { background: #16181c; color: #e6e6e6; } th, td { border-color: #3a3d44; }
-  .kept { color: #6fd08c; } .broken { color: #ff8a80; }
+  .kept { color: #6fd08c; } .broken { color: #ff8a80; } .not.run { color: #f0c36d; }
 }
 """
 # Only the last cell of a row breaks words: what breaks them everywhere has no least width, so that a long last
@@ -36,9 +37,12 @@ td:last-child { overflow-wrap: anywhere; min-width: 20ch; }
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
     """The figures, then every kind of violation with the first of its culprits."""
+    if verdict.not_run:
+        console.print(f"[bold yellow]{plain(headline(verdict))}[/]", highlight=False, soft_wrap=True)
+        return
     table = Table("figure", "measured", "bound")
     for figure in verdict.figures:
-        value = plain(figure.value)
+        value = plain(visible(figure.value))
         table.add_row(figure.name, value if figure.met else f"[bold yellow]{value}[/]", figure.bound)
     console.print(table)
     for violation in verdict.violations[:_SHOWN]:
@@ -49,6 +53,8 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
 
 
 def headline(verdict: Verdict) -> str:
+    if verdict.not_run:
+        return visible(f"not run: {verdict.not_run}")
     if verdict.kept:
         return "kept: nothing acknowledged was lost, nothing invented, all nodes equal, no session went back"
     return f"broken: {len(verdict.violations):,} violations"
@@ -56,18 +62,23 @@ def headline(verdict: Verdict) -> str:
 
 def _text(violation: Violation) -> str:
     where = f" on {violation.node}" if violation.node else ""
-    return f"invariant {violation.invariant}, {violation.what}{where}: {violation.culprit}"
+    return visible(f"invariant {violation.invariant}, {violation.what}{where}: {violation.culprit}")
 
 
 def to_html(verdict: Verdict, evidence: Evidence) -> str:
-    mood = "kept" if verdict.kept else "broken"
+    mood = "not run" if verdict.not_run else "kept" if verdict.kept else "broken"
+    head = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Shoal under chaos: {mood}</title>",
+        f"<style>{_STYLE}</style>",
+        f'<h1>Shoal under chaos</h1><p class="{mood}"><strong>{escape(headline(verdict))}</strong></p>',
+    )
+    if verdict.not_run:
+        return "\n".join((*head, _table("Options", ("option", "value"), _options(evidence.options)), "</html>"))
     return "\n".join(
         (
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>Shoal under chaos: {mood}</title>",
-            f"<style>{_STYLE}</style>",
-            f"<h1>Shoal under chaos</h1><p class={mood}><strong>{escape(headline(verdict))}</strong></p>",
+            *head,
             draw(evidence),
-            *(f"<p>{escape(text)}</p>" for text in told(evidence)),
+            *(f"<p>{escape(visible(text))}</p>" for text in told(evidence)),
             _table("Figures", ("figure", "measured", "bound"), map(_figure_row, verdict.figures)),
             _table("Violations", ("invariant", "what", "node", "object, write or session"), verdict.violations),
             _table("Strikes", _STRIKES, _strikes(evidence)),
@@ -125,7 +136,7 @@ def _options(options: Options) -> Iterator[Sequence[str]]:
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    lines = ["".join(f"<td>{escape(visible(cell))}</td>" for cell in row) for row in rows]
     if not lines:
         return f"<h2>{title}</h2><p>None.</p>"
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)

@@ -23,6 +23,7 @@ from chaos import containers, processes
 from chaos.agents import Agent, Crowd, at_work
 from chaos.cluster import Cluster, Node, NodeFailed
 from chaos.composed import FAULTS
+from chaos.engine import Skipped
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Clock, Fault, Full, Stage, Strike
 from chaos.ledger import Deed, hold
@@ -75,17 +76,18 @@ async def run(
 ) -> tuple[History, Evidence]:
     """Run a trial below `directory`, which exists. `program` is what each node runs, where nodes are processes.
 
-    Raises:
-        Skipped: there can be no engine for containers here.
+    A trial that cannot be run on this machine returns evidence that says why.
     """
-    skipped = await _impossible(options, directory)
+    skipped = _impossible(options, directory)
     for name, why in skipped.items():
         say(f"{name}: skipped: {why}")
     options = replace(options, faults=[name for name in options.faults if name not in skipped])
     trial = _Trial(options, say=say, now_s=now_s)
     trial.evidence.skipped = skipped
     if not options.faults:
-        trial.evidence.trouble.append("no fault that was asked for can be made here")
+        trial.evidence.not_run = "no fault that was asked for can be made here: " + "; ".join(
+            f"{name}: {why}" for name, why in skipped.items()
+        )
         return trial.history, trial.evidence
     try:
         async with _running(options, directory, say=say, now_s=now_s, program=program) as cluster:
@@ -94,14 +96,16 @@ async def run(
             await trial.rest(cluster)
             await trial.inspect(cluster)
             await trial.survey(cluster)
+    except Skipped as reason:
+        trial.evidence.not_run = str(reason)
     except NodeFailed as failure:
         trial.evidence.trouble.append(str(failure))
     return trial.history, trial.evidence
 
 
-async def _impossible(options: Options, directory: Path) -> dict[str, str]:
+def _impossible(options: Options, directory: Path) -> dict[str, str]:
     """The faults that cannot be made on this machine, and why."""
-    if options.backend == "process" and Full.name in options.faults and (why := await processes.no_disks(directory)):
+    if options.backend == "process" and Full.name in options.faults and (why := processes.no_disks(directory)):
         return {Full.name: why}
     return {}
 

@@ -5,12 +5,14 @@
 
 Law: a row passes only if one set of packages holds Shoal and the version of the framework that is chosen without Shoal.
 An older version that fits does not count: an installer that goes back to one changes what the user had.
-Nothing is installed. A framework clashes only if the resolver says that there is no solution; a registry that did not
-answer says nothing about it. Exit codes: 0 if all fit, 1 if one clashes, 3 if none clashes and some are not known.
+Nothing is installed. A framework clashes only if the resolver says that there is no solution, of requirements alone: a registry
+that did not answer, that refused a package or did not find it, and a package that could not be built, say nothing about it.
+Exit codes: 0 if all fit, 1 if one clashes, 3 if none clashes and some are not known.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -41,7 +43,12 @@ FRAMEWORKS = (
 )
 EXTRAS = "security,schemas"
 AT_ONCE = 7  # A resolution waits for the registry most of the time.
-NO_SOLUTION = "No solution found"  # The resolver says so of requirements, and of nothing else.
+NO_SOLUTION = "No solution found"  # Of requirements that contradict each other; also of a package that it was not given.
+NOT_GIVEN = re.compile(
+    r"not found in the package registry|Failed to (?:build|fetch|download|read)|could not be queried|"
+    r"returned a [45]\d\d|\b[45]\d\d (?:Forbidden|Not Found|Unauthorized)|network (?:was|connectivity is) disabled"
+)
+"""What the resolver says of a package that the registry did not give it. It words some of these as a missing solution."""
 
 End = Literal["fits", "clashes", "unknown"]
 
@@ -69,7 +76,7 @@ def row(framework: str) -> Row:
     found = _compiled(f"shoal[{EXTRAS}] @ {ROOT.as_uri()}", f"{framework}=={version}")
     if not found.returncode:
         return Row("fits", f"{framework:22} {version:12} beside Shoal: {len(found.stdout.splitlines())} packages")
-    if NO_SOLUTION in found.stderr:
+    if NO_SOLUTION in found.stderr and not NOT_GIVEN.search(_said(found)):
         return Row("clashes", f"{framework:22} {version:12} clashes with Shoal: {_said(found)}")
     return Row("unknown", f"{framework:22} {version:12} was not resolved: {_said(found)}")
 

@@ -13,6 +13,16 @@ ANSWERS = {
     "fits": subprocess.CompletedProcess([], 0, "mcp==2.3.0\nshoal\n", ""),
     "clash": subprocess.CompletedProcess([], 1, "", "  × No solution found when resolving dependencies:\n  Because …"),
     "silence": subprocess.CompletedProcess([], 2, "", "error: Request failed after 3 retries\n  Caused by: dns error"),
+    "missing": subprocess.CompletedProcess(
+        [],
+        1,
+        "",
+        "× No solution found when resolving dependencies:\n ╰─▶ Because uvloop was not found in the package\n registry and …",
+    ),
+    "forbidden": subprocess.CompletedProcess(
+        [], 1, "", "× No solution found when …\n hint: An index URL returned a 403 Forbidden error. This could indicate …"
+    ),
+    "unbuilt": subprocess.CompletedProcess([], 1, "", "× Failed to build `shoal`\n ├─▶ No solution found when resolving …"),
 }
 
 
@@ -22,6 +32,9 @@ ANSWERS = {
         (("alone", "fits"), "fits", 0),
         (("alone", "clash"), "clashes", 1),
         (("alone", "silence"), "unknown", 3),
+        (("alone", "missing"), "unknown", 3),
+        (("alone", "forbidden"), "unknown", 3),
+        (("alone", "unbuilt"), "unknown", 3),
         (("silence",), "unknown", 3),
         (("clash",), "unknown", 3),
     ],

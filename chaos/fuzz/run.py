@@ -26,6 +26,7 @@ import aiohttp
 import msgspec
 
 from chaos.cluster import START_S_MAX, STOP_S_MAX, NodeFailed, last_words
+from chaos.engine import outliving_nobody
 from chaos.fuzz.probes import SPACE, Asked, Probes
 from chaos.fuzz.streams import ANSWER_S_MAX, Streams
 from chaos.processes import PROGRAM
@@ -335,11 +336,7 @@ async def node(directory: Path) -> AsyncIterator[tuple[Process, int, str]]:
     serve = ["serve", "--data", str(directory / "state"), "--listen", f"127.0.0.1:{port}"]
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
-            *PROGRAM,
-            *serve,
-            "--token-keys",
-            str(directory / "tokens" / keys.KEYS),
-            *options,
+            *outliving_nobody((*PROGRAM, *serve, "--token-keys", str(directory / "tokens" / keys.KEYS), *options)),
             stdin=DEVNULL,
             stdout=out,
             stderr=out,

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from chaos import containers
-from chaos.__main__ import app
+from chaos.__main__ import NOT_RUN, app
 from chaos.containers import PORTS, Bridge, Composition, ContainerNode
 from chaos.engine import Engine, Skipped
 from chaos.network import Route
@@ -111,11 +111,23 @@ async def test_a_killed_container_is_not_killed_again() -> None:
     assert not await node.fell()
 
 
-def test_a_machine_without_an_engine_is_a_reason_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_an_engine_is_a_reason_and_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> object:
         raise Skipped("no /dev/net/tun")
 
     monkeypatch.setattr("chaos.containers.engines.running", refused)
-    ran = CliRunner().invoke(app, ["run", "--backend", "compose", "--faults", "kill,oneway"])
-    assert ran.exit_code == 0, ran.output
-    assert ran.output.splitlines()[-1] == "compose: skipped: no /dev/net/tun"
+    report = tmp_path / "report.html"
+    ran = CliRunner().invoke(app, ["run", "--backend", "compose", "--faults", "kill,oneway", "--report", str(report)])
+    assert ran.exit_code == NOT_RUN, ran.output
+    assert "not run: no /dev/net/tun" in ran.output.splitlines()
+    assert "not run: no /dev/net/tun" in report.read_text()
+    assert "broken" not in ran.output
+
+
+def test_a_fault_that_no_disk_allows_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.processes.no_disks", lambda _: "no disk can be mounted here")
+    ran = CliRunner().invoke(app, ["run", "--faults", "full"])
+    assert ran.exit_code == NOT_RUN, ran.output
+    told = "not run: no fault that was asked for can be made here: full: no disk can be mounted here"
+    assert told in ran.output.splitlines()
+    assert "kept:" not in ran.output

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,8 +33,8 @@ async def comes_to(cluster: Cluster, node: Node, wanted: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def mountable(directory: Path) -> None:
-    if why := await no_disks(directory):
+def mountable(directory: Path) -> None:
+    if why := no_disks(directory):
         pytest.skip(why)
 
 
@@ -47,7 +49,7 @@ async def fails(store: Store) -> ReadOnly | StorageFull:
 
 
 async def test_a_full_disk_is_read_and_written_once_there_is_room(tmp_path: Path) -> None:
-    await mountable(tmp_path)
+    mountable(tmp_path)
     async with running(tmp_path, nodes=1, now_s=time.monotonic, disks=True) as cluster:
         [node] = cluster.nodes
         async with shoal.connect(node.url) as store:
@@ -67,12 +69,27 @@ async def test_a_full_disk_is_read_and_written_once_there_is_room(tmp_path: Path
     assert not (tmp_path / "n1.disk").exists()
 
 
-async def test_a_machine_that_mounts_nothing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refused(self: Disk) -> None:
+def test_a_machine_that_mounts_nothing_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Disk) -> None:
         raise OSError("must be superuser to use mount")
 
     monkeypatch.setattr(Disk, "mount", refused)
-    assert await no_disks(tmp_path) == "no disk can be mounted here, which takes root (must be superuser to use mount)"
+    assert no_disks(tmp_path) == "no disk can be mounted here, which takes root (must be superuser to use mount)"
+
+
+def test_a_disk_ends_with_the_program_that_mounted_it(tmp_path: Path) -> None:
+    mountable(tmp_path)
+    program = f"""
+import os, pathlib
+from chaos.processes import Disk, mount_apart
+mount_apart()
+Disk(pathlib.Path({str(tmp_path / "disk")!r})).mount()
+print({str(tmp_path)!r} in pathlib.Path("/proc/self/mounts").read_text(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (-9, "True\n"), ended.stderr
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])

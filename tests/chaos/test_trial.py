@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import time
@@ -82,6 +83,25 @@ async def test_whoever_ends_a_trial_ends_its_nodes_and_leaves_nothing(tmp_path: 
             await asyncio.open_connection(host, int(port))
 
 
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="nothing here ends a process with its parent")
+async def test_a_killed_trial_ends_its_nodes(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "chaos", "run", "--nodes", "1", "--minutes", "5", "--agents", "1", "--rate", "1")
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "300"}
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, env=environment)
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while b"are up: " not in (line := await process.stdout.readline()):
+            assert line, "it ended before its nodes were up"
+        process.kill()
+        await process.wait()
+        host, port = line.decode().split("are up: http://")[1].strip().split(":")
+        with pytest.raises(ConnectionRefusedError):
+            while True:
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.close()
+                await asyncio.sleep(0.1)
+
+
 COMPOSED = Options(strikes=1, faults=["step-wipe-cut"], seed=1, agents=3, rate=30, workers=3, durability="quorum")
 
 
@@ -133,7 +153,7 @@ def test_each_fault_is_made_once_before_any_is_made_again() -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("fault", ["oneway", "clock", "full"])
 async def test_a_fault_of_ears_clocks_or_room_breaks_nothing(tmp_path: Path, fault: str) -> None:
-    if fault == "full" and (why := await no_disks(tmp_path)):
+    if fault == "full" and (why := no_disks(tmp_path)):
         pytest.skip(why)
     options = Options(strikes=2, faults=[fault], seed=4, agents=6, rate=60, workers=3, durability="quorum")
     history, evidence = await run(options, tmp_path, say=lambda text: None, now_s=time.monotonic)

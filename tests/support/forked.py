@@ -238,6 +238,9 @@ async def create_subprocess_exec(
     **given: Any,
 ) -> Any:
     """What is put in the place of asyncio's own function: it forks if the program is this Python's interpreter."""
+    if program == "setpriv" and arguments[:2] == ("--pdeathsig", "KILL"):  # It ends with its test, as all that is forked.
+        program, *rest = arguments[2:]
+        arguments = tuple(rest)
     if program != sys.executable or arguments[0] not in ("-m", "-c"):
         given |= {"limit": limit, "env": env, "cwd": cwd, "start_new_session": start_new_session}
         return await _create_subprocess_exec(program, *arguments, **given)
