@@ -108,6 +108,7 @@ clean:  ## Remove what these targets made.
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "Shoal needs Python 3.11 or newer; none was found. Set PYTHON=/path/to/python3."; exit 1; }
+	@test -w . || { echo "This folder cannot be written, and .venv is made in it. Copy the checkout to where you may write."; exit 1; }
 	@echo "Making a virtual environment: .venv, in this folder."
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 		echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv has what is missing."; exit 1; }

@@ -3,7 +3,7 @@
     python examples/langgraph_agent.py ./state            asks
     python examples/langgraph_agent.py ./state yes        another process: answers, and acts
 
-It needs `pip install '.[langgraph]' langgraph`, in a clone of the repository. What it did is a thread like any other:
+It needs `pip install '.[langgraph]'`, in a clone of the repository. What it did is a thread like any other:
 `shoal log order-17 --data ./state --space langgraph`.
 """
 

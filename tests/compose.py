@@ -324,7 +324,7 @@ async def new_image(trial: Trial) -> None:
         file.write('LABEL trial="second"\n')
     await trial.as_written("docker compose build")
     seen, began_s = len(trial.ledger.deeds), time.monotonic()
-    await trial.as_written("for node in")
+    await trial.as_written("(for node in")
     refused = sum(deed.outcome != "yes" for deed in trial.ledger.deeds[seen:])
     trial.figures.append(f"three nodes upgraded in {time.monotonic() - began_s:.0f} s with {refused} writes not acknowledged")
     labels = await trial.inspected('{{index .Config.Labels "trial"}}', *await trial.containers())

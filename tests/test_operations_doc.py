@@ -10,10 +10,13 @@ import pytest
 
 from shoal.api.metrics import Metrics
 from shoal.config import Config
-from shoal.protocol.requests import ClusterView, Member, ReadCounter
+from shoal.protocol.requests import ClusterView, Member, QuotaView, ReadCounter
+from shoal.protocol.requests.quotas import Quota
 from tests.api.conftest import STATUS
 
 TEXT = (Path(__file__).parent.parent / "docs" / "OPERATIONS.md").read_text()
+QUOTA = {*Quota.__struct_fields__, *QuotaView.__struct_fields__}
+"""Of a space, not of a node."""
 NAMED = sorted(set(re.findall(r"\b(?:shoal|process)_[a-z_]+", TEXT)))
 
 
@@ -39,6 +42,6 @@ def test_the_page_names_metrics() -> None:
     assert len(NAMED) > 25
 
 
-@pytest.mark.parametrize("setting", sorted(set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT)) - set(NAMED)))
+@pytest.mark.parametrize("setting", sorted(set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", TEXT)) - set(NAMED) - QUOTA))
 def test_a_setting_that_the_page_names_exists(setting: str) -> None:
     assert hasattr(Config(), setting)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from subprocess import Popen
+from collections.abc import Iterator
+from subprocess import CompletedProcess, Popen
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ def pip(patch: pytest.MonkeyPatch, *, code: int) -> None:
 
     def popen(command: list[str], **options: Any) -> Popen[str]:
         assert command[1:4] == ["-m", "pip", "install"]
+        assert not {"PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT"} & set(options["env"])
         return Popen([sys.executable, "-c", program], **options)
 
     patch.setattr("subprocess.Popen", popen)
@@ -50,6 +52,8 @@ def test_progress_fits_one_line(columns: int) -> None:
 
 
 def test_an_installation_in_a_pipe_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PIP_USER", "1")
+    monkeypatch.setenv("PIP_TARGET", "/elsewhere")
     pip(monkeypatch, code=0)
     assert install.main(["-e", "."]) == 0
     [line] = capfd.readouterr().out.splitlines()
@@ -70,3 +74,39 @@ def test_a_terminal_is_shown_each_step(monkeypatch: pytest.MonkeyPatch, capfd: p
     monkeypatch.setenv("COLUMNS", "80")
     assert install.main(["-e", "."]) == 0
     assert "installing 3 packages" in capfd.readouterr().out
+
+
+def test_ctrl_c_ends_it_in_one_line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupted(process: Popen[str]) -> Iterator[str]:
+        with process:
+            yield "Collecting rich"
+            raise KeyboardInterrupt
+
+    pip(monkeypatch, code=0)
+    monkeypatch.setattr(install, "_lines", interrupted)
+    assert install.main(["-e", "."]) == 130
+    assert "Interrupted" in capfd.readouterr().out
+
+
+def test_a_checkout_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert install.main(["-e", "."]) == 1
+    assert "cannot be written" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "Installed in"), (1, "`make clean` removes it")])
+def test_an_environment_without_pip_is_given_one(
+    code: int, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> CompletedProcess[str]:
+        ran.append(command[1:])
+        return CompletedProcess(command, code, "", "")
+
+    pip(monkeypatch, code=0)
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(install, "find_spec", lambda _: None)
+    assert install.main(["-e", "."]) == code
+    assert ran == [["-m", "ensurepip", "--default-pip"]]
+    assert said in capfd.readouterr().out

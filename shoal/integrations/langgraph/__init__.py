@@ -10,10 +10,10 @@ async with shoal.open("./state") as opened:
 """
 
 try:
-    import langgraph.checkpoint.base as _  # noqa: F401
-except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"shoal.integrations.langgraph needs the package langgraph-checkpoint, and {missing.name!r} is not installed. "
+    from langgraph.checkpoint.base import DeltaChannelHistory as _  # noqa: F401
+except ImportError as missing:
+    raise type(missing)(
+        f"shoal.integrations.langgraph needs the package langgraph-checkpoint, 4.3.1 or newer, and it is not here ({missing}). "
         "Install it in a clone of Shoal: pip install '.[langgraph]'",
         name=missing.name,
     ) from None

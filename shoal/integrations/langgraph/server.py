@@ -3,7 +3,8 @@
     "checkpointer": {"path": "shoal.integrations.langgraph.server.checkpointer"},
     "store": {"path": "shoal.integrations.langgraph.server.store"}
 
-SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line.
+SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line. A node that cannot be
+reached, or that refuses the token, ends the server's start with the reason, not its first run.
 
 Law: of a process there is one Shoal store, on a loop and a thread of its own. The server enters both context managers once
 on each of its loops; a second opening of one directory would be locked out, and a store on the server's loop would hold up
@@ -17,6 +18,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from shoal import opening
 from shoal.client.store import Store
@@ -35,6 +37,10 @@ class _Both:
         self.saver = ShoalSaver(store, space=space)
         self.store = ShoalStore(store, space=space)
 
+    def ask(self) -> None:
+        """Read what every run reads first, a thread: it raises what the first run would have met."""
+        self.saver.get_tuple({"configurable": {"thread_id": "0"}})
+
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[ShoalSaver]:
@@ -42,6 +48,7 @@ async def checkpointer() -> AsyncIterator[ShoalSaver]:
 
     Raises:
         InvalidConfig: neither SHOAL_DATA nor SHOAL_URL is set, or both are; nothing was opened.
+        Unreachable: the node could not be reached within 30 s.
     """
     async with _shared.used() as both:
         yield both.saver
@@ -69,7 +76,7 @@ def opening_of(environment: Mapping[str, str]) -> Opening[_Both]:
             '{"SHOAL_URL": "http://127.0.0.1:7400"} for a node that several servers share.'
         )
     if directory:
-        return Opening(lambda: opening.open(directory), lambda store: _Both(store, space))
+        return Opening(lambda: opening.open(Path(directory).expanduser()), lambda store: _Both(store, space))
     tls_ca = environment.get("SHOAL_TLS_CA") or None
     return Opening(lambda: opening.connect(urls, tls_ca=tls_ca, wait=_WAIT_S), lambda store: _Both(store, space))
 
@@ -96,7 +103,13 @@ class _Shared:
         with self._guard:
             if self._both is None:
                 self._opening = opening_of(os.environ)
-                self._both = self._opening.begin()
+                both = self._opening.begin()
+                try:
+                    both.ask()
+                except BaseException:
+                    self._opening.close()
+                    raise
+                self._both = both
             self._users += 1
             return self._both
 

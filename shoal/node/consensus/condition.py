@@ -82,8 +82,9 @@ class Condition:
             if not away:
                 return ""  # It is founded within seconds, or once somebody uses it.
             return (
-                f"the quorum register is not founded yet, which needs all members at once: {', '.join(away)} cannot be "
-                f"reached. Start them. If they are gone for good: `{COMMAND}`"
+                f"the quorum register was never founded, which needs all members up at once, for a few seconds: "
+                f"{', '.join(away)} cannot be reached. Start them; nothing is lost, and nothing else is to be done. Only if "
+                f"they will never come: `{COMMAND}`"
             )
         lists = " and ".join(f"{len(group) // 2 + 1} of {len(group)}" for group in electorate.groups)
         return (

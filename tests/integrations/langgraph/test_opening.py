@@ -38,3 +38,14 @@ import shoal.integrations.langgraph
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "needs the package langgraph-checkpoint" in ended.stderr
     assert "pip install '.[langgraph]'" in ended.stderr
+
+
+def test_a_package_that_is_too_old_is_named_with_the_extra() -> None:
+    script = """
+import langgraph.checkpoint.base
+del langgraph.checkpoint.base.DeltaChannelHistory
+import shoal.integrations.langgraph
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "langgraph-checkpoint, 4.3.1 or newer" in ended.stderr.splitlines()[-1]
+    assert "pip install '.[langgraph]'" in ended.stderr.splitlines()[-1]
