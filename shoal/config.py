@@ -340,6 +340,21 @@ SECRETS = frozenset({"cluster_key", "encryption_key"})
 """Fields whose values are in no error and no log."""
 
 _KEY_CHARS_MIN, _KEY_KINDS_MIN = 20, 8  # 20 letters and digits drawn at random are more than anybody guesses.
+MOST_REQUESTED = {
+    "batch_writes_max": 4096,
+    "channels_max": 16_384,
+    "filter_terms_max": 256,
+    "item_indexes_max": 64,
+    "item_labels_max": 64,
+    "multi_reads_max": 1024,
+    "page_items_max": 4096,
+    "prune_ids_max": 4096,
+    "roots_max": 4096,
+    "update_authors_max": 4096,
+    "vectors_max": 64,
+    "yjs_updates_max": 4096,
+}
+"""What a request may have at most, whatever the setting says (`shoal.protocol.fields`)."""
 _QUOTAS = ("quota_bytes", "quota_objects", "quota_writes_per_s", "quota_watchers", "quota_documents")
 _MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max", *_QUOTAS)
 
@@ -358,6 +373,9 @@ def checked(config: Config) -> Config:
             raise InvalidConfig(f"{name} must be greater than 0; it is {getattr(config, name)}.", field=name)
     if not 0 <= config.listen_port <= 65535:
         raise InvalidConfig(f"listen_port must be 0 to 65535; it is {config.listen_port}.", field="listen_port")
+    for name, most in MOST_REQUESTED.items():
+        if (limit := getattr(config, name)) > most:
+            raise InvalidConfig(f"{name} must be at most {most}, as much as a request may have; it is {limit}.", field=name)
     for name in _QUOTAS:
         if (limit := getattr(config, name)) < 0:
             raise InvalidConfig(f"{name} must be 0 (no limit) or more; it is {limit}.", field=name)

@@ -15,6 +15,7 @@ from shoal.api.thread.saving import SaveFields, save_request
 from shoal.api.thread.steps import EndFields, end_request, step_view
 from shoal.api.thread.threads import SavedView
 from shoal.api.values.maps import ChangeEntryBody, change_request
+from shoal.protocol.fields import Elements, Labels
 from shoal.protocol.requests import Batch, Dequeue, Dequeued, Enqueue, Enqueued, QueueItem, Reply, Saved, Step
 from shoal.protocol.requests.families import union
 
@@ -66,14 +67,14 @@ class ChangeEntryOp(ChangeEntryBody, forbid_unknown_fields=True, tag_field="op",
 class PutItemOp(PutBody, forbid_unknown_fields=True, tag_field="op", tag="put-item", kw_only=True):
     """Put a memory item."""
 
-    namespace: list[str]
+    namespace: Labels
     key: str
 
 
 class DeleteItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="delete-item"):
     """Delete a memory item."""
 
-    namespace: list[str]
+    namespace: Labels
     key: str
     expect: str | None = None
 
@@ -89,7 +90,7 @@ else:
 class BatchBody(Struct, forbid_unknown_fields=True):
     """The writes of one request; all their objects must be in one partition."""
 
-    writes: list[Op]
+    writes: Elements[Op]
 
 
 class BatchView(Struct):

@@ -185,7 +185,9 @@ def _marked(kind: Any, marks: tuple[Any, ...]) -> _Form:
             return _SHAPES[mark]
         if isinstance(mark, AtLeast):
             return _Form(Annotated[kind, Meta(ge=mark.number)])
-    return _form(kind)
+    form = _form(kind)
+    bounds = tuple(mark for mark in marks if isinstance(mark, Meta))
+    return form._replace(type=Annotated[form.type, *bounds]) if bounds else form
 
 
 def _optional(form: _Form) -> _Form:

@@ -16,6 +16,7 @@ from shoal.api.thread.journals import EventsView, event_views
 from shoal.api.thread.steps import StandingView, StepsView, step_view
 from shoal.api.thread.threads import HeadsView, checkpoint_view
 from shoal.api.values import maps, registers, sets
+from shoal.protocol.fields import ChannelNames, Keys, Labels, Parts
 from shoal.protocol.requests import (
     Branches,
     Checkpoint,
@@ -55,7 +56,7 @@ class LoadOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="load"):
     checkpoint: str | None = None  # Its id. If left out, the winning head of the branch.
     branch: str = "main"
     label: str | None = None
-    channels: list[str] | None = None
+    channels: ChannelNames | None = None
 
 
 class HeadsOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="heads"):
@@ -119,7 +120,7 @@ class MapOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="map"):
     """Read entries of a map."""
 
     map: str
-    keys: list[str] | None = None  # Only these keys. If left out, the first `limit`.
+    keys: Keys | None = None  # Only these keys. If left out, the first `limit`.
     limit: Limit = 1000
 
 
@@ -132,7 +133,7 @@ class DocumentOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="docume
 class ItemOp(Struct, forbid_unknown_fields=True, tag_field="op", tag="item"):
     """Read a memory item."""
 
-    namespace: list[str]
+    namespace: Labels
     key: str
 
 
@@ -163,7 +164,7 @@ else:
 class ReadBody(Struct, forbid_unknown_fields=True):
     """The reads of one request; all their objects must be in one partition."""
 
-    reads: list[Op]
+    reads: Parts[Op]
 
 
 class ReadView(Struct):

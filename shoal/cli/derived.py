@@ -103,7 +103,7 @@ def _argument(kind: Any, field: str) -> _Argument:
     if Shape.VALUE in _marks(kind):
         about = typer.Argument(metavar="JSON", help="The value, as JSON. - is standard input.", show_default=False)
         return _Argument(Annotated[str, about], lambda text: values.encode(json_of(text, "the value"), where="value"))
-    if get_origin(kind) is list and Shape.VALUE in _marks(get_args(kind)[0]):
+    if get_origin(_bare(kind)) is list and Shape.VALUE in _marks(get_args(_bare(kind))[0]):
         about = typer.Argument(metavar="JSON…", help="The elements, each as JSON. - is standard input.", show_default=False)
         return _Argument(Annotated[list[str], about], _elements)
     about = typer.Argument(metavar=field.upper(), min=_least(kind), show_default=False)

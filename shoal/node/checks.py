@@ -9,7 +9,7 @@ from shoal.errors import InvalidInput, TooLarge
 from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save
-from shoal.schemas.pointers import POINTERS_MAX, parts_of
+from shoal.schemas.pointers import parts_of
 
 
 def check_size(config: Config, size: int, what: str) -> None:
@@ -62,7 +62,7 @@ def check_schema(request: Save) -> None:
 
     Raises:
         InvalidName: the schema or a secret field has an illegal name.
-        InvalidInput: a version is out of range, or there are too many secret fields.
+        InvalidInput: a version is out of range.
     """
     if request.schema:
         check_name("schema", request.schema)
@@ -70,10 +70,6 @@ def check_schema(request: Save) -> None:
         raise InvalidInput(
             f"a schema's version is at most {schema.VERSION_MAX}, and a state is readable from that version or an earlier one; "
             f"got {request.schema_version} and {request.readable_from}. Nothing was written."
-        )
-    if len(request.secret) > POINTERS_MAX:
-        raise InvalidInput(
-            f"a checkpoint has at most {POINTERS_MAX} secret fields; got {len(request.secret)}. Nothing was written."
         )
     for field in request.secret:
         parts_of(check_name("secret field", field))

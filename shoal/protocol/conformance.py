@@ -4,6 +4,7 @@ Laws:
 - Every `Session` begins with this check: the node's own, and the one that sends requests to a node. So an
   embedded store and a served one reject the same arguments, with the same error, before anything
   is written or sent.
+- A list or dict that is longer than its annotation allows is refused before its elements are looked at.
 - A request that passes can be encoded, and decodes to an equal one.
 - A subclass of `str`, `int`, `bytes`, `list` or `dict` is converted to its value: `Colour.RED` of a
   `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is not an integer, nor an integer a `bool`.
@@ -23,7 +24,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from shoal.errors import InvalidInput
+from shoal.errors import InvalidInput, TooLarge
 from shoal.protocol.requests.base import Durability
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
@@ -189,18 +190,31 @@ class _Optional(_Kind):
             raise (_Mismatch(where, self.words, value, meant=refusal.meant) if refusal.where == where else refusal) from None
 
 
+def too_many(where: str | None, most: int) -> TooLarge:
+    """The error for a list or dict of more elements than a request may have there; `where` names it, if that is known."""
+    what = "a part of the request" if where is None else where
+    return TooLarge(
+        f"{what} has too many elements: one request may have at most {most} there. Nothing was written. Send several requests.",
+        field=where,
+        most=most,
+    )
+
+
 class _ListOf(_Kind):
-    def __init__(self, item: _Kind) -> None:
-        self._item = item
+    def __init__(self, item: _Kind, *, most: int | None = None) -> None:
+        self._item, self._most = item, most
         self.words = f"a list of {item.words}"
 
     def test(self, value: str) -> str:
         item = f"item{value.count('item')}"
-        return f"type({value}) is list and not ({value} and [0 for {item} in {value} if not ({self._item.test(item)})])"
+        short = "" if self._most is None else f"len({value}) <= {self._most} and "
+        return f"type({value}) is list and {short}not ({value} and [0 for {item} in {value} if not ({self._item.test(item)})])"
 
     def made(self, value: Any, where: str) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise _Mismatch(where, self.words, value)
+        if self._most is not None and len(value) > self._most:
+            raise too_many(where, self._most)
         return [self._item.made(item, f"{where}[{place}]") for place, item in enumerate(value)]
 
 
@@ -221,17 +235,20 @@ class _TupleOf(_Kind):
 
 
 class _DictOf(_Kind):
-    def __init__(self, key: _Kind, item: _Kind) -> None:
-        self._key, self._item = key, item
+    def __init__(self, key: _Kind, item: _Kind, *, most: int | None = None) -> None:
+        self._key, self._item, self._most = key, item, most
         self.words = f"a dict of {key.words} to {item.words}"
 
     def test(self, value: str) -> str:
         wrong = f"not ({self._key.test('key')} and {self._item.test('item')})"
-        return f"type({value}) is dict and not ({value} and [0 for key, item in {value}.items() if {wrong}])"
+        short = "" if self._most is None else f"len({value}) <= {self._most} and "
+        return f"type({value}) is dict and {short}not ({value} and [0 for key, item in {value}.items() if {wrong}])"
 
     def made(self, value: Any, where: str) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
             raise _Mismatch(where, self.words, value)
+        if self._most is not None and len(value) > self._most:
+            raise too_many(where, self._most)
         return {
             self._key.made(key, f"a key of {where}"): self._item.made(item, f"{where}[{key!r:.{_SHOWN_CHARACTERS_MAX}}]")
             for key, item in value.items()
@@ -272,12 +289,13 @@ def _kinds(cls: type[Struct]) -> dict[str, _Kind]:
     return {field.name: _kind(field.type) for field in msgspec.structs.fields(cls)}
 
 
-def _kind(annotation: Any) -> _Kind:
+def _kind(annotation: Any, most: int | None = None) -> _Kind:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _kind(arguments[0])
+        bounds = [mark.max_length for mark in arguments[1:] if isinstance(mark, msgspec.Meta)]
+        return _kind(arguments[0], *bounds)
     if origin is Literal:
         return _OneOf(arguments)
     if origin in (Union, UnionType):
@@ -288,7 +306,7 @@ def _kind(annotation: Any) -> _Kind:
     if origin is tuple:
         return _TupleOf(kinds)
     containers: dict[Any, Callable[..., _Kind]] = {list: _ListOf, dict: _DictOf}
-    return containers[origin](*kinds)
+    return containers[origin](*kinds, most=most)
 
 
 def _union(members: tuple[Any, ...]) -> _Kind:

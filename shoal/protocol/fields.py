@@ -1,4 +1,7 @@
-"""Marks for fields of requests and replies whose type alone does not say their content.
+"""Marks for fields of requests and replies whose type alone does not say their content, and bounds of their lists.
+
+Law: each list and dict of a request has a bound on its length, which is a part of its annotation. A decoder refuses a longer
+one before it makes anything of the elements, and so does the check before a request is sent (`shoal.protocol.conformance`).
 
 A mark is a part of the annotation, `value: Value` or `Annotated[bytes, Shape.CURSOR]`, and does not affect MessagePack. Other
 encodings are derived from it: over HTTP a packed value is JSON, and a cursor is text that is safe in a URL.
@@ -7,7 +10,11 @@ encodings are derived from it: over HTTP a packed value is JSON, and a cursor is
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
+
+from msgspec import Meta
+
+_T = TypeVar("_T")
 
 
 class Shape(Enum):
@@ -27,6 +34,18 @@ class AtLeast(NamedTuple):
     number: int
 
 
+# The most elements of lists and dicts of requests. A node's settings may allow fewer; `shoal.config` allows them no more.
+ELEMENTS_MAX = 4096
+CHANNELS_MAX = 16_384
+KEYS_MAX = 100_000
+PARTS_MAX = 1024
+TERMS_MAX = 256  # Of a filter.
+JOINED_MAX = 256  # Checkpoints in one search for a common ancestor.
+SECRETS_MAX = 256
+FEW_MAX = 64
+"""Labels of a namespace, vectors of an item, indexed fields."""
+
+
 class Named(NamedTuple):
     """The field's name over HTTP, if it differs."""
 
@@ -39,3 +58,19 @@ Seconds = Annotated[int, Shape.SECONDS]
 Moment = Annotated[int, Shape.MOMENT]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]
+
+Elements = Annotated[list[_T], Meta(max_length=ELEMENTS_MAX)]
+Few = Annotated[list[_T], Meta(max_length=FEW_MAX)]
+Labels = Annotated[list[str], Meta(max_length=FEW_MAX)]
+Parts = Annotated[list[_T], Meta(max_length=PARTS_MAX)]
+Terms = Annotated[list[_T], Meta(max_length=TERMS_MAX)]
+Filtered = Annotated[dict[str, bytes], Meta(max_length=TERMS_MAX)]
+Channels = Annotated[dict[str, _T], Meta(max_length=CHANNELS_MAX)]
+ChannelNames = Annotated[list[str], Meta(max_length=CHANNELS_MAX)]
+Keys = Annotated[list[str], Meta(max_length=KEYS_MAX)]
+Joined = Annotated[list[str], Meta(max_length=JOINED_MAX)]
+Merged = Annotated[list[str], Meta(max_length=PARTS_MAX)]
+Secrets = Annotated[list[str], Meta(max_length=SECRETS_MAX)]
+Roots = Annotated[dict[str, _T], Meta(max_length=ELEMENTS_MAX)]
+Authors = Annotated[dict[int, str], Meta(max_length=ELEMENTS_MAX)]
+Notes = Annotated[list[_T], Meta(max_length=CHANNELS_MAX)]

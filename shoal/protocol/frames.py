@@ -23,6 +23,7 @@ from msgspec import Raw, Struct, field
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, from_wire
 from shoal.protocol.bookmark_delta import Sight
+from shoal.protocol.conformance import too_many
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 
 PROTOCOL = 3
@@ -330,6 +331,7 @@ def decode_request(raw: Raw | bytes) -> AnyRequest:
 
     Raises:
         Unsupported: this version does not know its tag.
+        TooLarge: a list or dict has more elements than its field allows.
         InvalidInput: a field has the wrong type or is missing; the error names it.
         InvalidValue: it is not msgpack.
     """
@@ -406,6 +408,8 @@ def _refuse(raw: Raw | bytes, reason: Exception, known: dict[str, type[Struct]],
         ) from None
     text = str(reason)
     name = _field(text, known.get(tag) if isinstance(tag, str) else None)
+    if longest := re.search(r"of length <= (\d+)", text):
+        raise too_many(name, int(longest[1])) from None
     raise InvalidInput(
         f"the {what} is not valid: {text}{f' ({name})' if name else ''}. Nothing was written.", field=name
     ) from None

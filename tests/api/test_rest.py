@@ -363,3 +363,19 @@ async def test_a_bug_is_a_500_without_internals(rest: Rest) -> None:
 
 async def test_what_does_not_exist_is_not_found(rest: Rest) -> None:
     assert (await rest.problem("GET", f"{THREAD}/checkpoints/latest"))["code"] == "not-found"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/batch", {"writes": [{"op": "add", "counter": "c", "add": 1}] * 4097}, "writes"),
+        ("/read", {"reads": [{"op": "heads", "thread": "t"}] * 1025}, "reads"),
+        ("/sets/s", {"add": [1] * 4097}, "add"),
+        ("/items/search", {"namespace": ["a"] * 65}, "namespace"),
+        ("/threads/t/checkpoints", {**SAVE, "merged": ["0" * 64] * 1025}, "merged"),
+    ],
+)
+async def test_a_list_that_is_too_long_reaches_no_handler(rest: Rest, path: str, body: dict[str, Any], field: str) -> None:
+    status, problem = await rest("POST", SPACE + path, body)
+    assert (status, problem["code"], problem["field"]) == (413, "too-large", field)
+    assert not rest.served.session.asked

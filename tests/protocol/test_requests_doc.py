@@ -6,7 +6,7 @@ import re
 import textwrap
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -53,6 +53,9 @@ def shown_type(kind: Any) -> str:
     origin, parts = get_origin(kind), get_args(kind)
     if kind in SCALARS:
         return SCALARS[kind]
+    if origin is Annotated:
+        most = [mark.max_length for mark in parts[1:] if isinstance(mark, msgspec.Meta)]
+        return shown_type(parts[0]) + "".join(f"≤{bound}" for bound in most)
     if origin is Literal:
         return "|".join(f'"{value}"' for value in parts)
     if origin in (Union, types.UnionType):
@@ -69,7 +72,7 @@ def shown_type(kind: Any) -> str:
 
 
 def shown(struct: type[Struct]) -> str:
-    hints = get_type_hints(struct)
+    hints = get_type_hints(struct, include_extras=True)
     fields = [
         f"{field.name}{'' if field.required else '?'}: {shown_type(hints[field.name])}"
         for field in msgspec.structs.fields(struct)

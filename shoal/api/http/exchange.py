@@ -33,7 +33,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.names import check_key, check_name
 from shoal.protocol.bookmark_delta import SharedBookmark
-from shoal.protocol.conformance import nearest
+from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection, HeldLeases
@@ -336,6 +336,8 @@ def _invalid(reason: msgspec.ValidationError, what: str, kind: Any) -> InvalidIn
     text = str(reason)
     place = re.search(r"at `\$\.?(.+)`$", text) or re.search(r"field `(.+?)`", text)
     field = place[1] if place else None
+    if longest := re.search(r"of length <= (\d+)", text):
+        return too_many(field, int(longest[1]))
     if (wrong := re.match(r"Invalid enum value '(.*)' - at", text, re.DOTALL)) and (words := _words(kind, field)):
         text = f"{field} must be one of {', '.join(map(repr, words))}; got {wrong[1][:40]!r}.{nearest(wrong[1], words)}"
     else:

@@ -17,6 +17,7 @@ from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
 from shoal.api.http.opaque import opaque, shown_opaque
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol import requests
+from shoal.protocol.fields import Few, Labels
 from shoal.protocol.requests import (
     DeleteItem,
     DeleteItems,
@@ -35,7 +36,7 @@ class PutBody(Struct, forbid_unknown_fields=True, kw_only=True):
     value: Raw
     ttl_s: Annotated[float, Meta(gt=0, le=2**40)] | None = None  # After so many seconds it expires.
     expect: str | None = None  # The version that it must have; "" if it must not exist.
-    vectors: list[list[float]] = []  # The vectors that a search with a `vector` compares.
+    vectors: Few[list[float]] = []  # The vectors that a search with a `vector` compares.
 
 
 class PutView(Struct):
@@ -86,11 +87,11 @@ class ItemView(Struct):
 class SearchBody(Struct, forbid_unknown_fields=True):
     """The items that are wanted."""
 
-    namespace: list[str]  # One label or more.
+    namespace: Labels  # One label or more.
     filter: dict[str, Raw] | None = None
     vector: list[float] | None = None  # Rank items that have vectors of this length, the nearest first.
-    prefix: list[str] | None = None  # The labels that whole namespaces begin with; "*" is any label.
-    suffix: list[str] | None = None
+    prefix: Labels | None = None  # The labels that whole namespaces begin with; "*" is any label.
+    suffix: Labels | None = None
     limit: Annotated[int, Meta(ge=1)] = 100
     offset: Annotated[int, Meta(ge=0)] = 0
     after: str = ""  # The cursor of the previous page.
@@ -119,8 +120,8 @@ class SearchView(Struct):
 class NamespacesBody(Struct, forbid_unknown_fields=True):
     """The namespaces that are wanted."""
 
-    prefix: list[str]  # The labels that namespaces begin with, one or more; "*" after the first is any label.
-    suffix: list[str] | None = None
+    prefix: Labels  # The labels that namespaces begin with, one or more; "*" after the first is any label.
+    suffix: Labels | None = None
     max_depth: Annotated[int, Meta(ge=1)] | None = None
     limit: Annotated[int, Meta(ge=1)] = 100
     after: str = ""

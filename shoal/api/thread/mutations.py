@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from shoal.api.http.exchange import Exchange
 from shoal.api.thread.threads import Limit, SavedView
 from shoal.errors import HeadMoved, InvalidInput
+from shoal.protocol.fields import ChannelNames, Channels, Merged
 from shoal.schemas.pointers import hidden
 from shoal.workflows import editing, merges
 from shoal.workflows import undo as workflow
@@ -55,9 +56,9 @@ class MergeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """The heads to merge, and the caller's decisions on channels in conflict."""
 
     branch: str = "main"
-    heads: list[str] | None = None  # As the GET answered; if left out, all heads. Required with `resolve` or `remove`.
-    resolve: dict[str, Raw] = field(default_factory=dict)  # The values of channels in conflict.
-    remove: list[str] = field(default_factory=list)  # Channels in conflict that are removed.
+    heads: Merged | None = None  # As the GET answered; if left out, all heads. Required with `resolve` or `remove`.
+    resolve: Channels[Raw] = field(default_factory=dict)  # The values of channels in conflict.
+    remove: ChannelNames = field(default_factory=list)  # Channels in conflict that are removed.
     metadata: dict[str, Raw] | None = None
     author: str = ""
 

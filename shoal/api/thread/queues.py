@@ -14,6 +14,7 @@ from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.api.thread.journals import waited
 from shoal.api.thread.threads import moment_ms
 from shoal.errors import InvalidInput, NotFound
+from shoal.protocol.fields import Elements
 from shoal.protocol.requests import (
     Dequeue,
     Enqueue,
@@ -154,7 +155,7 @@ class AddItem(Struct, forbid_unknown_fields=True):
 class AddItemsBody(Struct, forbid_unknown_fields=True):
     """Items to add to a worklist."""
 
-    items: list[AddItem]
+    items: Elements[AddItem]
     by: str = ""
     priority: int = 0  # To 9: items with a greater one are claimed first.
     delay: Annotated[float, Meta(ge=0)] = 0  # Seconds for which nobody gets them.

@@ -9,6 +9,7 @@ from msgspec import Raw, Struct, field
 
 from shoal.api.http.exchange import Exchange
 from shoal.errors import InvalidInput
+from shoal.protocol.fields import ChannelNames, Channels, Merged, Secrets
 from shoal.protocol.requests import Save
 from shoal.workflows.settings import setting_of
 
@@ -16,10 +17,10 @@ from shoal.workflows.settings import setting_of
 class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     """Either `state`, or one or more of `update`, `append` and `remove`; other channels then keep the parent's values."""
 
-    state: dict[str, Raw] | None = None
-    update: dict[str, Raw] = field(default_factory=dict)
-    append: dict[str, list[Raw]] = field(default_factory=dict)  # For each channel, elements to add at its end.
-    remove: list[str] = field(default_factory=list)
+    state: Channels[Raw] | None = None
+    update: Channels[Raw] = field(default_factory=dict)
+    append: Channels[list[Raw]] = field(default_factory=dict)  # For each channel, elements to add at its end.
+    remove: ChannelNames = field(default_factory=list)
     metadata: dict[str, Raw] | None = None
     branch: str = "main"
     expect_head: str | None = None  # The only head that the branch may have; "" if it must not exist yet.
@@ -27,9 +28,9 @@ class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     schema: str = ""
     schema_version: int = 0
     readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
-    secret: list[str] = field(default_factory=list)  # JSON pointers to values that commands, diffs and exports hide.
+    secret: Secrets = field(default_factory=list)  # JSON pointers to values that commands, diffs and exports hide.
     on_conflict: Literal["refuse", "fork"] = "refuse"  # What to do if the branch has moved on from `parent`.
-    merged: list[str] = field(default_factory=list)  # Heads that it merges, in addition to its parent.
+    merged: Merged = field(default_factory=list)  # Heads that it merges, in addition to its parent.
     author: str = ""
     label: str = ""  # A name for the checkpoint, unique within its thread.
     configuration: dict[str, Raw] | None = None  # The author's configuration; a hash of it is kept, for `resume` to compare.

@@ -10,6 +10,7 @@ from msgspec import Meta, Raw, Struct, field
 from shoal.api.derived import show
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.errors import InvalidInput, NotFound
+from shoal.protocol.fields import Elements
 from shoal.protocol.requests import (
     AddEntry,
     AlterEntry,
@@ -24,8 +25,8 @@ class ChangeEntryBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """Either `add`, for the key's counter, or `include` and `exclude`, for its set."""
 
     add: int | None = None
-    include: list[Raw] = field(default_factory=list)
-    exclude: list[Raw] = field(default_factory=list)
+    include: Elements[Raw] = field(default_factory=list)
+    exclude: Elements[Raw] = field(default_factory=list)
 
 
 class EntryView(Struct):

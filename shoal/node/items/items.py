@@ -105,14 +105,14 @@ class Items:
             )
 
     def _check_paths(self, request: RefreshItems) -> None:
-        for rest, key in request.paths:
-            check_namespace(self._config, request.items, rest)
-            check_name("key", key)
         if len(request.paths) > self._config.page_items_max:
             raise TooLarge(
                 f"one request refreshes at most {self._config.page_items_max} items; this one names {len(request.paths)}. "
                 "Nothing was written. Send several requests."
             )
+        for rest, key in request.paths:
+            check_namespace(self._config, request.items, rest)
+            check_name("key", key)
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -282,12 +282,12 @@ def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
     Raises:
         InvalidName, InvalidInput: a label is not legal, or there are too many.
     """
-    for label in (first, *rest):
-        check_label(label)
     if len(rest) >= config.item_labels_max:
         raise InvalidInput(
             f"a namespace has at most {config.item_labels_max} labels; this one has {1 + len(rest)}. Nothing was written."
         )
+    for label in (first, *rest):
+        check_label(label)
 
 
 def check_vector(vector: bytes, config: Config) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from shoal.cluster.leases.table import LeaseName, item_name, worklist_mark
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
+from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Answers
@@ -55,7 +55,6 @@ from shoal.protocol.requests import (
 )
 from shoal.storage.keys import Kind
 
-_TERMS_MAX = 4096  # In one request.
 _DRIVEN = (
     "Only the holder changes the thread meanwhile. Pause it, or ask for approval, so that an agent of a crew gives the lease "
     "back, and try again; or wait for the lease (`thread.lease(wait=…)`, `shoal crew status` tells what an agent does)."
@@ -152,8 +151,6 @@ class LeaseRequests:
         return LeaseGranted(granted=True, fence=request.fence, token=request.token, holder=holder)
 
     async def _renew_all(self, request: RenewLeases, _bookmark: Bookmark) -> LeasesRenewed:
-        if len(request.terms) > _TERMS_MAX:
-            raise InvalidInput(f"at most {_TERMS_MAX} leases can be renewed at once. Nothing was written.", field="terms")
         return await self._leases.renew(request.terms)
 
     async def _release(self, request: ReleaseLease, _bookmark: Bookmark) -> LeaseReleased:
@@ -177,15 +174,9 @@ class LeaseRequests:
     # ── writes ────────────────────────────────────────────────────────────────
 
     def fenced(self, located: Located, terms: Sequence[Term]) -> Located:
-        """The write with the fencing numbers of its threads; the same if it has no leases.
-
-        Raises:
-            InvalidInput: there are too many.
-        """
+        """The write with the fencing numbers of its threads; the same if it has no leases."""
         if not terms:
             return located
-        if len(terms) > _TERMS_MAX:
-            raise InvalidInput(f"a write has at most {_TERMS_MAX} leases. Nothing was written.", field="terms")
         fences = {Target(Kind.THREAD, term.space, term.lease): term.fence for term in terms if term.thread}
         return msgspec.structs.replace(located, fences=fences)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from shoal.config import Config
 from shoal.crdt.thread import ancestry, dag
-from shoal.errors import BranchTaken, InvalidInput, NotFound, TooLarge
+from shoal.errors import BranchTaken, InvalidInput, NotFound
 from shoal.names import check_name
 from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
@@ -23,7 +23,6 @@ from shoal.protocol import requests
 from shoal.protocol.requests import BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved
 
 MAIN = "main"
-HEADS_MAX = 256  # Checkpoints in one search for a common ancestor.
 
 
 class Branches:
@@ -110,10 +109,8 @@ class Branches:
 
         Raises:
             NotFound: an id is not a checkpoint of this thread.
-            TooLarge: there are too many, or their common ancestor is too far back.
+            TooLarge: their common ancestor is too far back.
         """
-        if len(request.checkpoints) > HEADS_MAX:
-            raise TooLarge(f"at most {HEADS_MAX} checkpoints can be joined; these are {len(request.checkpoints)}.")
         ids = ancestry.in_order(view.rows, [checkpoint_named(view.rows, request.thread, id) for id in request.checkpoints])
         found = ancestry.common_ancestor(view.rows, ids)
         return requests.Ancestor(None if found is None else found.hex(), [id.hex() for id in ids])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from shoal.protocol.fields import Elements
 from shoal.protocol.requests.base import ObjectWrite, Reply, Write
 from shoal.protocol.requests.batches import Batch
 from shoal.protocol.requests.families import operations, replies, union
@@ -24,7 +25,7 @@ else:
 class Fenced(Write["FencedReply"], array_like=True, frozen=True, tag="fenced"):
     """A write under leases: a node accepts it only while it knows that they have not ended."""
 
-    terms: list[Term]
+    terms: Elements[Term]
     write: FencedWrite
 
 

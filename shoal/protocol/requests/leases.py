@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from shoal.errors import LeaseHeld, LeaseLost, NotFound, Overloaded
-from shoal.protocol.fields import Moment, Natural, Seconds
+from shoal.protocol.fields import Elements, Moment, Natural, Seconds
 from shoal.protocol.requests.base import ObjectWrite, Read, Reply
 from shoal.protocol.requests.declared import Http, operation
 
@@ -95,7 +95,7 @@ class RenewLease(Read["LeaseGranted"], array_like=True, frozen=True, tag="renew-
 class RenewLeases(Read["LeasesRenewed"], array_like=True, frozen=True, tag="renew-leases"):
     """Renew several leases of one client."""
 
-    terms: list[Term]
+    terms: Elements[Term]
 
 
 class LeasesRenewed(Reply, array_like=True, frozen=True, tag="leases-renewed"):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
+from shoal.protocol.fields import Filtered
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
 
@@ -45,7 +46,7 @@ class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-t
     space: str
     status: str = ""  # Empty for any status.
     prefix: str = ""
-    filter: dict[str, bytes] = field(default_factory=dict)  # Field → packed condition on the metadata of the head of `main`.
+    filter: Filtered = field(default_factory=dict)  # Field → packed condition on the metadata of the head of `main`.
     after: str | None = None
     limit: int = 1000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from shoal.protocol.fields import Parts
 from shoal.protocol.requests.base import ObjectRead, Read, Reply
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations, replies, union
@@ -32,7 +33,7 @@ else:
 class MultiRead(Read["MultiReply"], array_like=True, frozen=True, tag="multi-read"):
     """Read objects of one partition at one vector, with no write between the reads."""
 
-    reads: list[PartRead]
+    reads: Parts[PartRead]
 
 
 class MultiReply(Reply, array_like=True, frozen=True, tag="multi-reply"):

@@ -6,6 +6,7 @@ from typing import Never
 
 from msgspec import Struct, field
 
+from shoal.protocol.fields import Elements
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
 
@@ -29,7 +30,7 @@ class Announce(Read["Announced"], array_like=True, frozen=True, tag="announce"):
 
     space: str
     document: str  # Empty for the space itself.
-    entries: list[Present]
+    entries: Elements[Present]
 
 
 class Announced(Reply, array_like=True, frozen=True, tag="announced"):

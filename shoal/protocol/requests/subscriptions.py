@@ -6,6 +6,7 @@ from typing import Never
 
 from msgspec import field
 
+from shoal.protocol.fields import Few
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.document.documents import ANY, Beginning, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
@@ -26,7 +27,7 @@ class Watch(Read[Never], array_like=True, frozen=True, tag="watch"):
     space: str
     kind: ObjectKind | None = None
     prefix: str = ""
-    kinds: list[ObjectKind] = field(default_factory=list)  # Empty: all.
+    kinds: Few[ObjectKind] = field(default_factory=list)  # Empty: all.
     after: bytes | None = None
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
+from shoal.protocol.fields import Authors, Elements, Roots
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.thread.threads import Deleted
@@ -54,8 +55,8 @@ class Update(ObjectWrite["Updated"], array_like=True, frozen=True, tag="update")
 
     document: str
     update: bytes
-    roots: dict[str, RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
-    authors: dict[int, str] = field(default_factory=dict)  # Yjs client id → author; the sender comes first.
+    roots: Roots[RootKind] = field(default_factory=dict)  # Root types that the update may be the first to use.
+    authors: Authors = field(default_factory=dict)  # Yjs client id → author; the sender comes first.
     generation: int = ANY  # The generation of the document that was edited.
     beginning: bytes = b""  # The hash of the beginning that the editor shows. A node that lacks it answers NotReady.
 
@@ -72,7 +73,7 @@ class Updates(ObjectWrite["UpdatesTaken"], array_like=True, frozen=True, tag="up
     """
 
     document: str
-    updates: list[bytes]
+    updates: Elements[bytes]
 
 
 class Early(Struct, array_like=True, frozen=True):
@@ -126,7 +127,7 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
     digest: bytes
     update: bytes  # A Yjs v1 update: the beginning's content, under its client id, without deletions.
     deletions: bytes  # A Yjs v1 update: the deletions of that content since.
-    roots: dict[str, RootKind]
+    roots: Roots[RootKind]
     author: str = ""
     generation: int = ANY
 

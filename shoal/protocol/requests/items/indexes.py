@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from shoal.protocol.fields import Named
+from shoal.protocol.fields import Few, Named
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Http, operation
 
@@ -26,7 +26,7 @@ class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag=
     """Index these fields on every node."""
 
     items: Annotated[str, Named("label")]
-    fields: list[str]  # "user.age" is a field within another.
+    fields: Few[str]  # "user.age" is a field within another.
 
 
 @operation(
@@ -38,7 +38,7 @@ class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, ta
     """Drop the indexes of these fields on every node."""
 
     items: Annotated[str, Named("label")]
-    fields: list[str]  # "user.age" is a field within another.
+    fields: Few[str]  # "user.age" is a field within another.
 
 
 class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):

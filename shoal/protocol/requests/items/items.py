@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from shoal.protocol.fields import Elements, Few, Labels, Terms
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.thread.threads import Deleted
@@ -57,12 +58,12 @@ class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-ite
     """
 
     items: str
-    rest: list[str]
+    rest: Labels
     key: str
     value: bytes
     ttl_ms: int | None = None
     expect: str | None = None
-    vectors: list[bytes] = field(default_factory=list)
+    vectors: Few[bytes] = field(default_factory=list)
 
 
 class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
@@ -76,7 +77,7 @@ class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="
     """Delete the values of an item that the serving node shows."""
 
     items: str
-    rest: list[str]
+    rest: Labels
     key: str
     expect: str | None = None
 
@@ -97,7 +98,7 @@ class DeleteItems(Maintenance["ItemsDeleted"], array_like=True, frozen=True, tag
     """
 
     items: str
-    rest: list[str]
+    rest: Labels
 
 
 class ItemsDeleted(Reply, array_like=True, frozen=True, tag="items-deleted"):
@@ -111,7 +112,7 @@ class DiscardItems(ObjectWrite["ItemsDiscarded"], array_like=True, frozen=True, 
     """A step of `DeleteItems`: delete the values of the next items that the serving node shows."""
 
     items: str
-    rest: list[str]
+    rest: Labels
     after: bytes = b""  # The cursor of the previous reply.
 
 
@@ -134,7 +135,7 @@ class RefreshItems(ObjectWrite["ItemsRefreshed"], array_like=True, frozen=True, 
     """Restart the time to live of items. Items without one, and those that do not exist, are left out."""
 
     items: str
-    paths: list[tuple[list[str], str]]  # Rest and key.
+    paths: Elements[tuple[Labels, str]]  # Rest and key.
 
 
 class ItemsRefreshed(Reply, array_like=True, frozen=True, tag="items-refreshed"):
@@ -162,7 +163,7 @@ class GetItems(ObjectRead["ItemsFound"], array_like=True, frozen=True, tag="get-
     """Read items by their keys."""
 
     items: str
-    paths: list[tuple[list[str], str]]  # Rest and key.
+    paths: Elements[tuple[Labels, str]]  # Rest and key.
 
 
 class ItemSibling(Struct, array_like=True, frozen=True):
@@ -202,13 +203,13 @@ class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="se
     """
 
     items: str
-    rest: list[str]
+    rest: Labels
     filter: bytes = b""
     limit: int = 100
     skip: int = 0
     after: bytes = b""  # The cursor of the previous reply.
     explain: bool = False
-    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
+    matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
 
 
 class SearchPlan(Struct, array_like=True, frozen=True):
@@ -237,12 +238,12 @@ class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="ra
     """
 
     items: str
-    rest: list[str]
+    rest: Labels
     vector: bytes
     filter: bytes = b""
     limit: int = 10
     skip: int = 0
-    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
+    matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
 
 
 class Ranked(Struct, array_like=True, frozen=True):
@@ -268,7 +269,7 @@ class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag
     """
 
     items: str
-    matches: list[tuple[Match, list[str]]] = field(default_factory=list)
+    matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
     depth_max: int | None = None
     limit: int = 100
     after: bytes = b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.crdt.thread.notes import Note as Note
+from shoal.protocol.fields import ChannelNames, Elements, Notes
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.thread.threads import Checkpoint
@@ -18,7 +19,7 @@ class Annotate(ObjectWrite["Annotated"], array_like=True, frozen=True, tag="anno
 
     thread: str
     label: str
-    notes: list[Note]
+    notes: Notes[Note]
     owner: str = ""  # See `Save.owner`.
 
 
@@ -36,7 +37,7 @@ class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unla
     """
 
     thread: str
-    labels: list[str]
+    labels: Elements[str]
     owner: str = ""
 
 
@@ -69,7 +70,9 @@ class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-l
     after: str | None = None  # Exclusive, in the direction of the listing.
     reverse: bool = False
     limit: int = 100
-    channels: bool | list[str] = False  # True for all channels, or the names of channels, of which the existing ones are read.
+    channels: bool | ChannelNames = (
+        False  # True for all channels, or the names of channels, of which the existing ones are read.
+    )
     notes: bool = False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from shoal.protocol.fields import Elements
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import operation
 
@@ -54,7 +55,7 @@ class Enqueue(ObjectWrite["Enqueued"], array_like=True, frozen=True, tag="enqueu
 
     thread: str
     queue: str
-    items: list[QueueItem]
+    items: Elements[QueueItem]
     by: str = ""
     plan: QueuePlan | None = None  # Of all of them.
 

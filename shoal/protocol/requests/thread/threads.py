@@ -6,6 +6,7 @@ from typing import final
 
 from msgspec import field
 
+from shoal.protocol.fields import ChannelNames, Channels, Elements, Filtered, Joined, Merged, Secrets
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Http, operation
 
@@ -55,7 +56,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     """
 
     thread: str
-    channels: dict[str, bytes]
+    channels: Channels[bytes]
     metadata: bytes = b"\x80"  # msgpack of an empty map
     branch: str = "main"
     parent: str | None = None
@@ -63,16 +64,16 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     schema: str = ""  # The name of the schema that the state satisfies; empty: none.
     schema_version: int = 0
     delta: bool = False
-    appended: dict[str, bytes] = field(default_factory=dict)  # Channel → a packed array of elements to append.
-    removed: list[str] = field(default_factory=list)
-    merged: list[str] = field(default_factory=list)  # Heads that this checkpoint merges, in addition to its parent.
+    appended: Channels[bytes] = field(default_factory=dict)  # Channel → a packed array of elements to append.
+    removed: ChannelNames = field(default_factory=list)
+    merged: Merged = field(default_factory=list)  # Heads that this checkpoint merges, in addition to its parent.
     fork: bool = False  # Save on `parent` even if the branch is known to have moved on from it.
     author: str = ""
     label: str = ""  # A name for this checkpoint, unique within its thread.
     setting: bytes = b""  # A packed map: the hash of the author's configuration, the versions of its dependencies.
     seen: bytes = b""  # A packed bookmark: what the author had read of other partitions since the parent.
     readable_from: int = 0  # The oldest schema version whose readers understand the state; 0: only this one.
-    secret: list[str] = field(default_factory=list)  # JSON pointers to secret values, in addition to those of its parents.
+    secret: Secrets = field(default_factory=list)  # JSON pointers to secret values, in addition to those of its parents.
     owner: str = ""  # The token of `Claimed`. The save is rejected once another owner has claimed the thread. Empty: unchecked.
     headless: bool = False  # Needs a label.
 
@@ -115,7 +116,7 @@ class Discard(ObjectWrite["Discarded"], array_like=True, frozen=True, tag="disca
     """
 
     thread: str
-    checkpoints: list[str]
+    checkpoints: Elements[str]
     heads: bool = False  # While a node of an older version is among the peers, they stay.
 
 
@@ -204,7 +205,7 @@ class Load(ObjectRead["Checkpoint"], array_like=True, frozen=True, tag="load"):
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
-    channels: list[str] | None = None  # Only these; None: all.
+    channels: ChannelNames | None = None  # Only these; None: all.
     as_of_ms: int | None = None  # The head that the branch had then, by the clocks of the nodes that moved it.
     label: str | None = None  # The checkpoint that has this label.
 
@@ -244,7 +245,7 @@ class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="hist
     before: str | None = None
     limit: int = 100
     channels: bool = False
-    filter: dict[str, bytes] = field(default_factory=dict)
+    filter: Filtered = field(default_factory=dict)
     author: str | None = None
 
 
@@ -267,7 +268,7 @@ class CommonAncestor(ObjectRead["Ancestor"], array_like=True, frozen=True, tag="
     """Find the newest checkpoint that each of these is or descends from."""
 
     thread: str
-    checkpoints: list[str]
+    checkpoints: Joined
 
 
 class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from shoal.errors import RegisterChanged, TooManySiblings
-from shoal.protocol.fields import Value
+from shoal.protocol.fields import Elements, Keys, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Cli, Http, operation
 from shoal.protocol.requests.values.scalars import Sibling
@@ -98,8 +98,8 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
 
     map: str
     key: str
-    add: list[Value] = field(default_factory=list)
-    remove: list[Value] = field(default_factory=list)
+    add: Elements[Value] = field(default_factory=list)
+    remove: Elements[Value] = field(default_factory=list)
 
 
 @operation(
@@ -134,7 +134,7 @@ class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-
     """Read entries in the order of their keys."""
 
     map: str
-    keys: list[str] | None = None  # Only these keys; None: all, page by page.
+    keys: Keys | None = None  # Only these keys; None: all, page by page.
     prefix: str = ""
     after: str | None = None
     limit: int = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.fields import Value
+from shoal.protocol.fields import Elements, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Cli, Http, operation
 
@@ -42,8 +42,8 @@ class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alt
     """Remove elements, and add others. A removal only affects elements that the serving node shows."""
 
     set: str
-    add: list[Value] = field(default_factory=list)
-    remove: list[Value] = field(default_factory=list)
+    add: Elements[Value] = field(default_factory=list)
+    remove: Elements[Value] = field(default_factory=list)
 
 
 class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
@@ -101,7 +101,7 @@ class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=Tr
     """Check whether elements are members of a set."""
 
     set: str
-    elements: list[Value]
+    elements: Elements[Value]
 
 
 class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):

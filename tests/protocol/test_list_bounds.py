@@ -1,0 +1,130 @@
+"""Each list and dict of a request has a bound, and a longer one is refused before anything is made of its elements."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+import pytest
+from msgspec import Meta, Struct
+
+from shoal.config import MOST_REQUESTED, Config, checked
+from shoal.errors import InvalidConfig, TooLarge
+from shoal.protocol import requests
+from shoal.protocol.conformance import conforming
+from shoal.protocol.frames import decode_request, decode_subscription
+from shoal.protocol.requests.families import operations
+
+UNIONS = (types.UnionType, Union)
+
+
+def unbounded(hint: Any, most: int | None = None) -> Iterator[Any]:
+    """The containers within a type that have no bound; parts of other requests are theirs."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        bounds = [mark.max_length for mark in parts[1:] if isinstance(mark, Meta)]
+        yield from unbounded(parts[0], *bounds)
+    elif origin in (list, dict):
+        if most is None:
+            yield hint
+        for part in parts:
+            yield from unbounded(part)
+    elif origin is tuple or origin in UNIONS:
+        for part in parts:
+            yield from unbounded(part)
+    elif isinstance(hint, type) and issubclass(hint, Struct):
+        yield from (found for field in msgspec.structs.fields(hint) for found in unbounded(field.type))
+
+
+@pytest.mark.parametrize("kind", operations(), ids=lambda kind: kind.__name__)
+def test_each_list_of_a_request_is_bounded(kind: type[Struct]) -> None:
+    found = {field.name: list(unbounded(field.type)) for field in msgspec.structs.fields(kind)}
+    assert not {name: kinds for name, kinds in found.items() if kinds}, "see shoal.protocol.fields"
+
+
+def test_a_list_without_a_bound_is_found() -> None:
+    class Nested(Struct):
+        paths: Annotated[list[tuple[list[str], str]], Meta(max_length=3)]
+        keys: dict[str, int] | None = None
+
+    assert list(unbounded(Nested)) == [list[str], dict[str, int]]
+
+
+LONG: list[tuple[requests.Request[Any], str, int]] = [
+    (requests.GetItems("s", "n", [([], "k")] * 4097), "paths", 4096),
+    (requests.GetItems("s", "n", [(["l"] * 65, "k")]), "paths", 64),
+    (requests.PutItem("s", "n", ["l"] * 65, "k", b"\x01"), "rest", 64),
+    (requests.SearchItems("s", "n", ["l"] * 65), "rest", 64),
+    (requests.Save("s", "t", {}, merged=["0" * 64] * 1025), "merged", 1024),
+    (requests.Load("s", "t", channels=["c"] * 16_385), "channels", 16_384),
+    (requests.ReadMap("s", "m", keys=["k"] * 100_001), "keys", 100_000),
+    (requests.ListThreads("s", filter={str(nth): b"\x01" for nth in range(257)}), "filter", 256),
+    (requests.CommonAncestor("s", "t", ["0" * 64] * 257), "checkpoints", 256),
+    (requests.RenewLeases([requests.Term("s", "l", True, 1, "0" * 32)] * 4097), "terms", 4096),
+    (requests.Batch([requests.Add("s", "c", 1)] * 4097), "writes", 4096),
+]
+LONG_IDS = [f"{type(request).__name__}.{name}" for request, name, _ in LONG]
+
+
+@pytest.mark.parametrize(("request_", "name", "most"), LONG, ids=LONG_IDS)
+def test_a_longer_list_is_refused_while_decoding(request_: requests.Request[Any], name: str, most: int) -> None:
+    with pytest.raises(TooLarge, match=f"at most {most} there. Nothing was written") as caught:
+        decode_request(msgspec.msgpack.encode(request_))
+    assert caught.value.detail["field"] == name
+
+
+@pytest.mark.parametrize(("request_", "name", "most"), LONG, ids=LONG_IDS)
+def test_a_longer_list_is_not_sent(request_: requests.Request[Any], name: str, most: int) -> None:
+    with pytest.raises(TooLarge, match=f"at most {most} there") as caught:
+        conforming(request_)
+    assert str(caught.value.detail["field"]).startswith(name)
+
+
+def test_elements_beyond_the_bound_are_not_looked_at() -> None:
+    wrong: Any = [object()] * 4097
+    with pytest.raises(TooLarge):
+        conforming(requests.AlterSet("s", "n", wrong))
+    header = msgspec.msgpack.encode(["get-items", "s", "n"])[:-1].replace(b"\x93", b"\x94", 1) + b"n"
+    with pytest.raises(TooLarge):  # The header of an array of 2³² - 1 elements, of which none follows.
+        decode_request(header + b"\xdd\xff\xff\xff\xff")
+
+
+def test_a_list_of_as_many_is_taken() -> None:
+    for request in (requests.GetItems("s", "n", [(["l"] * 64, "k")] * 4096), requests.Load("s", "t", channels=["c"] * 16_384)):
+        assert decode_request(msgspec.msgpack.encode(conforming(request))) == request
+
+
+def test_a_subscription_of_too_many_kinds_is_refused() -> None:
+    with pytest.raises(TooLarge):
+        decode_subscription(msgspec.msgpack.encode(requests.Watch("s", kinds=["thread"] * 65)))
+
+
+def test_no_setting_allows_more_than_requests() -> None:
+    bounds = {
+        "batch_writes_max": (requests.Batch, "writes"),
+        "channels_max": (requests.Save, "channels"),
+        "filter_terms_max": (requests.History, "filter"),
+        "item_indexes_max": (requests.IndexItems, "fields"),
+        "item_labels_max": (requests.PutItem, "rest"),
+        "multi_reads_max": (requests.MultiRead, "reads"),
+        "page_items_max": (requests.AlterSet, "add"),
+        "prune_ids_max": (requests.Discard, "checkpoints"),
+        "roots_max": (requests.Update, "roots"),
+        "update_authors_max": (requests.Update, "authors"),
+        "vectors_max": (requests.PutItem, "vectors"),
+        "yjs_updates_max": (requests.Updates, "updates"),
+    }
+    declared = {setting: _most(kind, name) for setting, (kind, name) in bounds.items()}
+    assert declared == MOST_REQUESTED
+    for setting, most in declared.items():
+        checked(Config(**{setting: most}))
+        with pytest.raises(InvalidConfig, match=f"{setting} must be at most {most}"):
+            checked(Config(**{setting: most + 1}))
+
+
+def _most(kind: type[Struct], name: str) -> int | None:
+    [hint] = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
+    [most] = (mark.max_length for mark in get_args(hint)[1:] if isinstance(mark, Meta))
+    return most
