@@ -371,7 +371,7 @@ async def test_what_does_not_exist_is_not_found(rest: Rest) -> None:
         ("/batch", {"writes": [{"op": "add", "counter": "c", "add": 1}] * 4097}, "writes"),
         ("/read", {"reads": [{"op": "heads", "thread": "t"}] * 1025}, "reads"),
         ("/sets/s", {"add": [1] * 4097}, "add"),
-        ("/items/search", {"namespace": ["a"] * 65}, "namespace"),
+        ("/items:search", {"namespace": ["a"] * 65}, "namespace"),
         ("/threads/t/checkpoints", {**SAVE, "merged": ["0" * 64] * 1025}, "merged"),
     ],
 )
