@@ -102,7 +102,7 @@ def test_a_subscription_of_too_many_kinds_is_refused() -> None:
 
 
 def test_no_setting_allows_more_than_requests() -> None:
-    bounds = {
+    bounds: dict[str, tuple[type[Struct], str]] = {
         "batch_writes_max": (requests.Batch, "writes"),
         "channels_max": (requests.Save, "channels"),
         "filter_terms_max": (requests.History, "filter"),
@@ -119,12 +119,13 @@ def test_no_setting_allows_more_than_requests() -> None:
     declared = {setting: _most(kind, name) for setting, (kind, name) in bounds.items()}
     assert declared == MOST_REQUESTED
     for setting, most in declared.items():
-        checked(Config(**{setting: most}))
+        checked(msgspec.structs.replace(Config(), **{setting: most}))
         with pytest.raises(InvalidConfig, match=f"{setting} must be at most {most}"):
-            checked(Config(**{setting: most + 1}))
+            checked(msgspec.structs.replace(Config(), **{setting: most + 1}))
 
 
-def _most(kind: type[Struct], name: str) -> int | None:
+def _most(kind: type[Struct], name: str) -> int:
     [hint] = (field.type for field in msgspec.structs.fields(kind) if field.name == name)
     [most] = (mark.max_length for mark in get_args(hint)[1:] if isinstance(mark, Meta))
+    assert most is not None
     return most
