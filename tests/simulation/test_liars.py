@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.rebuilding import Foundation
-from shoal.cluster.membership.epochs import founded
+from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.rebuilds import Founding
 from shoal.cluster.snapshots.roots import Word, is_believed
 from shoal.errors import InvalidValue
@@ -36,7 +36,7 @@ def test_no_lie_changes_what_honest_nodes_hold(seed: int) -> None:
 
 
 def test_a_founding_without_terms_is_refused() -> None:
-    founding = Founding(bytes(16), founded(["a:1", "b:1"]), Foundation(bytes(16), {}, []))
+    founding = Founding(bytes(16), Record(1, ("a:1", "b:1")), Foundation(bytes(16), {}, []))
     with pytest.raises(InvalidValue):
         messages.decode(messages.encode(founding))
 
