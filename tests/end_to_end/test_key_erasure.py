@@ -60,7 +60,7 @@ async def test_a_deleted_space_of_every_type_loses_its_keys(tmp_path: Path, make
         await until_erased(store)
         assert await store.space("desk").register("r").get() == SECRET
     assert spaces(tmp_path / "state", key) == {"desk"}
-    assert shoal_command("verify", str(tmp_path / "state"), key=key).stdout.endswith("sound\n")
+    assert shoal_command("verify", str(tmp_path / "state"), key=key).returncode == 0
 
 
 async def test_the_command_erases_a_store_that_is_not_open(tmp_path: Path, make_key: Callable[[str], str]) -> None:

@@ -37,7 +37,7 @@ def acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
         async def wait_durable(self, number: int) -> None:
             return None
 
-        def when_durable(self, number: int, waiter: Waiter) -> None:
+        def when_durable(self, number: int, waiter: Waiter, lane: str = "", /) -> None:
             waiter(None)
 
     def init(self: Service, *args: object, commit: GroupCommit, **options: object) -> None:
@@ -104,7 +104,7 @@ def an_unknown_outcome_told_as_refused(patch: pytest.MonkeyPatch) -> None:
 def a_full_disk_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     sound = GroupCommit.when_durable
 
-    def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self: GroupCommit, number: int, waiter: Waiter, lane: str = "", /) -> None:
         sound(self, number, lambda error: waiter(None))
 
     patch.setattr(GroupCommit, "when_durable", when_durable)

@@ -42,7 +42,7 @@ def saved(path: Path, plan: Plan) -> Path:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes that acknowledge before the fsync."""
 
-    def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+    def when_durable(self: GroupCommit, number: int, waiter: Waiter, lane: str = "", /) -> None:
         waiter(None)
 
     monkeypatch.setattr(GroupCommit, "when_durable", when_durable)

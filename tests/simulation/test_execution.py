@@ -158,7 +158,7 @@ def test_a_planted_bug_is_found() -> None:
     """An acknowledgement before the fsync: a power cut then takes what was acknowledged."""
 
     def at_once(original: Any) -> Any:
-        def when_durable(self: GroupCommit, number: int, waiter: Waiter, /) -> None:
+        def when_durable(self: GroupCommit, number: int, waiter: Waiter, lane: str = "", /) -> None:
             waiter(None)
 
         return when_durable

@@ -73,11 +73,11 @@ def violated() -> str:
 
 
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wait_durable(commit: GroupCommit, number: int) -> None:
+    async def wait_durable(commit: GroupCommit, number: int, lane: str = "") -> None:
         await asyncio.sleep(0)
 
     monkeypatch.setattr(GroupCommit, "wait_durable", wait_durable)
-    monkeypatch.setattr(GroupCommit, "when_durable", lambda commit, number, waiter: waiter(None))
+    monkeypatch.setattr(GroupCommit, "when_durable", lambda commit, number, waiter, lane="": waiter(None))
     assert violated() in ("2", "3", "3a")
 
 
@@ -85,7 +85,7 @@ def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
     async def at_once() -> None:
         return
 
-    def durable_of(database: Database, partition: int) -> Awaitable[None]:
+    def durable_of(database: Database, partition: int, space: str) -> Awaitable[None]:
         return at_once()
 
     monkeypatch.setattr(Database, "durable_of", durable_of)
