@@ -106,7 +106,7 @@ async def test_a_page_of_another_origin_reaches_nothing(tmp_path: Path, chromium
             assert set(told.values()) == {"refused"}
             # The node's own page may ask, and finds that nothing was written.
             async with browser(chromium_address) as page:
-                await page.open(f"{node}/healthz")
+                await page.open(f"{node}/docs")
                 path = f"{node}/v1/spaces/crew/counters/c"
                 assert await page(f"fetch({path!r}).then(answer => answer.json())") == {"value": 0}
 
