@@ -2469,6 +2469,7 @@ export interface components {
             space: string;
             /** @description What is wrong with the record, and counts as not recorded; else empty. */
             trouble: string;
+            /** @description What a space uses of each. */
             used: components["schemas"]["Quota"];
         };
         /**
@@ -2480,6 +2481,7 @@ export interface components {
             bytes?: number | null;
             /** @description Open at each node. */
             documents?: number | null;
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
             objects?: number | null;
             /** @description At each node. */
             watchers?: number | null;
