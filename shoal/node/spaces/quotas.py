@@ -13,8 +13,9 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from math import isfinite
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import structs
@@ -237,15 +238,12 @@ class Quotas:
 
     # ── subscriptions ─────────────────────────────────────────────────────────
 
-    @asynccontextmanager
-    async def counted(self, subscription: Subscription, pushes: Pushes) -> AsyncIterator[AsyncIterator[Push]]:
-        """Open a subscription, as one of those that its space may have.
-
-        Raises:
-            Overloaded: it has as many as it may.
-        """
-        space = subscription.space
+    def counted(self, subscription: Subscription, pushes: Pushes) -> Pushes:
+        """The context of a subscription as one of those that its space may have; it is `Overloaded` if there are as many."""
         what = "documents" if isinstance(subscription, Follow) else "watchers"
+        return _Counted(self, subscription.space, what, pushes)
+
+    def _take(self, space: str, what: str) -> None:
         limit = getattr(self.of(space).limits, what)
         opened = self._open.get(space) or self._open.setdefault(space, _Open())
         number = getattr(opened, what)
@@ -254,13 +252,12 @@ class Quotas:
             self._note(refusal)
             raise refusal
         setattr(opened, what, number + 1)
-        try:
-            async with pushes as iterator:
-                yield iterator
-        finally:
-            setattr(opened, what, getattr(opened, what) - 1)
-            if not opened.watchers and not opened.documents:
-                self._open.pop(space, None)
+
+    def _give_back(self, space: str, what: str) -> None:
+        opened = self._open[space]
+        setattr(opened, what, getattr(opened, what) - 1)
+        if not opened.watchers and not opened.documents:
+            self._open.pop(space, None)
 
     # ── for people ────────────────────────────────────────────────────────────
 
@@ -315,3 +312,26 @@ def _reached(space: str, what: str, used: float, limit: float, again_s: float) -
         used=used,
         limit=limit,
     )
+
+
+class _Counted(AbstractAsyncContextManager[AsyncIterator[Push]]):
+    """No generator: a loop that ends closes those in any order, and one within another then complains."""
+
+    def __init__(self, quotas: Quotas, space: str, what: str, pushes: Pushes) -> None:
+        self._quotas, self._space, self._what, self._pushes = quotas, space, what, pushes
+
+    async def __aenter__(self) -> AsyncIterator[Push]:
+        self._quotas._take(self._space, self._what)
+        try:
+            return await self._pushes.__aenter__()
+        except BaseException:
+            self._quotas._give_back(self._space, self._what)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await self._pushes.__aexit__(kind, error, trace)
+        finally:
+            self._quotas._give_back(self._space, self._what)
