@@ -150,6 +150,7 @@ class ClusterDocument(Struct):
     snapshots_due: int  # Partitions that this node is about to replace by peers' snapshots.
     snapshots_taken: int  # Those that it has replaced since it started.
     snapshot_bytes: int  # The bytes of snapshots that have arrived since then.
+    unshown: int  # How often a peer said that its log decides about rows, and did not show it, since the node started.
     members: list[MemberView]  # The node that answers first.
     node: NodeView  # More about the node that answers.
 
@@ -207,6 +208,7 @@ async def cluster(exchange: Exchange) -> web.Response:
         snapshots_due=view.snapshots_due,
         snapshots_taken=view.snapshots_taken,
         snapshot_bytes=view.snapshot_bytes,
+        unshown=view.unshown,
         members=[MemberView(**member.shown()) for member in view.members],
         node=NodeView(**structs.asdict(status)),
     )

@@ -179,6 +179,8 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
         "shoal_rows_differ", "Objects whose rows differ from a peer's at equal vectors, by peer", len(cluster.differing)
     )
     yield counter("shoal_replaced_objects", "Objects whose rows were rebuilt from the log", cluster.replaced)
+    unshown = "Times that a peer said that its log decides about rows, and did not show it"
+    yield counter("shoal_unshown_logs", unshown, cluster.unshown)
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
     yield gauge(

@@ -630,6 +630,8 @@ export interface components {
             snapshots_taken: number;
             /** @description Partitions of this node that need a snapshot: what they lack has left a peer's log. */
             truncated: string[];
+            /** @description How often a peer said that its log decides about rows, and did not show it, since the node started. */
+            unshown: number;
         };
         /**
          * CompactBody

@@ -73,6 +73,7 @@ class ClusterState:
             snapshots_due=progress.due,
             snapshots_taken=progress.taken,
             snapshot_bytes=progress.bytes,
+            unshown=self._scrubber.unshown,
         )
 
     @property

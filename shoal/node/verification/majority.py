@@ -2,9 +2,9 @@
 
 Laws:
 - Only hashes of rows at equal vectors count, each owner's once, over a range of keys that all of them can compare.
-- If an owner's log is whole and makes the rows that it has, they are right, however many owners have others: a disk that
-  altered a row may have filled a new one. If the logs of two owners make different rows, the program has a bug, and nothing is
-  replaced.
+- A whole log decides, however many owners have other rows: a disk that altered a row may have filled a new one. An owner that
+  says so is not believed: it is asked for the log, which must end in the chain hashes here, and which is folded here
+  (`shown`). Its word alone replaces nothing; it is logged, and counted in `unshown`.
 - Else a strict majority of all owners must have equal rows. Without one, nothing is replaced, and every side reports the
   difference.
 - Content that does not match its hash has no vote: it is replaced by any owner's that does.
@@ -14,8 +14,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from shoal.cluster.messages import Message, ObjectRows, ObjectRowsRequest, Objects
@@ -25,7 +26,12 @@ from shoal.errors import ShoalError
 from shoal.node.database import Database
 from shoal.node.verification.integrity import is_damaged
 from shoal.node.verification.rebuilding import Outcome
-from shoal.node.verification.report import ObjectPlace
+from shoal.node.verification.report import ObjectPlace, text_of
+from shoal.node.verification.shown import Ask, shown_by
+
+_log = logging.getLogger("shoal.node")
+
+_TRIES_MAX = 3  # Of an owner, to show its log of an object: a link may be cut meanwhile.
 
 
 class Owners(NamedTuple):
@@ -41,7 +47,7 @@ class _Poll(NamedTuple):
     name: bytes
     piece: Piece
     votes: dict[bytes, bytes | None]
-    proofs: dict[bytes, bytes | None]  # Those of these that their owner's log makes.
+    claims: set[bytes]  # The owners among these that say that their log makes their rows.
     asked: int
     done: asyncio.Event
 
@@ -55,11 +61,18 @@ class Majority:
         *,
         owners: Callable[[], Owners],
         send: Callable[[bytes, Message], None],
+        ask: Ask,
+        named: Callable[[bytes], str],
         config: Config,
     ) -> None:
         self._database = database
         self._owners = owners
         self._send = send
+        self._ask = ask
+        self._named = named
+        self._config = config
+        self._failed: Counter[tuple[bytes, bytes]] = Counter()  # By object that differs, and owner: claims that were not shown.
+        self.unshown = 0  # Claims to have a log that decides, which were not shown, in this incarnation.
         self._wait_s = config.repair_wait_s
         self._poll: _Poll | None = None
         self._wanted: dict[int, tuple[bytes, asyncio.Future[ObjectRows]]] = {}
@@ -80,29 +93,67 @@ class Majority:
             damaged = {key for key, value in piece.rows_of(name) if is_damaged(place, key[len(name) :], value)}
             if damaged:
                 return await self._restore(place, name, piece, damaged)
-            votes, proofs = await self._votes(piece, name)
+            votes, claims = await self._votes(piece, name)
+            shown = await self._shown(place, name, claims)
+            if shown is not None:
+                return shown
             own = piece.objects().get(name)
-            [(winner, count)] = Counter(proofs or [own, *votes.values()]).most_common(1)
-            if len(set(proofs)) > 1 or (not proofs and 2 * count <= self._owners().size):
+            [(winner, count)] = Counter([own, *votes.values()]).most_common(1)
+            if 2 * count <= self._owners().size:
                 return Outcome.UNDECIDED
             if winner == own:
-                return Outcome.PROVED if proofs else Outcome.CONFIRMED
+                return Outcome.CONFIRMED
             rows = {} if winner is None else await self._fetched(piece, name, winner, votes)
             if rows is None:
                 return Outcome.LACKING
             if any(is_damaged(place, key[len(name) :], value) for key, value in rows.items()):
                 return Outcome.UNDECIDED
-            replaced = await self._replace(place, name, piece, rows)
-            return Outcome.MENDED if proofs and replaced is Outcome.ADOPTED else replaced
+            return await self._replace(place, name, piece, rows)
         except ShoalError:
             return Outcome.REFUSED
 
+    def may_show(self, name: bytes, node: bytes) -> bool:
+        """Whether an owner is still asked for the log that it says makes its rows of an object."""
+        return self._failed[name, node] < _TRIES_MAX
+
+    def forget(self, name: bytes) -> None:
+        """The object does not differ any more: its owners may show their logs again."""
+        for failed in [failed for failed in self._failed if failed[0] == name]:
+            del self._failed[failed]
+
+    # ── logs ──────────────────────────────────────────────────────────────────
+
+    async def _shown(self, place: ObjectPlace, name: bytes, claims: Iterable[bytes]) -> Outcome | None:
+        """Rebuild the object from the log of the first of these owners that shows it; None if none does."""
+        for node in claims:
+            if not self.may_show(name, node):
+                continue
+            outcome = await self._shown_by(place, node)
+            if outcome is Outcome.SOUND:
+                return Outcome.PROVED
+            if outcome is Outcome.REPLACED:
+                return Outcome.MENDED
+            self._failed[name, node] += 1
+            self.unshown += 1
+            _log.warning(
+                "%s says that its log makes its rows of %s, and did not show it. Nothing was replaced by its word; compare the "
+                "nodes with `shoal verify`.",
+                self._named(node),
+                text_of(place),
+            )
+        return None
+
+    async def _shown_by(self, place: ObjectPlace, node: bytes) -> Outcome | None:
+        based = self._database.rebuilder.left(place.partition)
+        shown = None if based is None else await shown_by(node, place, based, ask=self._ask, config=self._config)
+        return None if shown is None else await self._database.rebuilder.rebuild_with(place, shown)
+
     # ── votes ─────────────────────────────────────────────────────────────────
 
-    async def _votes(self, piece: Piece, name: bytes) -> tuple[dict[bytes, bytes | None], list[bytes | None]]:
-        """The hashes of the owners that answer; and those of them that a log makes."""
+    async def _votes(self, piece: Piece, name: bytes) -> tuple[dict[bytes, bytes | None], list[bytes]]:
+        """The hashes of the owners that answer; and those owners that say that their log makes their rows."""
         asked = self._owners().linked
-        poll = self._poll = _Poll(name, piece, {}, {}, len(asked), asyncio.Event())
+        poll = self._poll = _Poll(name, piece, {}, set(), len(asked), asyncio.Event())
         for node in asked:
             self._send(node, piece.told_of_objects(answer=True))
         try:
@@ -115,7 +166,7 @@ class Majority:
         counted = set(self._owners().linked)
         return (
             {node: vote for node, vote in poll.votes.items() if node in counted},
-            [vote for node, vote in poll.proofs.items() if node in counted],
+            sorted(poll.claims & counted),
         )
 
     def heard(self, node: bytes, message: Objects) -> None:
@@ -131,7 +182,7 @@ class Majority:
         if message.vector == poll.piece.vector and vote != UNSURE:
             poll.votes[node] = vote
             if poll.name in message.proved:
-                poll.proofs[node] = vote
+                poll.claims.add(node)
         if len(poll.votes) >= poll.asked:
             poll.done.set()
 

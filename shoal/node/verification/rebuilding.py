@@ -8,20 +8,22 @@ Laws:
 - A checkpoint that builds on data that was erased here can be read again once that data is back: the parts that peers
   still have are fetched, and those that are not needed are swept again.
 - If an object changes meanwhile, it is rebuilt again, a few times.
-- If operations of its partition have left the log, nothing is rebuilt: the rest of the log does not produce the rows.
+- If operations of its partition have left the log, the rest of the log does not produce the rows. Then nothing is rebuilt,
+  unless a peer shows what has left (`shown`): its operations are folded here, with those that are still in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import Enum
 from hashlib import sha256
 from typing import NamedTuple
 
 from shoal.cluster import operation
+from shoal.cluster.operation import NO_TIP, Tip
 from shoal.config import Config
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.crdt.thread import dag, pruning
 from shoal.errors import ShoalError, StoreCorrupt
@@ -34,9 +36,10 @@ from shoal.node.retired import RetiredOrigins
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.integrity import unreadable
-from shoal.node.verification.remains import is_whole
+from shoal.node.verification.remains import bases, is_whole
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold
 from shoal.node.verification.report import Logged, Object, ObjectPlace
+from shoal.node.verification.shown import Changes, Shown, changes_of
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -67,11 +70,6 @@ class Outcome(Enum):
     MENDED = "they were replaced by what a peer's log makes"
     RESTORED = "content that was damaged here was replaced by a peer's, which matches its hash"
     UNDECIDED = "its operations have left the log, and no majority of the owners has equal rows: nothing was replaced"
-
-
-class _Changes(NamedTuple):
-    logged: Logged
-    changes: Sequence[mutation.Mutation]
 
 
 class _Made(NamedTuple):
@@ -107,6 +105,10 @@ class Rebuilder:
         """Whether the log of a partition is whole, so that it produces all rows."""
         return is_whole(self._storage, number)
 
+    def left(self, number: int) -> dict[Origin, Tip] | None:
+        """The last operations that have left the log of a partition; None if some of them were forgotten."""
+        return None if RetiredOrigins(self._storage, number).forgotten else bases(self._storage, number)
+
     async def rebuild(self, place: ObjectPlace, fetch: Fetch) -> Outcome:
         """Rebuild an object and replace its rows if they differ. `fetch` asks peers for the blobs of operations.
 
@@ -122,7 +124,7 @@ class Rebuilder:
                 if not is_whole(self._storage, place.partition):
                     return self._looked_at(place)
                 vector = partition.vector
-                entries = [entry async for entry in self._entries(place, vector)]
+                entries = [entry async for entry in self._entries(place, vector, {})]
                 made = await self._folded(place, entries, supplied)
                 dead = not made.lacking and bool(self._unreadable(place, made.folded))
                 wanted = made.lacking or [dot for dot in made.erased if dead and dot not in asked]
@@ -139,6 +141,32 @@ class Rebuilder:
                 elif not partition.closed and partition.vector == vector and not partition.base:
                     outcome = await self._replace(place, made, again=not asked.isdisjoint(supplied))
                     return Outcome.DEAD if dead else outcome
+        except ShoalError:
+            return Outcome.REFUSED
+        return Outcome.CHANGING
+
+    async def rebuild_with(self, place: ObjectPlace, shown: Shown) -> Outcome:
+        """Rebuild an object from the log and what a peer showed of what has left it; replace its rows if they differ.
+
+        It never raises a `ShoalError`: that is `Outcome.REFUSED`.
+        """
+        try:
+            for _ in range(_ATTEMPTS_MAX):
+                if await self._is_too_large(place):
+                    return Outcome.TOO_LARGE
+                partition = self._partitions.load(place.partition)
+                vector = partition.vector
+                logged = [entry async for entry in self._entries(place, vector, shown.bases)]
+                made = await self._folded(place, [*shown.entries, *logged], {})
+                if made.lacking:
+                    supplied = {dot: shown.supplied[dot] for dot in made.lacking if dot in shown.supplied}
+                    made = await self._folded(place, [*shown.entries, *logged], supplied)
+                if made.lacking or self._unreadable(place, made.folded):
+                    return Outcome.LACKING
+                if bases(self._storage, place.partition) != shown.bases:
+                    return Outcome.CHANGING
+                if not partition.closed and partition.vector == vector:
+                    return await self._replace(place, made, again=False)
         except ShoalError:
             return Outcome.REFUSED
         return Outcome.CHANGING
@@ -164,11 +192,11 @@ class Rebuilder:
             start = rows[-1][0] + b"\x00"
             await asyncio.sleep(0)
 
-    async def _entries(self, place: ObjectPlace, vector: VersionVector) -> AsyncIterator[_Changes]:
-        """The operations that changed the object."""
+    async def _entries(self, place: ObjectPlace, vector: VersionVector, after: Mapping[Origin, Tip]) -> AsyncIterator[Changes]:
+        """The operations in the log, behind these, that changed the object."""
         retired = RetiredOrigins(self._storage, place.partition).all()
         for origin, last in sorted({**vector, **{origin: found.sequence for origin, found in retired}}.items()):
-            first = 1
+            first = after.get(origin, NO_TIP).sequence + 1
             while first <= last:
                 stop = min(first + _SLICE - 1, last)
                 scanned = self._storage.scan(
@@ -177,13 +205,12 @@ class Rebuilder:
                 for key, stored in scanned:
                     _, dot = keys.split_log(key)
                     body = operation.decode(operation.LogEntry.unpack(stored).packed)
-                    changes = mutation.decode(body.payload)
-                    if any(_place(place.partition, change) == place for change in changes):
-                        yield _Changes(Logged(place.partition, body.hlc, dot, body), changes)
+                    if (changes := changes_of(place, body)) is not None:
+                        yield Changes(Logged(place.partition, body.hlc, dot, body), changes)
                 first = stop + 1
                 await asyncio.sleep(0)
 
-    async def _folded(self, place: ObjectPlace, entries: list[_Changes], supplied: Supplied) -> _Made:
+    async def _folded(self, place: ObjectPlace, entries: list[Changes], supplied: Supplied) -> _Made:
         """Fold the operations of an object in causal order."""
         entries.sort(key=lambda entry: (entry.logged.hlc, entry.logged.dot))
         made = _Made(Folded({}, set(), *erased([entry.logged for entry in entries])), [], [], None)
@@ -199,7 +226,7 @@ class Rebuilder:
     def _fold(
         self,
         place: ObjectPlace,
-        entry: _Changes,
+        entry: Changes,
         supplied: Supplied,
         *,
         context: VersionVector,

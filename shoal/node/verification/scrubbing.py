@@ -3,8 +3,8 @@
 Laws:
 - Of two peers the one with the lesser node id asks, so that each pair is compared once in a pass.
 - A difference stays in `told` until the rows are equal again. A node replaces only its own rows, and only by what its own
-  log produces; or, if operations have left that log, by what a peer's whole log produces, or else by what a majority of the
-  owners has (`majority`).
+  log produces; or, if operations have left that log, by what it produces together with what a peer shows of its own, or else by
+  what a majority of the owners has (`majority`).
 - One object is rebuilt at a time.
 - Equal rows show the same: that the documents which are open here show what their rows build is proved beside (`proving`).
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from msgspec import Raw
 
-from shoal.cluster.messages import Message, Objects, Rows, Supply, Want
+from shoal.cluster.messages import Message, Objects, Range, Rows, Supply, Want
 from shoal.cluster.scrub import Differences, Piece, Walk
 from shoal.config import Config
 from shoal.crdt.dot import Dot
@@ -53,7 +53,7 @@ class Scrubber:
         owners: Callable[[], Owners],
         config: Config,
     ) -> None:
-        self.majority = Majority(database, owners=owners, send=send, config=config)
+        self.majority = Majority(database, owners=owners, send=send, ask=self._ask, named=named, config=config)
         self._database = database
         self._own = own
         self._send = send
@@ -99,6 +99,11 @@ class Scrubber:
                 self._drop(name)
                 self._dangling.discard(name)
                 self._due.pop(name, None)
+
+    @property
+    def unshown(self) -> int:
+        """How often a peer said that its log decides about rows, and did not show it, in this incarnation."""
+        return self.majority.unshown
 
     @property
     def fetches(self) -> bool:
@@ -208,7 +213,7 @@ class Scrubber:
         """Whether another look would show the same: the other node, or the program, is wrong."""
         outcome = self._outcomes.get(name)
         if outcome is Outcome.CONFIRMED:  # Unless a log decides by now, or a peer has left the majority.
-            return not proved and peer in self._against[name]
+            return peer in self._against[name] and not (proved and self.majority.may_show(name, peer))
         return outcome in (Outcome.SOUND, Outcome.PROVED)
 
     def _examine_soon(self, name: bytes) -> None:
@@ -243,6 +248,7 @@ class Scrubber:
         """Forget what was found of an object."""
         self._outcomes.pop(name, None)
         self._against.pop(name, None)
+        self.majority.forget(name)
 
     # ── repairing ─────────────────────────────────────────────────────────────
 
@@ -320,7 +326,7 @@ class Scrubber:
         for peer in list(self._linked()):
             left = [dot for dot in dots if dot not in found]
             while left:
-                brought = self._brought(partition, set(left), await self._ask(peer, partition, left[:_WANTED_MAX]))
+                brought = self._brought(partition, set(left), await self._ask(peer, _ranges(partition, left[:_WANTED_MAX])))
                 if not brought:
                     break
                 for dot, sent in brought.items():
@@ -328,12 +334,12 @@ class Scrubber:
                 left = [dot for dot in left if dot not in brought]
         return erased | found
 
-    async def _ask(self, peer: bytes, partition: int, dots: list[Dot]) -> Supply | None:
+    async def _ask(self, peer: bytes, ranges: list[Range]) -> Supply | None:
         self._last_id += 1
         id = self._last_id
         answer: asyncio.Future[Supply] = asyncio.get_running_loop().create_future()
         self._wanted[id] = peer, answer
-        self._send(peer, Want(id, [(partition, dot.origin, dot.sequence, dot.sequence) for dot in dots]))
+        self._send(peer, Want(id, ranges))
         try:
             async with asyncio.timeout(self._config.repair_wait_s):
                 return await answer
@@ -352,6 +358,10 @@ class Scrubber:
                 with suppress(ShoalError):
                     brought[shipment.dot] = blobs.unpack(shipment.attached)
         return brought
+
+
+def _ranges(partition: int, dots: list[Dot]) -> list[Range]:
+    return [(partition, dot.origin, dot.sequence, dot.sequence) for dot in dots]
 
 
 def place_of(name: bytes) -> ObjectPlace:

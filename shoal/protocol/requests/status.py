@@ -102,3 +102,4 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     snapshots_due: int = 0  # Partitions that this node is about to replace by peers' snapshots.
     snapshots_taken: int = 0  # Those that it has replaced, in this opening,
     snapshot_bytes: int = 0  # and the bytes of snapshots that have arrived.
+    unshown: int = 0  # How often a peer said that its log decides about rows, and did not show it, in this opening.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
+from shoal.cluster import messages, operation
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag
@@ -254,17 +257,80 @@ async def test_content_that_does_not_match_its_hash_has_no_vote_and_is_replaced_
         assert fleet["b"].replicator.scrubber.replaced == 0
 
 
-async def test_nothing_is_replaced_if_the_logs_of_two_owners_make_different_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Fleet("abcde", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+async def test_a_claim_that_no_log_shows_replaces_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member has altered its rows, says that its whole log makes them, and has no such log."""
+    async with Fleet("abc", **SETTINGS | {"repair_wait_s": 0.2}) as fleet:
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
-        await _truncated(fleet, "abc")
+        await _truncated(fleet)
+        await _equal(fleet)
+        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        name = keys.object_rows(*keys.split_object(key)[:4])
+        _lies(monkeypatch, fleet, "c", {key: _altered(right)})
+        async with asyncio.timeout(WAIT_S):
+            while any(fleet[honest].replicator.scrubber.unshown < 1 for honest in "ab"):
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(5)
+        assert [_objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
+        assert [fleet[honest].replicator.scrubber.replaced for honest in "ab"] == [0, 0]
+        assert fleet["a"].replicator.scrubber._outcomes[name] is Outcome.CONFIRMED
+    assert "c:1 says that its log makes its rows of register 'goal' of space 'crew', and did not show it" in caplog.text
+
+
+@pytest.mark.parametrize("forgery", ["payload", "all"])
+async def test_a_log_that_is_not_the_one_that_left_shows_nothing(monkeypatch: pytest.MonkeyPatch, forgery: str) -> None:
+    """It makes the rows of the member that lies, with hashes that follow from each other."""
+    async with Fleet("abc", **SETTINGS | {"repair_wait_s": 0.2}) as fleet:
+        await fleet["a"].store().space("crew").register("goal").set("aim")
+        await fleet.converged()
+        await _truncated(fleet, "ab")
+        await _equal(fleet)
+        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        _lies(monkeypatch, fleet, "c", {key: right.replace(b"aim", b"lie")})
+
+        def forged(source: str, _target: str, message: bytes) -> bytes | None:
+            found = messages.decode(message)
+            if source != "c" or not isinstance(found, messages.Supply):
+                return message
+            return messages.encode(messages.Supply(found.id, [_forged(each, forgery) for each in found.operations]))
+
+        fleet.spoil = forged
+        async with asyncio.timeout(WAIT_S):
+            while any(fleet[honest].replicator.scrubber.unshown < 1 for honest in "ab"):
+                await asyncio.sleep(0.005)
+        assert [_objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
+        assert fleet["b"].replicator.scrubber.replaced == 0
+
+
+def _forged(shipment: messages.Shipment | Raw, forgery: str) -> messages.Shipment:
+    assert isinstance(shipment, messages.Shipment)
+    packed = shipment.packed.replace(b"aim", b"lie")
+    chain = operation.chain(operation.CHAIN_START, shipment.partition, shipment.dot, packed)
+    return msgspec.structs.replace(shipment, packed=packed, chain=chain if forgery == "all" else shipment.chain)
+
+
+def _lies(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, liar: str, rows: dict[bytes, bytes | None]) -> None:
+    """Let a member alter its rows, say that its log makes them, and never replace them."""
+    names = [keys.object_rows(*keys.split_object(key)[:4]) for key in rows]
+    monkeypatch.setattr(fleet[liar].replicator.scrubber, "_proved", lambda _number: names)
+    monkeypatch.setattr(fleet[liar].replicator.scrubber, "_examine_soon", lambda _name: None)
+    fleet[liar].storage.write(rows)
+
+
+async def test_a_false_claim_does_not_hide_a_log_that_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three with altered rows one says that its log makes them: the one whose log is whole decides all the same."""
+    async with Fleet("abcde", **SETTINGS | {"scrub_interval_s": 1e6, "repair_wait_s": 0.2}) as fleet:
+        await fleet["a"].store().space("crew").register("goal").set("aim")
+        await fleet.converged()
+        await _truncated(fleet, "abce")
         [(key, value)] = [row for row in _objects(fleet, "a").items() if keys.split_object(row[0])[4]][-1:]
-        fleet["e"].storage.write({key: _altered(value)})
+        for node in "abe":
+            fleet[node].storage.write({key: _altered(value)})
         name = keys.object_rows(*keys.split_object(key)[:4])
         for node in "de":
             monkeypatch.setattr(fleet[node].replicator.scrubber, "_proved", lambda _number: [name])
         scrubber = fleet["a"].replicator.scrubber
         settled = await scrubber.majority.settle(place_of(name), name, *bounds(place_of(name).partition))
-        assert settled is Outcome.UNDECIDED, "three of five have equal rows, and that would be enough without the logs"
-        assert _objects(fleet, "a")[key] == value
+        assert (settled, _objects(fleet, "a")[key]) == (Outcome.MENDED, value)
