@@ -23,11 +23,13 @@ RUN cyclonedx-py environment --output-reproducible --output-file /opt/shoal/bom.
 
 FROM ${PYTHON}
 # A fixed number, so that volumes and security policies can name it. An empty
-# volume takes over the owner of the directory on which it is mounted.
+# volume takes over the owner of the directory on which it is mounted: at /nodes
+# docker-compose.yml's service `certificates` has those of up to nine nodes and of clients.
 RUN groupadd --gid 10001 shoal \
     && useradd --uid 10001 --gid shoal --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin shoal \
     && install --directory --owner=shoal --group=shoal --mode=0700 /data \
-    && install --directory --owner=shoal --group=shoal --mode=0700 /tls
+    && install --directory --owner=shoal --group=shoal --mode=0700 /tls \
+    && install --directory --owner=shoal --group=shoal --mode=0700 $(seq --format /nodes/n%g 9) /nodes/client
 COPY --from=build /opt/shoal /opt/shoal
 COPY deploy/probe.py /opt/shoal/probe.py
 # SHOAL_URL is for the commands that look into the node: `docker compose exec n1 shoal status`.

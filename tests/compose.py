@@ -39,6 +39,8 @@ from shoal.errors import ShoalError
 ROOT = Path(__file__).parent.parent
 PORTS = {"n1": 7400, "n2": 7410, "n3": 7420, "n4": 7430}
 FIRST = ("n1", "n2", "n3")
+OF_A_NODE = ["ca.pem", "cert.pem", "client.token", "key.pem", "keys.json"]
+"""What a node's container can read below /tls."""
 WRITERS = 6
 BITS = 40  # Adds to one counter.
 IDLE_S = 60.0
@@ -219,6 +221,7 @@ async def first_start(trial: Trial) -> None:
     for again in ("docker compose up --detach", up):
         await trial.shell(again)
         expect(await trial.containers() == before, f"a second '{again}' that changes nothing made new containers")
+    await keys_of_nodes(trial, *FIRST)
     await trial.as_written("docker compose cp n1:/tls/ca.pem .")
     await trial.as_written("docker compose cp n1:/tls/client.token .")
     await trial.settled(*FIRST)
@@ -247,6 +250,21 @@ async def rights(trial: Trial) -> None:
             await trial.engine.run("docker", "compose", "exec", "-T", name, "sh", "-c", " && ".join(only), cwd=trial.shop)
         except CommandFailed:
             raise Broken(f"{name} runs as root, can write to /, has capabilities, or cannot write to /data") from None
+
+
+async def keys_of_nodes(trial: Trial, *names: str) -> None:
+    """A node's container holds its own key and no other: none of a peer, of the CA, or of those that sign tokens."""
+    compose = "docker compose -f docker-compose.yml -f deploy/grow.yml"
+    signing = "ls /tls/authority/ca-key.pem /tls/tokens/signing/*.pem"  # Where they are, and so could be mounted from.
+    await trial.shell(f"docker compose run --rm certificates '{signing}'")
+    held = "for file in $(find /tls -type f); do echo ${file#/tls/}; done; ! ls -d /tls/*/ /nodes/*/* 2>/dev/null"
+    for name in names:
+        files = sorted((await trial.shell(f"{compose} exec -T {name} sh -c '{held}'")).split())
+        expect(files == OF_A_NODE, f"{name} can read {files} below /tls, and was to read {OF_A_NODE}")
+        mounts = await trial.inspected("{{range .Mounts}}{{println .Name}}{{end}}", f"shoal-{name}-1")
+        expect(set(mounts) == {f"shoal_{name}", f"shoal_{name}-tls"}, f"{name} mounts {mounts}")
+    keys = [await trial.shell(f"{compose} exec -T {name} cat /tls/key.pem") for name in names]
+    expect(len(set(keys)) == len(names), "two nodes have one key")
 
 
 async def idle(trial: Trial) -> None:
@@ -308,13 +326,10 @@ async def cut(trial: Trial) -> None:
 
 async def fourth(trial: Trial) -> None:
     """A node is added while clients write."""
-    for beginning in (
-        'docker compose run --rm certificates "',
-        "docker compose -f",
-        "docker compose exec n1 shoal cluster add",
-    ):
+    for beginning in ("docker compose -f", "docker compose exec n1 shoal cluster add"):
         await trial.as_written(beginning)
     await trial.settled(*PORTS)
+    await keys_of_nodes(trial, *PORTS)
 
 
 async def new_image(trial: Trial) -> None:
@@ -333,6 +348,21 @@ async def new_image(trial: Trial) -> None:
     await trial.settled(*PORTS)
     await trial.as_written("docker compose run --rm certificates")
     await trial.shell("docker compose cp n1:/tls/client.token .")
+
+
+async def renewed(trial: Trial) -> None:
+    """A node takes a renewed certificate while it runs."""
+    shown = "docker compose exec -T n2 cat /tls/key.pem"
+    before = await trial.shell(shown)
+    await trial.as_written('docker compose run --rm certificates "')
+    expect(await trial.shell(shown) == before, "a key was handed out before anybody asked for it")
+    await trial.shell("docker compose run --rm certificates")
+    expect(await trial.shell(shown) != before, "the renewed key was not handed to its node")
+    ends_at = time.monotonic() + SETTLED_S_MAX
+    while "tls files loaded" not in await trial.shell("docker compose logs --no-color n2"):
+        expect(time.monotonic() < ends_at, "n2 has not loaded its renewed certificate")
+        await asyncio.sleep(_POLL_S)
+    await trial.settled(*PORTS)
 
 
 async def nothing_lost(trial: Trial) -> None:
@@ -391,6 +421,7 @@ WHILE_WRITING = (
     Part("a node cut off", cut),
     Part("a fourth node", fourth),
     Part("a new image", new_image),
+    Part("a renewed certificate", renewed),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from shoal.cli import settings
 from shoal.cli.main import app
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, clean_environment
+from tests.compose import OF_A_NODE
 from tests.deploy.conftest import (
     COMPOSE,
     NODES,
@@ -54,8 +54,22 @@ def test_a_node_is_reached_where_the_list_of_peers_has_it(name: str, image: Imag
 
 @pytest.mark.parametrize("name", NODES)
 def test_a_node_keeps_its_data_in_a_volume_of_its_own(name: str, image: Image) -> None:
-    assert NODES[name]["volumes"] == [f"{name}:{image.last('VOLUME').arguments}", "tls:/tls:ro"]
-    assert name in composed(COMPOSE, {})["volumes"]
+    assert NODES[name]["volumes"] == [f"{name}:{image.last('VOLUME').arguments}", f"{name}-tls:/tls:ro"]
+    assert {name, f"{name}-tls"} <= composed(COMPOSE, {})["volumes"].keys()
+
+
+def test_only_the_service_that_signs_mounts_the_keys_that_sign() -> None:
+    mounts = {name: [volume.split(":")[0] for volume in service["volumes"]] for name, service in SERVICES.items()}
+    assert [name for name, volumes in mounts.items() if "tls" in volumes] == ["certificates"]
+    for name in NODES:
+        assert [each for each, volumes in mounts.items() if f"{name}-tls" in volumes] == ["certificates", name]
+
+
+def test_each_volume_of_certificates_has_a_directory_in_the_image(image: Image) -> None:
+    (made,) = [run.arguments for run in image.all("RUN") if "/nodes/" in run.arguments]
+    assert "install --directory --owner=shoal --group=shoal --mode=0700 $(seq --format /nodes/n%g 9) /nodes/client" in made
+    handed = [volume.split(":")[1] for volume in SERVICES["certificates"]["volumes"]]
+    assert {f"/nodes/{name}" for name in (*NODES, "client")} < set(handed)
 
 
 def test_nodes_are_published_to_this_machine_only_each_on_its_own_port(image: Image) -> None:
@@ -105,39 +119,79 @@ def test_a_fourth_node_differs_from_the_first_in_its_name_and_in_the_members_tha
     variables = {"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"}
     grown = composed((ROOT / "deploy" / "grow.yml").read_text(), variables)
     n4, n1 = grown["services"]["n4"], composed(COMPOSE, variables)["services"]["n1"]
-    own = {"SHOAL_TLS_CERT": "/tls/n4/cert.pem", "SHOAL_TLS_KEY": "/tls/n4/key.pem"}
-    named = {"environment": {**n1["environment"], **own, "SHOAL_ADVERTISE": "n4:7400", "SHOAL_JOIN": "n1:7400"}}
-    published = {"ports": ["127.0.0.1:7430:7400"], "volumes": ["n4:/data", "tls:/tls:ro"]}
+    named = {"environment": {**n1["environment"], "SHOAL_ADVERTISE": "n4:7400", "SHOAL_JOIN": "n1:7400"}}
+    published = {"ports": ["127.0.0.1:7430:7400"], "volumes": ["n4:/data", "n4-tls:/tls:ro"]}
     assert n4 == {name: part for name, part in n1.items() if name != "build"} | named | published
-    assert "n4" in grown["volumes"]
+    assert {"n4", "n4-tls"} <= grown["volumes"].keys()
+    assert grown["services"]["certificates"] == {"volumes": ["n4-tls:/nodes/n4"]}
     assert not any(port in str(SERVICES) for port in n4["ports"])
 
 
 def token_in(directory: Path) -> str:
     """The token that the service makes."""
-    return (directory / "tls" / "client.token").read_text().strip()
+    return (directory / "nodes" / "client" / "client.token").read_text().strip()
 
 
-def make_certificates(directory: Path) -> None:
-    """Run the service that makes them."""
-    (script,) = SERVICES["certificates"]["command"]
-    assert (SERVICES["certificates"]["entrypoint"], SERVICES["certificates"]["volumes"]) == (["sh", "-c"], ["tls:/tls"])
-    script = script.replace("/tls", f"{directory}/tls").replace("shoal ", f"{sys.executable} -m shoal.cli ")
+def make_certificates(directory: Path, *more: str) -> None:
+    """Run the service that makes them, with the volumes of the three nodes and of `more`."""
+    assert (SERVICES["certificates"]["entrypoint"], SERVICES["certificates"]["command"]) == (
+        ["sh", "-c"],
+        ["sh /certificates.sh"],
+    )
+    assert "./deploy/certificates.sh:/certificates.sh:ro" in SERVICES["certificates"]["volumes"]
+    (directory / "tls").mkdir(exist_ok=True)
+    for name in (*NODES, "client", *more):
+        (directory / "nodes" / name).mkdir(parents=True, exist_ok=True)
+    script = (ROOT / "deploy" / "certificates.sh").read_text()
+    for place in ("tls", "nodes"):
+        script = re.sub(rf"(?<![\w$}}])/{place}\b", f"{directory}/{place}", script)
+    script = script.replace("shoal t", f"{sys.executable} -m shoal.cli t")
     subprocess.run(["sh", "-c", script], env=clean_environment(), check=True, capture_output=True, timeout=PATIENCE_S)
 
 
+def files_in(directory: Path) -> dict[str, tuple[bytes, int]]:
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    return {str(file.relative_to(directory)): (file.read_bytes(), file.stat().st_ino) for file in files}
+
+
 def test_certificates_are_made_once_and_a_token_at_each_start(tmp_path: Path) -> None:
-    def made() -> dict[str, bytes]:
+    def made() -> dict[str, tuple[bytes, int]]:
         make_certificates(tmp_path)
-        files = [file for file in (tmp_path / "tls").rglob("*") if file.is_file()]
-        return {str(file.relative_to(tmp_path / "tls")): file.read_bytes() for file in files}
+        return files_in(tmp_path)
 
     first, again = made(), made()
     changed = {name for name in again if again[name] != first.get(name)}
-    assert "client.token" in changed
-    assert not {name for name in changed if name.endswith(".pem") or name == "tokens/keys.json"}
+    tokens = {"tls/client.token", *(f"nodes/{name}/client.token" for name in (*NODES, "client"))}
+    assert changed == {*tokens, "tls/tokens/issued.jsonl"}
     assert token_in(tmp_path)
-    assert {f"n{number}/key.pem" for number in (1, 2, 3)} < set(first)
+
+
+def test_a_node_is_handed_its_own_key_and_none_that_signs(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    handed = {name: files_in(tmp_path / "nodes" / name) for name in (*NODES, "client")}
+    assert handed.pop("client").keys() == {"ca.pem", "client.token"}
+    for held in handed.values():
+        assert sorted(held) == OF_A_NODE
+        assert b"PRIVATE" not in b"".join(data for name, (data, _) in held.items() if name != "key.pem")
+    assert len({held["key.pem"][0] for held in handed.values()}) == len(NODES)
+    assert all((tmp_path / "nodes" / name / "key.pem").stat().st_mode & 0o777 == 0o600 for name in NODES)
+
+
+def test_a_renewed_certificate_is_handed_to_its_node(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    before = files_in(tmp_path / "nodes")
+    done = CliRunner().invoke(app, ["tls", "node", str(tmp_path / "tls"), "n2", "--renew"])
+    assert done.exit_code == 0, done.output
+    make_certificates(tmp_path)
+    after = files_in(tmp_path / "nodes")
+    changed = {name for name in after if after[name] != before[name] and not name.endswith(".token")}
+    assert changed == {"n2/cert.pem", "n2/key.pem"}
+
+
+def test_a_fourth_volume_gets_a_certificate_of_its_own(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    make_certificates(tmp_path, "n4")
+    assert sorted(files_in(tmp_path / "nodes" / "n4")) == OF_A_NODE
 
 
 def test_what_is_fetched_for_clients_stays_out_of_the_repository() -> None:
@@ -150,21 +204,14 @@ def test_what_is_fetched_for_clients_stays_out_of_the_repository() -> None:
 def test_a_node_waits_for_its_certificate_and_peers_and_clients_trust_its_ca(name: str, image: Image) -> None:
     assert NODES[name]["depends_on"] == {"certificates": {"condition": "service_completed_successfully"}}
     config = config_of(NODES[name], image)
-    assert (config.tls_cert, config.tls_key) == (f"/tls/{name}/cert.pem", f"/tls/{name}/key.pem")
+    assert (config.tls_cert, config.tls_key) == ("/tls/cert.pem", "/tls/key.pem")
     assert config.tls_ca == NODES[name]["environment"]["SSL_CERT_FILE"] == "/tls/ca.pem"
-    assert config.token_keys == "/tls/tokens/keys.json"
+    assert config.token_keys == "/tls/keys.json"
 
 
 def started(image: Image, directory: Path, variables: dict[str, str]) -> list[Started]:
-    """The nodes' commands with each container's address and volume mapped to this machine's.
-
-    The commands of the service that makes certificates are run, too, but in this process.
-    """
-    (script,) = SERVICES["certificates"]["command"]
-    for command in re.findall(r"\bshoal ((?:tls|token) .*?)(?:\)| &&)", script.replace("/tls", f"{directory}/tls")):
-        done = CliRunner().invoke(app, shlex.split(command))
-        assert done.exit_code == 0, done.output
-    (directory / "tls" / "client.new").rename(directory / "tls" / "client.token")
+    """The nodes' commands with each container's address and volumes mapped to this machine's."""
+    make_certificates(directory)
     services = composed(COMPOSE, variables)["services"]
     mapped = dict(zip((NODES[name]["environment"]["SHOAL_ADVERTISE"] for name in NODES), free_addresses(3), strict=True))
     commands = []
@@ -173,7 +220,7 @@ def started(image: Image, directory: Path, variables: dict[str, str]) -> list[St
         address = mapped[environment["SHOAL_ADVERTISE"]]
         for inside, outside in mapped.items():
             environment = {key: value.replace(inside, outside) for key, value in environment.items()}
-        environment = {key: value.replace("/tls/", f"{directory}/tls/") for key, value in environment.items()}
+        environment = {key: value.replace("/tls/", f"{directory}/nodes/{name}/") for key, value in environment.items()}
         environment["SHOAL_LISTEN_HOST"], environment["SHOAL_LISTEN_PORT"] = address.split(":")
         arguments = [word.replace("/data", str(directory / name)) for word in image.last("CMD").words()]
         commands.append(Started(arguments, environment))
