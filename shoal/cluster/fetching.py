@@ -5,7 +5,8 @@ Laws:
   on their way, so nothing is asked for until the gap is `grace_s` old.
 - Each peer has at most one unanswered `Want`, and a partition is fetched from one peer at a time.
 - A peer that does not answer within `answer_s` is left alone, each time for twice as long, up to
-  `pause_s_max`, so that the other peers are asked.
+  `pause_s_max`, so that the other peers are asked. One that was never asked, because the queue of its link had no room, is
+  asked again soon: nothing is held against it.
 - Operations that already wait for others, or are quarantined, are not asked for; nor are those that
   a peer has sent and that are still to be applied.
 """
@@ -24,6 +25,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 PARTITIONS_WANTED_MAX = 64  # In one Want.
 OPERATIONS_WANTED = 1024  # A Want ends with the partition that brings it to so many: an answer holds fewer.
 _DOUBLINGS_MAX = 16  # Of a pause; far beyond any bound on it.
+_NO_ROOM_S = 0.1  # Until a Want is tried again that a link's queue did not take.
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,10 @@ class Fetching:
         source = self._source(peer)
         if source.pending is not None and source.pending.id == id:
             source.pending, source.pause_until = None, until
+
+    def untaken(self, peer: bytes, id: int, now: float) -> None:
+        """The queue of the link to `peer` did not take that Want."""
+        self.busy(peer, id, until=now + _NO_ROOM_S)
 
     def expire(self, peer: bytes, now: float) -> None:
         """Leave `peer` alone for a while if its answer is overdue."""

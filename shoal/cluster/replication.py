@@ -414,6 +414,11 @@ class Replication:
         if want is not None:
             self._send(peer, want)
 
+    def untaken(self, peer: bytes, message: Message, now: float) -> None:
+        """The queue of the link to `peer` had no room for a message of this replica: no answer will come."""
+        if isinstance(message, Want):
+            self._fetching.untaken(peer, message.id, now)
+
     # ── events in the node ────────────────────────────────────────────────────
 
     def issued(self, operations: Iterable[Raw]) -> None:

@@ -3,8 +3,8 @@
 Laws:
 - Nodes meet only through `shoal.cluster.peering`: what works here works over sockets.
 - A wire carries messages whole, in order and at most once; cutting it loses what was
-  under way. `spoil` sees each message, and may change it or drop it; `jumble` sees
-  all that waits on a wire, and may reorder and repeat it.
+  under way. `spoil` sees each message, and may change it or drop it; `is_full` says for which the
+  queue of a link has no room; `jumble` sees all that waits on a wire, and may reorder and repeat it.
 - A crash keeps what was synced and nothing else.
 - If peers are missing from the start, the nodes have directories that were admitted before: they hold nothing.
 - It runs in virtual time, so that no time-out passes because the machine is busy.
@@ -61,7 +61,8 @@ class Wire:
         return self._bytes
 
     def offer(self, message: bytes, /) -> bool:
-        if self._queue and self._bytes + len(message) > self._source.config.peer_send_bytes_max:
+        is_over = self._queue and self._bytes + len(message) > self._source.config.peer_send_bytes_max
+        if is_over or self._fleet.is_full(message):
             return False
         self._queue.append(message)
         self._bytes += len(message)
@@ -164,6 +165,7 @@ class Fleet:
         self.wires: dict[tuple[str, str], Wire] = {}
         self.refusals: list[ShoalError] = []  # For which a node closed a wire.
         self.spoil: Spoil = lambda source, target, message: message
+        self.is_full: Callable[[bytes], bool] = lambda message: False
         self.jumble: Jumble | None = None
 
     def __getitem__(self, name: str) -> Member:

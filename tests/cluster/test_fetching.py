@@ -30,16 +30,22 @@ class Empty:
         return None
 
 
-def wanted(held: dict[int, int]) -> Want:
-    """What is asked of a peer that holds so many operations of partitions."""
+def ahead(held: dict[int, int]) -> tuple[Fetching, Knowledge]:
+    """A peer is known to hold so many operations of partitions."""
     replica = Empty()
     delivery = Delivery(replica.applied, bytes_max=1)
     quarantine = Quarantine(places_max=1, duration_s=1.0)
-    fetching = Fetching(replica, delivery, quarantine, grace_s=0.0, answer_s=1.0, pause_s_max=1.0)
+    fetching = Fetching(replica, delivery, quarantine, grace_s=0.0, answer_s=2.0, pause_s_max=10.0)
     known = Knowledge(replica)
     for partition, count in held.items():
         known.take([(partition, A, count)])
         fetching.note(b"peer", partition, 0.0)
+    return fetching, known
+
+
+def wanted(held: dict[int, int]) -> Want:
+    """What is asked of a peer that holds so many operations of partitions."""
+    fetching, known = ahead(held)
     want = fetching.want(b"peer", known, 0.0)
     assert want is not None
     return want
@@ -52,3 +58,13 @@ def test_many_partitions_with_few_operations_are_asked_for_at_once() -> None:
 def test_no_more_is_asked_for_than_one_answer_can_hold() -> None:
     ranges = wanted(dict.fromkeys(range(10), OPERATIONS_WANTED // 2)).ranges
     assert [partition for partition, *_ in ranges] == [0, 1]
+
+
+def test_a_want_that_found_no_room_is_asked_again_soon() -> None:
+    fetching, known = ahead({1: 3})
+    for at in (0.0, 0.2, 0.4, 0.6):  # However often: the peer has not failed to answer.
+        want = fetching.want(b"peer", known, at)
+        assert want is not None
+        fetching.untaken(b"peer", want.id, at)
+        assert fetching.want(b"peer", known, at + 0.01) is None
+    assert fetching.want(b"peer", known, 0.8) is not None

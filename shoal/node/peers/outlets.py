@@ -11,13 +11,15 @@ from shoal.cluster.peering import Identity, Outlet
 
 
 class Outlets:
-    """One outlet for each linked node. `dropped` is told of a message that the queue of a node's link did not take.
+    """One outlet for each linked node. `dropped` is told of each message that the queue of a node's link did not take.
 
     Above `bytes_max` waiting bytes a peer is behind: it gets no more hints, and no bulk. Every message names this node's
     `epoch`.
     """
 
-    def __init__(self, *, dropped: Callable[[bytes], None], bytes_max: int, epoch: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, *, dropped: Callable[[bytes, Message], None], bytes_max: int, epoch: Callable[[], int] = lambda: 0
+    ) -> None:
         self._dropped = dropped
         self._epoch = epoch
         self._bytes_max = bytes_max
@@ -60,7 +62,7 @@ class Outlets:
         for node in nodes:
             outlet = self._outlets.get(node)
             if outlet is not None and not outlet.offer(packed):
-                self._dropped(node)
+                self._dropped(node, message)
 
     def offer(self, node: bytes, message: Message) -> bool:
         """Send a message to a node, unless the queue of its link has no room for it. Returns whether it was queued."""

@@ -25,6 +25,7 @@ from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, Report
 from shoal.cluster.messages import (
     Digest,
+    Message,
     Objects,
     Parts,
     Present,
@@ -60,6 +61,7 @@ from shoal.node.peers.marking import Marking
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.operations.delivering import Deliveries
+from shoal.node.peers.operations.outgoing import busy
 from shoal.node.peers.operations.settling import Settling
 from shoal.node.peers.outlets import Outlets
 from shoal.node.peers.pace import Pace
@@ -119,7 +121,7 @@ class Replicator:
         members = Members(self._roster)
         self._pins = Pins(storage, commit)
         bytes_max = config.peer_send_bytes_max // 2
-        self._outlets = Outlets(dropped=members.note_dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
+        self._outlets = Outlets(dropped=self._dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
         database.issuer.spoken = lambda: self._outlets.oldest
         presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
         self._clocks = ClockComparison(incarnation.node, members, self._outlets, environment=environment, config=config)
@@ -449,6 +451,13 @@ class Replicator:
                         self._admission.fall_back(peer)
                     case Reset():
                         self._resets.note(effect)
+
+    def _dropped(self, node: bytes, message: Message) -> None:
+        """The queue of a node's link had no room. Neither side waits for an answer that will not come."""
+        self.quorum.members.note_dropped(node)
+        self._protocol.untaken(node, message, self._environment.monotonic())
+        if isinstance(message, Supply):
+            self._outlets.send((node,), busy(message.id))
 
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()

@@ -27,7 +27,7 @@ class Taken:
 
 def test_a_kind_of_message_that_a_version_brought_goes_to_no_older_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SINCE", {Clock: PEER_PROTOCOL})
-    outlets = Outlets(dropped=lambda node: None, bytes_max=1)
+    outlets = Outlets(dropped=lambda node, message: None, bytes_max=1)
     links = {}
     for node, protocol in ((b"old", PEER_PROTOCOL - 1), (b"same", 0), (b"new", PEER_PROTOCOL + 1)):
         links[node] = Taken()
@@ -43,9 +43,22 @@ def test_a_kind_of_message_that_a_version_brought_goes_to_no_older_node(monkeypa
 
 
 def test_a_node_of_an_older_version_that_has_left_is_forgotten() -> None:
-    outlets = Outlets(dropped=lambda node: None, bytes_max=1)
+    outlets = Outlets(dropped=lambda node, message: None, bytes_max=1)
     outlets.linked(Identity(b"old", "old", "shoal", protocol=PEER_PROTOCOL - 1), taken := Taken())
     outlets.unlinked(b"old", taken)
     assert outlets.oldest == PEER_PROTOCOL - 1  # It may come back.
     outlets.forget(b"old")
     assert outlets.oldest == PEER_PROTOCOL
+
+
+def test_a_full_queue_is_told_of() -> None:
+    class Full(Taken):
+        def offer(self, message: bytes, /) -> bool:
+            return False
+
+    dropped: list[tuple[bytes, object]] = []
+    outlets = Outlets(dropped=lambda node, message: dropped.append((node, message)), bytes_max=1)
+    outlets.linked(Identity(b"full", "full", "shoal"), Full())
+    outlets.linked(Identity(b"free", "free", "shoal"), Taken())
+    outlets.send([b"full", b"free", b"unlinked"], Clock(1, 2))
+    assert dropped == [(b"full", Clock(1, 2))]

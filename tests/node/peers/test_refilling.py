@@ -14,7 +14,7 @@ import shoal
 from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from shoal.cluster import messages
-from shoal.cluster.messages import Shipment, Supply
+from shoal.cluster.messages import Message, Shipment, Supply, Want
 from shoal.config import Config
 from shoal.errors import CatchingUp
 from shoal.storage.memory import MemoryStorage
@@ -188,3 +188,22 @@ async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere() ->
                 await Link.dial(refilling, config=Config(connect_timeout_s=PATIENCE_S))
             async with shoal.connect([refilling, whole], in_order=True) as store:
                 assert await store.space("s").counter("c1").value() == 1
+
+
+@pytest.mark.parametrize("kind", [Want, Supply])
+async def test_a_full_queue_delays_a_fetch_by_moments(fleet: Fleet, kind: type[Message]) -> None:
+    """Neither side waits until a question or an answer is overdue that its own queue did not take."""
+    await filled(fleet)
+    await fleet.isolate("c")
+    await fleet["a"].store().space("s").counter("late").add(1)
+    refused: list[bytes] = []
+
+    def is_full(packed: bytes) -> bool:
+        is_refused = len(refused) < 3 and isinstance(messages.decode(messages.unstamped(packed)[1]), kind)
+        refused.extend([packed] * is_refused)
+        return is_refused
+
+    fleet.is_full = is_full
+    fleet.link_all("c")
+    async with asyncio.timeout(fleet["c"].config.quorum_timeout_s / 2):
+        await until(lambda: len(refused) == 3 and fleet.rows("a") == fleet.rows("c"))

@@ -37,6 +37,11 @@ from shoal.storage.keys import Kind
 _BUSY_MS = 100
 
 
+def busy(id: int) -> Busy:
+    """The answer to a Want while too many bytes wait to be sent to the peer."""
+    return Busy(id, "too many bytes wait to be sent to you", _BUSY_MS)
+
+
 class _Logged(NamedTuple):
     hlc: int
     dot: Dot
@@ -84,7 +89,7 @@ class Outgoing:
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
         """What a peer that wants operations is sent; `is_behind`: too many bytes wait to be sent to it already."""
         if is_behind:
-            return [Busy(want.id, "too many bytes wait to be sent to you", _BUSY_MS)]
+            return [busy(want.id)]
         truncated = [Truncated(number, base.pack()) for number, base in self.truncated(want.ranges)]
         try:
             bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
