@@ -3,12 +3,13 @@
 Law: with a schema that is within `VISITS_MAX`, a validator looks at each part
 of a value at most that often, however references and alternatives are nested; so the work is
 linear in the value. Without a bound a few lines double it at every level:
-`{"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}`, and so on.
+`{"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}`, and so on. Linear is not little: `shoal.schemas.effort`
+bounds the product of the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,37 +38,60 @@ _PARTS_GROUPS = ("properties", "prefixItems", "items")
 _PARTS_NAMED = ("patternProperties",)
 
 _Node = dict[str, Any] | bool
+Cost = Callable[[dict[str, Any]], int]
+"""What a look by one subschema costs, without those within it."""
 
 
-def check_breadth(schema: _Node) -> None:
-    """Check that a schema stays within the bounds.
+class Survey:
+    """The subschemas of a schema, and which of them look at the same value.
 
     Raises:
-        InvalidSchema: it refers outside itself, refers to itself without going into the value, or asks for too much work.
+        InvalidSchema: it refers outside itself, has too many parts, or nests too deep.
     """
-    _Survey(schema).check()
 
-
-class _Survey:
     def __init__(self, root: _Node) -> None:
-        self._root = root
-        self._subschemas: dict[int, dict[str, Any]] = {}
+        self.root = root
+        self.subschemas: dict[int, dict[str, Any]] = {}
         self._collect(root, 0)
         self._closures: dict[int, dict[int, int]] = {}
+        self._parting: list[int] | None = None
 
     def check(self) -> None:
-        # Each subschema's visits at each depth below it, from those one level deeper.
-        last = {id: sum(self._closure(id, ()).values()) for id in self._subschemas}
+        """Check that a schema stays within the bounds.
+
+        Raises:
+            InvalidSchema: it refers to itself without going into the value, or asks for too much work.
+        """
+        if max(self.costliest(lambda _: 1, bound=VISITS_MAX + 1).values(), default=0) > VISITS_MAX:
+            raise InvalidSchema(
+                f"the schema asks for more than {VISITS_MAX} looks at one place of a value: its references or alternatives "
+                "multiply. Nothing was written. Write it with fewer alternatives."
+            )
+
+    def costliest(self, cost: Cost, *, bound: int = 1 << 62) -> dict[int, int]:
+        """By subschema, the greatest cost of all looks at one place within the values that it looks at, up to `bound`."""
+        costs = {id: cost(node) for id, node in self.subschemas.items()}
+        # Each subschema's cost at each depth below it, from those one level deeper.
+        last = {id: min(sum(times * costs[each] for each, times in self.closure(id).items()), bound) for id in self.subschemas}
+        most = dict(last)
         for _ in range(DEPTH_MAX):
-            if max(last.values(), default=0) > VISITS_MAX:
-                raise InvalidSchema(
-                    f"the schema asks for more than {VISITS_MAX} looks at one place of a value: its references or alternatives "
-                    "multiply. Nothing was written. Write it with fewer alternatives."
-                )
-            deeper = {id: self._below(id, last) for id in self._subschemas}
-            if deeper == last:
-                return
+            deeper = {id: min(self._below(id, last), bound) for id in self._branching()}
+            if deeper == last or not deeper:
+                break
             last = deeper
+            most |= {id: max(most[id], found) for id, found in deeper.items()}
+        return most
+
+    def _branching(self) -> list[int]:
+        """The subschemas that look at parts of the values that they look at."""
+        if self._parting is None:
+            ones = dict.fromkeys(self.subschemas, 1)
+            self._parting = [id for id in self.subschemas if self._below(id, ones)]
+        return self._parting
+
+    def closure(self, node: int) -> dict[int, int]:
+        """The subschemas that look at the same value as this one → how often each does."""
+        return self._closure(node, ())
 
     def _collect(self, node: Any, depth: int) -> None:
         if depth > DEPTH_MAX:
@@ -76,10 +100,10 @@ class _Survey:
             for item in node:
                 self._collect(item, depth + 1)
         elif isinstance(node, dict):
-            self._subschemas[id(node)] = node
-            if len(self._subschemas) > SUBSCHEMAS_MAX:
+            self.subschemas[id(node)] = node
+            if len(self.subschemas) > SUBSCHEMAS_MAX:
                 raise InvalidSchema(f"a schema has at most {SUBSCHEMAS_MAX} parts. Nothing was written.")
-            if node is not self._root and (isinstance(node.get("$id"), str) or isinstance(node.get("id"), str)):
+            if node is not self.root and (isinstance(node.get("$id"), str) or isinstance(node.get("id"), str)):
                 raise InvalidSchema(
                     "a part of the schema has an $id; only the schema itself may have one. Nothing was written."
                 )
@@ -91,13 +115,13 @@ class _Survey:
 
     def _resolved(self, reference: str) -> _Node:
         if reference == "#":
-            return self._root
+            return self.root
         if not reference.startswith("#/"):
             raise InvalidSchema(
                 f"the schema refers to {reference[:200]!r}: only '#' and '#/…' are followed, nothing outside the schema. "
                 "Nothing was written. Put it under $defs."
             )
-        found: Any = self._root
+        found: Any = self.root
         for part in unquote(reference[2:]).split("/"):
             key = part.replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and key in found:
@@ -111,7 +135,6 @@ class _Survey:
         return found
 
     def _closure(self, node: int, above: tuple[int, ...]) -> dict[int, int]:
-        """The subschemas that look at the same value as this one → how often each does."""
         known = self._closures.get(node)
         if known is not None:
             return known
@@ -120,7 +143,7 @@ class _Survey:
         if len(above) > DEPTH_MAX:
             raise InvalidSchema(f"the schema's references nest more than {DEPTH_MAX} deep. Nothing was written.")
         counts = {node: 1}
-        for child in self._here(self._subschemas[node]):
+        for child in self._here(self.subschemas[node]):
             for id, times in self._closure(child, (*above, node)).items():
                 counts[id] = min(counts.get(id, 0) + times, VISITS_MAX + 1)
         self._closures[node] = counts
@@ -136,10 +159,7 @@ class _Survey:
         return (id(child) for child in children if isinstance(child, dict))
 
     def _below(self, node: int, last: dict[int, int]) -> int:
-        total = 0
-        for id, times in self._closure(node, ()).items():
-            total += times * self._parts(self._subschemas[id], last)
-        return min(total, VISITS_MAX + 1)
+        return sum(times * self._parts(self.subschemas[id], last) for id, times in self.closure(node).items())
 
     def _parts(self, node: dict[str, Any], last: dict[int, int]) -> int:
         total = 0

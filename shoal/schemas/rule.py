@@ -2,7 +2,7 @@
 
 Laws:
 - A rule is a function of its text: two nodes with the same text decide alike. Nothing
-  outside the text is fetched, patterns run in linear time, and `breadth` bounds the work.
+  outside the text is fetched, patterns run in linear time, and `breadth` and `effort` bound the work.
 - A state that cannot be checked is refused, never passed.
 - Flaws name places and what is expected there, but no values, which may be secret.
 
@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from shoal.errors import InvalidSchema, InvalidValue, ShoalError
+from shoal.errors import InvalidSchema, InvalidValue, ShoalError, TooLarge
 from shoal.extras import needed
-from shoal.schemas.breadth import check_breadth
+from shoal.schemas.breadth import Survey
+from shoal.schemas.effort import PATTERN_BYTES_MAX, Effort
 from shoal.schemas.pointers import pointer
 
 if TYPE_CHECKING:
     import jsonschema_rs
-
-_PATTERN_BYTES_MAX = 1 << 20  # A compiled pattern's.
 
 # Keywords that concern each channel by itself, or their names alone.
 _APART = frozenset({"properties", "additionalProperties", "patternProperties"})
@@ -50,7 +49,9 @@ class Rule:
             InvalidSchema: it is no JSON Schema, or asks for something that nodes do not support.
         """
         schema = _parsed(text)
-        check_breadth(schema)
+        survey = Survey(schema)
+        survey.check()
+        self._effort = Effort(survey, _compiles)
         self._whole = _compiled(schema)
         self._names = self._channels = None
         if isinstance(schema, dict) and schema.keys() <= _APART | _NAMES | _SILENT:
@@ -67,17 +68,33 @@ class Rule:
 
     def flaw(self, state: Mapping[str, Any]) -> Flaw | None:
         """The first flaw of a projected state; None if it is sound."""
-        return _flaw(self._whole, dict(state))
+        return self._flaw(self._whole, dict(state))
 
     def flaw_of_names(self, names: Mapping[str, object]) -> Flaw | None:
         """The first flaw of the set of channel names, if `parted`."""
         assert self._names is not None
-        return _flaw(self._names, dict.fromkeys(names))
+        return self._flaw(self._names, dict.fromkeys(names))
 
     def flaw_of_channels(self, channels: Mapping[str, Any]) -> Flaw | None:
         """The first flaw of some of a state's channels, if `parted`."""
         assert self._channels is not None
-        return _flaw(self._channels, dict(channels))
+        return self._flaw(self._channels, dict(channels))
+
+    def _flaw(self, validator: jsonschema_rs.Validator, tree: dict[str, Any]) -> Flaw | None:
+        try:
+            self._effort.check(tree)
+            if validator.is_valid(tree):
+                return None
+            if not self._effort.can_explain(tree):
+                return Flaw("", "it does not match, and is too large to say where")
+            validator.validate(tree)
+        except TooLarge as error:
+            return Flaw("", f"it cannot be checked ({error.message})")
+        except Exception as error:
+            if (place := getattr(error, "instance_path", None)) is None:
+                return Flaw("", f"it cannot be checked ({error})")
+            return Flaw(pointer(place), str(getattr(error, "message", error))[:500])
+        return Flaw("", "it does not match")
 
 
 def _parsed(text: bytes) -> dict[str, Any] | bool:
@@ -104,11 +121,23 @@ def _refuse(uri: str) -> NoReturn:
     raise InvalidSchema(f"{uri} is outside the schema")
 
 
+def _compiles(pattern: str, size: int) -> bool:
+    with needed():
+        import jsonschema_rs
+
+    options = jsonschema_rs.RegexOptions(size_limit=size, dfa_size_limit=PATTERN_BYTES_MAX)
+    try:
+        jsonschema_rs.validator_for({"pattern": pattern}, pattern_options=options)
+    except jsonschema_rs.ValidationError:
+        return False
+    return True
+
+
 def _compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
     with needed():
         import jsonschema_rs  # Not before there is a schema: most stores and clients have none.
 
-    options = jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES_MAX, dfa_size_limit=_PATTERN_BYTES_MAX)
+    options = jsonschema_rs.RegexOptions(size_limit=PATTERN_BYTES_MAX, dfa_size_limit=PATTERN_BYTES_MAX)
     try:
         return jsonschema_rs.validator_for(
             schema, mask="it", pattern_options=options, retriever=_refuse, validate_formats=False
@@ -130,17 +159,6 @@ def _place(schema: Any, error: Exception) -> list[str | int]:
         schema = schema[step]
     bad = getattr(error, "instance", None)
     return [*path, "pattern"] if isinstance(schema, dict) and isinstance(bad, str) and schema.get("pattern") == bad else path
-
-
-def _flaw(validator: jsonschema_rs.Validator, tree: dict[str, Any]) -> Flaw | None:
-    try:
-        if validator.is_valid(tree):
-            return None
-        for error in validator.iter_errors(tree):
-            return Flaw(pointer(error.instance_path), error.message[:500])
-    except Exception as error:
-        return Flaw("", f"it cannot be checked ({error})")
-    return Flaw("", "it does not match")
 
 
 def reason_of(error: ShoalError) -> Flaw:

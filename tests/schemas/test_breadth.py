@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidSchema
-from shoal.schemas.breadth import VISITS_MAX, check_breadth
+from shoal.schemas.breadth import VISITS_MAX, Survey
 
 
 def _doubling(levels: int, keyword: str = "allOf") -> dict[str, Any]:
@@ -37,13 +37,13 @@ def _tree(alternatives: int) -> dict[str, Any]:
     ],
 )
 def test_what_people_write_is_within_the_bound(schema: Any) -> None:
-    check_breadth(schema)
+    Survey(schema).check()
 
 
 @pytest.mark.parametrize("schema", [_doubling(30), _doubling(14, "anyOf"), _tree(2)])
 def test_what_multiplies_is_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchema, match=f"more than {VISITS_MAX} looks"):
-        check_breadth(schema)
+        Survey(schema).check()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_multiplies_is_refused(schema: Any) -> None:
 )
 def test_what_goes_nowhere_or_outside_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(InvalidSchema, match=why):
-        check_breadth(schema)
+        Survey(schema).check()
 
 
 def test_a_schema_that_nests_too_deep_or_has_too_many_parts_is_refused() -> None:
@@ -69,6 +69,6 @@ def test_a_schema_that_nests_too_deep_or_has_too_many_parts_is_refused() -> None
     for _ in range(200):
         deep = {"not": deep}
     with pytest.raises(InvalidSchema, match="deep"):
-        check_breadth(deep)
+        Survey(deep).check()
     with pytest.raises(InvalidSchema, match="parts"):
-        check_breadth({"properties": {f"p{n}": {} for n in range(5000)}})
+        Survey({"properties": {f"p{n}": {} for n in range(5000)}}).check()
