@@ -115,6 +115,16 @@ def test_of_two_deletions_of_one_generation_the_least_dot_is_told() -> None:
     assert (found.generation, found.dot) == (1, one.dot)
 
 
+@pytest.mark.parametrize("named", [(0, 3), (3, 0)])
+def test_a_deletion_ends_all_generations_before_its_own(named: tuple[int, int]) -> None:
+    rows = DictRows()
+    for sequence, generation in enumerate(named, 1):
+        deletion.apply(rows, Stamp(Dot(origin(1), sequence), 5, 5, VersionVector()), Delete(generation))
+    found = deletion.last(rows)
+    assert found is not None
+    assert found.generation == 4
+
+
 def test_no_row_of_one_generation_is_a_row_of_another() -> None:
     prefixes = [deletion.prefix(generation) for generation in (1, 2, 255, 256, deletion.GENERATIONS_MAX)]
     assert deletion.prefix(0) == b""

@@ -418,3 +418,8 @@ def test_text_forms_of_times_are_those_of_the_standards() -> None:
         {"$type": "date", "value": "2026-01-02"},
         {"$type": "uuid", "value": "00000000-0000-0000-0000-000000000001"},
     ]
+
+
+def test_a_subclass_of_an_array_is_none() -> None:
+    with pytest.raises(InvalidValue, match="not registered"):
+        values.encode(numpy.ma.array([1, 2], mask=[True, False]))

@@ -69,6 +69,11 @@ def test_an_element_inserted_or_removed_within_a_list_shows_just_that() -> None:
     assert differences([1, 2, 3], [1, 3]) == [Change("remove", "/1", before=2)]
 
 
+def test_in_a_very_long_list_an_insertion_is_one_change() -> None:
+    before = list(range(difference.ELEMENTS_MAX + 9))
+    assert differences(before, [-1, *before]) == [Change("add", "/0", after=-1)]
+
+
 def test_a_field_of_an_element_is_named_by_its_path() -> None:
     before = {"plan": [{"step": 1, "done": False}, {"step": 2}]}
     after = {"plan": [{"step": 1, "done": True}, {"step": 2}]}

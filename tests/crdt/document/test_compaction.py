@@ -347,6 +347,15 @@ def test_of_equal_ones_the_later_stays_in_whatever_order_they_are_swept() -> Non
         assert [position for position, _ in compaction._coverages(one.rows)] == [last]
 
 
+def test_what_any_of_several_covers_is_covered() -> None:
+    rows = DictRows()
+    for number in (1, 2):
+        covers = Coverage(ends={origin(number): End(1, number << 16)})
+        stamp = Stamp(Dot(origin(3), number), number << 17, number, VersionVector())
+        compaction.apply(rows, stamp, Compact(b"", covers.pack()), b"")
+    assert compaction.covered(rows).ends.keys() == {origin(1), origin(2)}
+
+
 def test_a_merged_update_that_is_missing_is_corruption() -> None:
     replica = Replica(origin(1), apply)
     typed(replica, "a")

@@ -203,6 +203,15 @@ def pair() -> list[pycrdt.Doc[Any]]:
     return [pycrdt.Doc(client_id=1), pycrdt.Doc(client_id=2)]
 
 
+def test_what_was_deleted_where_it_stood_is_no_loss() -> None:
+    one, other = pair()
+    one.get("m", type=pycrdt.Map)["k"] = 1
+    made, state = one.get_update(), one.get_state()
+    del one.get("m", type=pycrdt.Map)["k"]
+    other.get("m", type=pycrdt.Map)["k"] = 2  # Greater client: it stands, and saw neither.
+    assert found([made, one.get_update(state), other.get_update()]) == []
+
+
 def test_a_lost_object_is_told_with_all_that_was_in_it() -> None:
     one, other = pair()
     inner = {"t": pycrdt.Text("hé😀"), "l": pycrdt.Array([1, pycrdt.Map({"deep": b"x"})]), "n": None, "f": 1.5, "big": 2**60}

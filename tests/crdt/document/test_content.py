@@ -51,6 +51,12 @@ def test_a_text_with_formats_embedded_objects_or_attributes_shows_runs() -> None
     ]
 
 
+def test_a_text_of_characters_shows_its_attributes() -> None:
+    _, root = fragment()
+    root.children.append(pycrdt.XmlText("plain")).attributes["lang"] = "en"
+    assert to_py(root) == [{"text": [{"insert": "plain"}], "attributes": {"lang": "en"}}]
+
+
 def test_runs_of_equal_formats_are_one_however_they_were_typed() -> None:
     _, root = fragment()
     text = root.children.append(pycrdt.XmlText())

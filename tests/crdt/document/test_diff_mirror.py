@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.crdt.document import diff_mirror
 from shoal.crdt.document.content import open_root, to_py
 from shoal.crdt.document.diff_mirror import Difference, DiffMirror
 from shoal.crdt.document.shared.doc import observe_deep
@@ -105,6 +106,30 @@ def test_a_copy_that_forgets_deletions_is_found(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(AssertionError):
         followed([Step(0, 3, 3), Step(0, 6, 3)], [])
+
+
+def test_two_insertions_at_once_are_told_in_place() -> None:
+    watched = Watched()
+    array = watched.roots["a"]
+    array.extend([0, 1, 2])
+    watched.said.clear()
+    with watched.doc.transaction():
+        array.insert(1, "x")
+        array.insert(3, "y")
+    assert watched.said == [Difference("insert", ("a", 1), None, ["x"]), Difference("insert", ("a", 3), None, ["y"])]
+
+
+def test_a_change_copies_no_more_than_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, copied, sound = Watched(), list[Any](), diff_mirror._copied
+    watched.roots["m"].update({str(number): number for number in range(100)})
+
+    def counted(value: Any, **how: Any) -> Any:
+        copied.append(value)
+        return sound(value, **how)
+
+    monkeypatch.setattr(diff_mirror, "_copied", counted)
+    watched.roots["m"]["7"] = "new"
+    assert copied == ["new"]
 
 
 def test_an_embedded_object_takes_one_position() -> None:

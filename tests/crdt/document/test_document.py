@@ -51,6 +51,15 @@ def test_the_declaration_that_loses_stays_visible() -> None:
     assert [declared.kind for declared in document.declarations(rows, "r")] == ["text", "map"]
 
 
+def test_the_author_of_the_least_dot_counts() -> None:
+    named = [(stamp(number, 1, 9 - number), Update(b"", authors={7: name})) for number, name in ((1, "ada"), (2, "bob"))]
+    for order in (named, named[::-1]):
+        rows = DictRows()
+        for at, update in order:
+            document.declare(rows, at, update)
+        assert document.authors(rows) == {7: "ada"}
+
+
 def test_the_payload_of_an_operation_is_found_again() -> None:
     rows, when = DictRows(), stamp(1, 1, 1)
     document.apply(rows, when, mutation(b"payload", {}), b"payload")

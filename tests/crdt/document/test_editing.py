@@ -140,11 +140,29 @@ def changed(**content: Any) -> dict[str, Any]:
             {"l": [START["l"][0], {"id": 2, "s": "b", "done": True}]},
             {"l": [{"id": 2, "s": "b", "done": True}]},
         ),
+        (
+            {"l": [{"id": 2, "s": "B"}]},
+            {"l": [START["l"][0], {"id": 2, "s": "b", "done": True}]},
+            {"l": [{"id": 2, "s": "B", "done": True}]},
+        ),
     ],
-    ids=["words", "both ends", "nested", "an insertion moves nobody's edit", "an edit stays with its object"],
+    ids=[
+        "words",
+        "both ends",
+        "nested",
+        "an insertion moves nobody's edit",
+        "an edit stays with its object",
+        "its id tells it",
+    ],
 )
 def test_edits_that_did_not_know_of_each_other_both_survive(one: Any, other: Any, merged: Any) -> None:
     assert started().both(changed(**one), changed(**other)) == changed(**merged)
+
+
+def test_objects_without_ids_are_edited_in_place() -> None:
+    shared = Shared()
+    shared.replace({"l": [{"n": 0}]})
+    assert shared.both({"l": [{"n": 1}]}, {"l": [{"n": 0, "late": True}]}) == {"l": [{"n": 1, "late": True}]}
 
 
 def test_what_is_equal_is_not_touched() -> None:

@@ -98,6 +98,16 @@ def test_elements_with_an_id_are_the_same_wherever_they_are() -> None:
     ]
 
 
+def test_wanted_runs_of_equal_formats_are_one() -> None:
+    runs = [{"insert": character, "attributes": {"b": True}} for character in "ab"]
+    joined = {"insert": "ab", "attributes": {"b": True}}
+    assert normal([{"text": runs}], lambda value: None) == [{"text": [joined], "attributes": {}}]
+
+
+def test_an_element_of_another_id_is_another_element() -> None:
+    assert Shared([p("a", id=1)]).both([p("a", id=2)], [p("a late", id=1)]) == [p("a", id=2)]
+
+
 def test_an_element_that_only_changes_its_text_stays_the_same_element() -> None:
     shared = Shared([p("a"), {"tag": "h", "children": ["b"]}])
     before = shared.live.clients

@@ -167,6 +167,14 @@ def test_what_is_tested_again_and_again_is_charged(path: str) -> None:
         run(document, [op("test", path, value=document.to_json() if not path else "x" * 1_000_000)] * 30)
 
 
+def test_what_a_path_leads_through_is_charged() -> None:
+    document, doc = live(), pycrdt.Doc[Any](client_id=9)
+    doc.get("plain", type=pycrdt.Map)["a"] = {"long": "x" * 1_000_000, "short": 1}
+    document.integrate(doc.get_update(), {"plain": "map"})
+    with pytest.raises(TooLarge, match="copy or read more"):
+        run(document, [op("test", "/plain/a/short", value=1)] * 30)
+
+
 def test_a_patch_that_changes_nothing_is_the_empty_update() -> None:
     assert patch(live(), b'[{"op":"test","path":"/m/a","value":1}]', client_id=2) == (EMPTY, {})
 

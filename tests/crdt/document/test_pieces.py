@@ -25,6 +25,20 @@ def whole_of(steps: list[Step]) -> bytes:
     return building.snapshot()
 
 
+def test_no_piece_comes_before_one_that_it_needs() -> None:
+    one, other = (pycrdt.Doc[Any](client_id=client) for client in (5, 9))  # In an update the greater client comes first.
+    text = one.get("t", type=pycrdt.Text)
+    text += "ab"
+    other.apply_update(one.get_update())
+    other.get("t", type=pycrdt.Text).insert(1, "x")
+    one.apply_update(other.get_update())
+    text.insert(2, "y")
+    state: yjs.StateVector = {}
+    for piece in pieces(one.get_update(), structs_max=1):
+        state = readiness.advance(yjs.parse(piece), state).state
+    assert state == {5: 3, 9: 1}
+
+
 @examples(100)
 @given(STEPS, st.integers(1, 5))
 def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps: list[Step], structs_max: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.crdt.document import yjs
+from shoal.crdt.document import readiness, yjs
 from shoal.crdt.document.conflicts import Conflicts
 from shoal.crdt.document.content import open_root
 from shoal.crdt.document.diff_mirror import DiffMirror
@@ -39,6 +39,14 @@ def test_an_early_update_leaves_the_document_as_it_is() -> None:
     state = doc.get_state()
     text += "b"
     unchanged_by(doc.get_update(state), {"t": "text"}, NotReady)
+
+
+def test_an_early_update_names_the_clock_it_needs() -> None:
+    doc, text = edited("t", pycrdt.Text)
+    text += "abc"
+    state = doc.get_state()
+    text += "d"
+    assert readiness.attempt(yjs.parse(doc.get_update(state)), {}) == readiness.Lacking(5, 3, deletes=False)
 
 
 def test_an_early_update_is_applied_once_it_is_ready() -> None:

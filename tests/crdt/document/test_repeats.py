@@ -101,6 +101,12 @@ def settled(rows: ObjectRows, until: int) -> list[bytes]:
     return [request[:1] for page in pages for request in page]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_edit_with_the_least_dot_counts(order: int) -> None:
+    rows = noted(*[(b"a", 2, 1), (b"a", 1, 2)][::order])
+    assert list(repeats.deletes(rows, known=lambda position: True)) == [(2, 1, 1)]
+
+
 def test_a_request_is_settled_once_all_its_edits_are() -> None:
     rows = noted((b"a", 1, 1), (b"b", 1, 2), (b"b", 2, 4), (b"c", 2, 3))
     assert settled(rows, 0) == []

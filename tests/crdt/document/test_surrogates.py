@@ -191,6 +191,13 @@ def test_an_update_may_cut_its_own_pair(cut: tuple[int, int, int]) -> None:
     assert document(updates=[merged]).canonical() == document(updates=[BASE, deleted(*cut)]).canonical()
 
 
+def test_an_update_that_cuts_itself_is_stored_unchanged() -> None:
+    merged = BASE[:-1] + yjs.pack_delete_set([(A, 2, 1)])
+    together = document(updates=[]).integrate_all([merged]).together
+    assert together is not None
+    assert together.update == merged
+
+
 # ── the engine ────────────────────────────────────────────────────────────────
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import ancestry, dag
+from shoal.crdt.thread import ancestry, dag, pruning
 from shoal.crdt.thread.dag import Record, Save
 from shoal.errors import NotFound, TooLarge
 from tests.support.causal import origin
@@ -48,6 +48,13 @@ def test_what_lies_too_far_back_is_an_error_and_not_an_answer() -> None:
     assert ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=10) == ids[0]
     with pytest.raises(TooLarge, match="within the last 9"):
         ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=9)
+
+
+def test_what_was_pruned_is_no_common_ancestor() -> None:
+    rows, ids, _ = grown([[], [0], [1]])  # Both others build on the first.
+    assert ancestry.common_ancestor(rows, ids[1:]) == ids[0]
+    pruning.apply(rows, Stamp(Dot(origin(1), 4), 4, 0, VersionVector()), pruning.Prune([ids[0]]))
+    assert ancestry.common_ancestor(rows, ids[1:]) is None
 
 
 def test_an_unknown_checkpoint_is_not_found() -> None:

@@ -225,6 +225,14 @@ def test_chains_are_bounded() -> None:
     assert max(depths) == DEPTH_MAX
 
 
+def test_chains_of_a_growing_tail_are_bounded() -> None:
+    store = Store()
+    _, shape = store.save(msgspec.msgpack.encode([bytes(100)]), None)
+    for _ in range(2 * DEPTH_MAX):
+        _, shape = store.append([b"x"], shape)
+    assert max(recipe.depth for recipe in store.recipes.values()) == DEPTH_MAX
+
+
 @pytest.mark.parametrize("turns", [1000, pytest.param(3000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_growing_list_writes_each_byte_about_twice(whole: bool, turns: int) -> None:

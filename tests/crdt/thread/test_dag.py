@@ -50,6 +50,30 @@ def operation(
     return Operation(stamp, record, dict(drafted.rows), needs or set())
 
 
+def test_an_id_depends_on_the_content_and_not_on_its_recipe() -> None:
+    made = operation(1, value=b"x" * 100).record
+    recipe = made.channels["value"]
+    assert recipe.hash
+    other = msgspec.structs.replace(recipe, tail=b"", base=bytes(32), keep=True, depth=1)
+    assert dag.identify(msgspec.structs.replace(made, channels={"value": other})) == dag.identify(made)
+
+
+def test_two_moves_of_two_requests_have_two_tokens() -> None:
+    assert dag.token_of("main", bytes(32), b"one") != dag.token_of("main", bytes(32), b"other")
+
+
+def test_what_either_save_of_one_token_names_is_superseded() -> None:
+    rows, base, saved = DictRows(), operation(0, value=b"base", branch="what-if"), operation(1, value=b"saved")
+    base.apply(rows)
+    move = dag.Move(dag.token_of("main", base.save.id, b""), "main", base.save.id)
+    dag.apply_move(rows, Stamp(Dot(ORIGINS[1], 1), 2, 0, VersionVector()), move)
+    saved.apply(rows)
+    assert {head.token for head in dag.heads(rows, "main")} == {move.token, saved.save.id}
+    again = msgspec.structs.replace(saved.save, over=[move.token])
+    dag.apply(rows, Stamp(Dot(ORIGINS[2], 1), 3, 0, VersionVector()), again, record=saved.packed, chunks={})
+    assert [head.token for head in dag.heads(rows, "main")] == [saved.save.id]
+
+
 # Each element: which earlier saves it builds on (by number), the branch, and whether it repeats an earlier save elsewhere.
 histories = st.lists(
     st.tuples(st.integers(0, 20), st.sampled_from(["main", "what-if"]), st.sampled_from(["save", "save", "save", "repeat"])),

@@ -5,7 +5,7 @@ from itertools import permutations
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import ownership
-from shoal.crdt.thread.ownership import Claim
+from shoal.crdt.thread.ownership import Claim, LeaseMark
 from tests.support.rows import DictRows
 
 
@@ -21,3 +21,12 @@ def test_the_latest_claim_holds_whatever_the_order() -> None:
 
 def test_nobody_owns_a_thread_that_was_not_claimed() -> None:
     assert ownership.owner(DictRows()) == b""
+
+
+def test_the_greatest_mark_counts_whatever_the_order() -> None:
+    marks = [LeaseMark(1, "a"), LeaseMark(2, "b"), LeaseMark(2, "b", over=True)]
+    for order in permutations(marks):
+        rows = DictRows()
+        for number, mark in enumerate(order, 1):
+            ownership.apply_mark(rows, Stamp(Dot(Origin(b"o" * 16), number), number, 0, VersionVector()), mark)
+        assert ownership.marked(rows) == (2, True, "b")

@@ -198,6 +198,30 @@ def test_one_request_that_took_it_on_two_nodes_is_one_taker() -> None:
     assert [finish.by for finish in found.takers()] == ["by 2"]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_result_of_the_greatest_fence_counts(order: int) -> None:
+    rows, id = DictRows(), queue.identify("k")
+    for number in (1, 2)[::order]:
+        queue.apply_dequeue(rows, stamp(number), Dequeue("w", id, "worker", None, bytes([number]), fence=number))
+    entry = queue.entry(rows, "w", id)
+    assert entry is not None
+    assert [finish.fence for finish in entry.finishes] == [2, 1]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_last_try_alone_says_what_is_dead(order: int) -> None:
+    rows, id = DictRows(), queue.identify("k")
+    queue.apply_enqueue(rows, stamp(9), Enqueue("w", "maker", [Item("k", b"v")]))
+    tries = [(1, 1, queue.DEAD, 3), (2, 1, queue.DEAD, 2), (2, 2, queue.WAITING, 1)]  # Nth, fence, state, origin.
+    for nth, fence, state, number in tries[::order]:
+        queue.apply_attempt(rows, stamp(number), Attempt("w", id, nth, fence, nth, state, "worker", 0, ""))
+    entry = queue.entry(rows, "w", id)
+    assert entry is not None
+    assert entry.last is not None
+    assert (entry.last.nth, entry.last.fence) == (2, 2)
+    assert not entry.is_dead
+
+
 def test_what_is_purged_leaves_no_row() -> None:
     rows = DictRows()
     apply(rows, stamp(1), Enqueue("w", "", [Item("k", b"1"), Item(None, b"2")]))

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import claims, events, journal, reductions
-from shoal.crdt.thread.events import EVENT
+from shoal.crdt.thread import claims, events, journal, reductions, trimming
+from shoal.crdt.thread.events import EVENT, PLACE_BYTES
 from shoal.crdt.thread.journal import Append, Cursor
 from shoal.crdt.thread.reductions import Reduce, Snapshot
+from shoal.crdt.thread.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -102,6 +103,16 @@ def test_only_the_last_few_positions_of_the_greatest_version_are_kept() -> None:
         1:
     ]
     assert reductions.reducers(replica.rows) == {"sum"}
+
+
+def test_a_snapshot_that_lacks_a_trimmed_event_is_not_used() -> None:
+    replica = Replica(origin(1), apply)
+    for number in (1, 2):
+        replica.issue([(b"x", None)], wall_ms=number)
+    first, second = [row[1:] for row, _ in replica.rows.scan(EVENT)]
+    replica.issue([Reduce("sum", 1, second, VersionVector().pack(), b"")], wall_ms=3)
+    trimming.apply(replica.rows, replica.applied[0].stamp, Trim([first[:PLACE_BYTES]]))
+    assert list(reductions.usable(replica.rows, "sum", 1, replica.vector)) == []
 
 
 def test_a_snapshot_does_not_hold_where_too_many_rows_would_have_to_be_looked_at() -> None:

@@ -160,6 +160,29 @@ def test_a_result_settles_a_step_that_was_abandoned() -> None:
     assert entry.state == "done"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_progress_at_the_greatest_position_counts(order: int) -> None:
+    rows = DictRows()
+    for sequence in (1, 2)[::order]:
+        entry = step_log.apply(rows, stamp(sequence), Progress("k", "x", bytes([sequence])))
+    assert [reached.progress for reached in entry.progress] == [b"\x02"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_decision_that_came_twice_is_one(order: int) -> None:
+    rows = DictRows()
+    for sequence in (1, 2)[::order]:
+        entry = step_log.apply(rows, stamp(sequence), Decide("k", ("x",), "retry", by=f"by {sequence}", key="request"))
+    assert [decision.by for decision in entry.decisions] == ["by 1"]
+
+
+def test_a_result_that_was_not_kept_leaves_it_open() -> None:
+    rows = DictRows()
+    step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))
+    assert step_log.apply(rows, stamp(2), End("k", "x", "unkept")).state == "open"
+    assert step_log.apply(rows, stamp(3), End("k", "x", "withdrawn")).state == "ready"
+
+
 def test_a_step_that_was_given_free_counts_its_failures_anew() -> None:
     rows = DictRows()
     step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import counter
+from shoal.crdt.values import counter, expiring
 from shoal.crdt.values.counter import Add
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
@@ -111,6 +111,26 @@ def test_the_same_amount_again_is_no_conflict() -> None:
     for number in (2, 1, 3):
         counter.apply(rows, stamp(number), Add(5, "k"))
     assert (counter.value(rows), counter.conflicts(rows)) == (5, [])
+
+
+def test_claims_of_clients_keys_come_oldest_first() -> None:
+    rows = DictRows()
+    for number, wall_ms in enumerate((30, 10, 20), 1):
+        counter.apply(rows, stamp(number), Add(1, f"\x01c{wall_ms:012x}"))
+    assert [claim.wall_ms for claim in expiring.claims(rows, limit=2)] == [10, 20]
+
+
+def test_a_clients_key_tells_when_it_was_made() -> None:
+    key = f"\x01c{20:012x}"
+    assert [expiring.is_made_before(key, wall_ms) for wall_ms in (20, 21)] == [False, True]
+    assert not expiring.is_made_before("k", 21)
+
+
+def test_a_claim_of_a_users_key_never_expires() -> None:
+    rows = DictRows()
+    for number, amount in ((2, 1), (1, 2)):
+        counter.apply(rows, stamp(number), Add(amount, "k"))
+    assert not list(rows.scan(expiring.PREFIX))
 
 
 def test_a_total_of_zero_has_no_row() -> None:

@@ -156,3 +156,9 @@ def test_a_budget_that_one_node_spends_costs_moves_that_grow_with_its_logarithm(
         model.look(first)
     assert budget.remaining(model.rows) < len(model.nodes)  # The last ones it asks for when it needs them.
     assert model.moves <= 30 * amount.bit_length()
+
+
+def test_rights_that_it_was_told_to_keep_are_not_given() -> None:
+    spread = shares.Spread(b"a", {b"a": 10, b"b": 0}, 0, 0, b"budget", kept=8)
+    assert shares.to_give(spread, 5) == 2
+    assert shares.to_give(spread._replace(kept=0), 9) == 5

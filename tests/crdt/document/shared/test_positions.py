@@ -236,3 +236,11 @@ def test_a_class_derived_from_pycrdts_is_refused() -> None:
 def test_deep_events_are_refused_with_what_to_use() -> None:
     with pytest.raises(Exception, match="changes"):
         open_root(Doc(), "m", "map").observe_deep(lambda events: None)
+
+
+def test_events_of_a_text_with_content_count_characters() -> None:
+    text, told = open_root(Doc(), "t", "text"), list[Any]()
+    text += "📊a"
+    text.observe(lambda event: told.append(list(event.delta)))
+    text.insert(1, "b")
+    assert told == [[{"retain": 1}, {"insert": "b"}]]
