@@ -48,7 +48,7 @@ from shoal.cluster.snapshots.roots import RootsRequest
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.collection.garbage import Garbage, What
+from shoal.node.collection.entries import Garbage, What
 from shoal.node.retired import Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import vector_root

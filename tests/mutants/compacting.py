@@ -14,7 +14,8 @@ from shoal.crdt.document.document import Pace
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows
-from shoal.node.collection.garbage import Collector, GarbageEntry, Piece
+from shoal.node.collection.entries import GarbageEntry
+from shoal.node.collection.garbage import Collector, Piece
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from unittest.mock import ANY
 
 import msgspec
 import pytest
 
 from shoal.cluster.membership import epochs
 from shoal.config import Config
+from shoal.crdt import deletion
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Origin, VersionVector
 from shoal.errors import StoreCorrupt
+from shoal.node.collection.entries import pack, unpack
 from shoal.node.node import Node
 from shoal.node.retired import Summary
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
-from tests.node.snapshots.conftest import NUMBER, Filled
+from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.support.pacing import LOOK_S
 
 Rows = dict[bytes, bytes]
@@ -105,7 +108,7 @@ async def test_a_damaged_list_of_members_that_seeds_found_is_named(rows: Rows) -
         await start(rows | {keys.meta("founding"): b"\xc1"}, advertise="n1:7400", join="n2:7400", cluster_size=2)
 
 
-async def test_an_altered_entry_of_garbage_holds_up_no_others() -> None:
+async def test_an_entry_of_garbage_that_nothing_made_holds_up_no_others() -> None:
     rows = await filled()
     [entry] = [key for key in rows if key[:1] == keys.GARBAGE]
     another = entry[:-1] + b"\x01"
@@ -114,8 +117,30 @@ async def test_an_altered_entry_of_garbage_holds_up_no_others() -> None:
     async with asyncio.timeout(10):
         while garbage.count(2) > 1 or not garbage.waits_for:
             await asyncio.sleep(LOOK_S)
-    assert again.storage.get(entry) == b"\xc1"
+    assert again.storage.get(another) == rows[entry]
     assert garbage.waits_for == ["a repair of what a disk altered in the queue of garbage"]
+    await again.node.stop()
+
+
+@pytest.mark.parametrize("is_logged", [True, False], ids=["in the log", "left the log"])
+async def test_an_altered_entry_of_garbage_deletes_nothing_else(*, is_logged: bool) -> None:
+    """It names the current generation of another object. While its operation is in the log, the right one is swept."""
+    rows = await filled()
+    [entry] = [key for key in rows if key[:1] == keys.GARBAGE]
+    goal = keys.object_rows(NUMBER, keys.Kind.REGISTER, SPACE, "goal")
+    dead = keys.object_rows(NUMBER, keys.Kind.MAP, SPACE, "facts")
+    altered = msgspec.structs.replace(unpack(rows[entry]), kind=int(keys.Kind.REGISTER), name="goal")
+    kept = {key: value for key, value in rows.items() if is_logged or key[:1] != keys.LOG}
+    if not is_logged:
+        kept |= {keys.BASE + key[1:]: value for key, value in rows.items() if key[:1] == keys.VECTOR}
+    again = Filled(2, MemoryStorage(kept | {entry: pack(altered)}, identity=b"disk 1"))
+    garbage = again.node._database.garbage
+    async with asyncio.timeout(10):
+        while garbage.count(1) if is_logged else not garbage.waits_for:
+            await asyncio.sleep(LOOK_S)
+    left = again.rows()
+    assert {key for key in left if key.startswith(goal)} == {key for key in rows if key.startswith(goal)}
+    assert [key for key in left if key.startswith(dead)] == ([dead + deletion.ROW] if is_logged else ANY)
     await again.node.stop()
 
 

@@ -3,6 +3,7 @@
 Laws:
 - An entry is written in the batch of the operation that erased, and removed after the
   last of its rows: after a crash in between, the sweep is repeated and leaves nothing.
+- An entry counts only if its operation makes it (`entries`).
 - Rows are removed only once the eraser is stable (`shoal.cluster.stability`). An owner
   that is away delays that, and `waits_for` names it.
 - Each look takes a bounded number of entries, then other tasks get their turn. While
@@ -12,14 +13,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from itertools import islice
 from typing import NamedTuple
-
-import msgspec
 
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
@@ -30,7 +29,9 @@ from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.crdt.thread import dag, notes, pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection import sweeping
+from shoal.node.collection.entries import Garbage, GarbageEntry, Made, What, left_by, pack
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking
@@ -39,55 +40,19 @@ from shoal.node.items import indexes
 from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import document_pace
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
+
+_log = logging.getLogger("shoal.node")
 
 LOOKED_AT_MAX = 64  # Entries in one look.
 _MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
 _NOTES_AT_ONCE = 256  # Rows of notes that are removed in one write.
 _EVENTS_AT_ONCE = 256  # Payloads of trimmed or erased events that are removed in one write.
 _BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
-
-
-class What(IntEnum):
-    """The kind of rows that an entry names. The numbers are on disk and never reused."""
-
-    GENERATION = 1  # The rows of an ended generation.
-    CHECKPOINTS = 2  # Pruned checkpoints.
-    EVENTS = 3  # Trimmed events of a journal.
-    UPDATES = 4  # Updates that a compaction covers.
-    VALUES = 5  # Values of events that were erased.
-    NOTES = 6  # Notes that were cut.
-
-
-class Garbage(msgspec.Struct, array_like=True, frozen=True):
-    """The value of an entry: what its operation erased. The key names the operation."""
-
-    what: What
-    kind: int
-    space: str
-    name: str
-    generation: int
-    # Of a trim, 32 bytes each; of a compaction the position₃₄ of its rows, and its digest₃₂; of an erasure positions₃₄; of a
-    # cut of notes what `notes.pack_cut` returns.
-    ends: bytes = b""
-
-    @property
-    def target(self) -> Target:
-        """The object whose rows were erased."""
-        return Target(Kind(self.kind), self.space, self.name)
-
-
-class GarbageEntry(NamedTuple):
-    """An entry as it is in the queue: the key in storage, and what it names."""
-
-    key: bytes
-    partition: int
-    dot: Dot
-    garbage: Garbage
 
 
 class Piece(NamedTuple):
@@ -100,9 +65,6 @@ class Piece(NamedTuple):
 _NOTHING = Piece({}, [])
 
 Sweep = Callable[[list[GarbageEntry]], Iterator[Piece]]  # Of entries of one generation of one object.
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Garbage)
 
 
 class Collector:
@@ -138,6 +100,7 @@ class Collector:
             What.NOTES: self._notes,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
+        self._made = Made(storage, commit)
         self._held: Counter[Target] = Counter()
         self._after = keys.GARBAGE  # Where the last look ended.
         self._reclaim_at = 0.0
@@ -160,12 +123,18 @@ class Collector:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def enter_left(self, transaction: Transaction, stamp: Stamp, target: Target, change: Mutation) -> None:
+        """Add an entry for what this change leaves."""
+        left = left_by(stamp, change)
+        assert left is not None
+        self.enter(transaction, stamp, left.what, target, left.generation, left.ends)
+
     def enter(
         self, transaction: Transaction, stamp: Stamp, what: What, target: Target, generation: int, ends: bytes = b""
     ) -> None:
         """Add an entry for what the operation with this stamp erases of an object."""
         garbage = Garbage(what, target.kind, target.space, target.name, generation, ends)
-        transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), _encoder.encode(garbage))
+        transaction.put(keys.garbage(target.partition, stamp.dot, stamp.nth), pack(garbage))
         if target not in self._held:
             transaction.when_written(self._stir)
 
@@ -210,9 +179,9 @@ class Collector:
 
     async def _look(self) -> bool:
         """Look at the next entries and sweep the stable ones; True if any was swept."""
-        entries = list(self._entries())
         waits: dict[str, None] = {}
         stable: dict[Garbage, list[GarbageEntry]] = {}
+        entries = list(self._entries())
         for entry in entries:
             if entry is None:
                 waits["a repair of what a disk altered in the queue of garbage"] = None
@@ -234,14 +203,15 @@ class Collector:
         return moved
 
     def _entries(self) -> Iterator[GarbageEntry | None]:
-        """The next entries; None for one that cannot be decoded, which holds up no others."""
-        for key, packed in self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX):
+        """The next entries, as their operations make them; None for one that was altered, which holds up no others."""
+        for key, packed in list(self._storage.scan(self._after, successor(keys.GARBAGE), limit=LOOKED_AT_MAX)):
             partition, dot = keys.split_garbage(key)
             self._after = key + b"\x00"
             try:
-                yield GarbageEntry(key, partition, dot, _read(packed))
+                garbage = self._made.of(key, packed)
             except StoreCorrupt:
-                yield None
+                garbage = None
+            yield None if garbage is None else GarbageEntry(key, partition, dot, garbage)
 
     async def _stable(self, entry: GarbageEntry, waits: dict[str, None]) -> bool:
         assert self._replicas is not None
@@ -403,8 +373,8 @@ class Collector:
         partition, garbage = entries[0].partition, entries[0].garbage
         prefix = keys.GARBAGE + partition.to_bytes(2, "big")
         mine = {entry.key for entry in entries}
-        for key, packed in self._storage.scan(prefix, successor(prefix)):
-            if key not in mine and _read(packed) == garbage:
+        for key, packed in list(self._storage.scan(prefix, successor(prefix))):
+            if key not in mine and self._made.of(key, packed) == garbage:
                 yield GarbageEntry(key, *keys.split_garbage(key), garbage)
 
     def reclaim_soon(self) -> None:
@@ -418,36 +388,6 @@ class Collector:
             self._storage.reclaim()
             self._unreclaimed = False
             self._reclaim_at = self._now() + self._config.reclaim_interval_s
-
-
-def unpack(packed: bytes) -> Garbage:
-    """The garbage in the value of an entry.
-
-    Raises:
-        ValueError: it is malformed.
-    """
-    return _decoder.decode(packed)
-
-
-def _read(packed: bytes) -> Garbage:
-    try:
-        return unpack(packed)
-    except ValueError as error:
-        raise StoreCorrupt(f"an entry of garbage cannot be decoded ({error}). Run `shoal verify`.") from None
-
-
-def of_partition(storage: Readable, partition: int, most: int) -> frozenset[bytes] | None:
-    """The objects of a partition that the queue names, as prefixes of their rows' keys; None if it has over `most` entries.
-
-    Raises:
-        StoreCorrupt: an entry cannot be decoded.
-    """
-    prefix = keys.GARBAGE + partition.to_bytes(2, "big")
-    packed = [packed for _, packed in storage.scan(prefix, successor(prefix), limit=most + 1)]
-    if len(packed) > most:
-        return None
-    targets = {_read(entry).target for entry in packed}
-    return frozenset(keys.object_rows(partition, *target) for target in targets)
 
 
 def _generation(entries: list[GarbageEntry]) -> Iterator[Piece]:

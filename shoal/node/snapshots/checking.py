@@ -22,7 +22,7 @@ from shoal.crdt.clock import is_plausible
 from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidName
 from shoal.names import check_name
-from shoal.node.collection import garbage
+from shoal.node.collection.entries import unpack
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import mark_of
@@ -133,7 +133,7 @@ class Checker:
             if len(self._listed) < _LISTED_MAX:
                 self._listed.add(key[1:])
         elif table == keys.GARBAGE:
-            garbage.unpack(value)
+            unpack(value)
             self._content.garbage.add(mark_of(key, value))
             if len(self._content.garbage) > GARBAGE_MAX:
                 raise self._bad("too much in it waits to be swept")

@@ -20,7 +20,7 @@ from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, Root
 from shoal.config import Config
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node.collection import garbage
+from shoal.node.collection.entries import unpack
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions
 from shoal.node.retired import Retirement, Summary
@@ -249,7 +249,7 @@ class Witnesses:
         unsure = {mark_of(name) for name in self._unsure(number)}
         for key, packed in held.rows.scan(*keys.rows_of(keys.GARBAGE, number)):
             entries.append(mark_of(key, packed))
-            unsure.add(mark_of(keys.object_rows(number, *garbage.unpack(packed).target)))
+            unsure.add(mark_of(keys.object_rows(number, *unpack(packed).target)))
             if len(entries) > GARBAGE_MAX:
                 raise StoreCorrupt(f"too much waits to be swept in partition {number}.")
         left = Left(held.base.join(VersionVector.unpack(request.base)), max(forgotten, request.forgotten), frozenset(unsure))

@@ -16,8 +16,8 @@ from shoal.cluster.scrub import Piece, vector_digest
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.node.collection.entries import of_partition
 from shoal.node.collection.expiring import range_end
-from shoal.node.collection.garbage import of_partition
 from shoal.node.partitions import Partitions
 from shoal.storage import keys
 from shoal.storage.interface import Storage

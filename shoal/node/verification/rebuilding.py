@@ -29,7 +29,8 @@ from shoal.crdt.thread import dag, pruning
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.blobs import Blobs, is_gone
-from shoal.node.collection.garbage import Collector, What
+from shoal.node.collection.entries import What
+from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations, split
 from shoal.node.partitions import Partitions
 from shoal.node.retired import RetiredOrigins

@@ -23,8 +23,9 @@ from shoal.names import check_label, check_name
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
+from shoal.node.collection.entries import What
 from shoal.node.collection.erasure import Erasure
-from shoal.node.collection.garbage import Collector, What
+from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.partitions import Partitions
@@ -135,7 +136,7 @@ class Eraser:
     def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         made = change.change
         if isinstance(made, deletion.Delete):
-            self._delete(transaction, target, stamp, made)
+            self._delete(transaction, target, stamp, change, made)
             return
         self._catalog.enter(transaction, target)
         if isinstance(made, dag.Save):  # First, because most changes are saves.
@@ -151,18 +152,12 @@ class Eraser:
         elif isinstance(made, pruning.Prune):
             self._unpruned.drop(target)
             transaction.when_written(lambda: self._unpruned.drop(target))
-            self._garbage.enter(transaction, stamp, What.CHECKPOINTS, target, change.generation)
+            self._garbage.enter_left(transaction, stamp, target, change)
             spots = [Spot(target.space, target.name, id) for id in made.ids]
             self._shapes.drop(spots)
             transaction.when_written(lambda: self._shapes.drop(spots))
-        elif isinstance(made, trimming.Trim):
-            self._garbage.enter(transaction, stamp, What.EVENTS, target, change.generation, b"".join(made.ends))
-        elif isinstance(made, notes.Cut):
-            self._garbage.enter(transaction, stamp, What.NOTES, target, change.generation, notes.pack_cut(made))
-        elif isinstance(made, compaction.Compact):
-            self._garbage.enter(
-                transaction, stamp, What.UPDATES, target, change.generation, stamp.pack_position() + made.digest
-            )
+        elif isinstance(made, trimming.Trim | notes.Cut | compaction.Compact):
+            self._garbage.enter_left(transaction, stamp, target, change)
         elif isinstance(made, ownership.LeaseMark):
             self._unmarked.drop(target)
             transaction.when_written(lambda: self._unmarked.drop(target))
@@ -175,7 +170,7 @@ class Eraser:
         """Have the value of an append swept that arrived after the erasure of its event."""
         position = stamp.pack_position()
         if self._generations.current(transaction, target).rows.key(trimming.aside(position)) in transaction.rows:
-            self._garbage.enter(transaction, stamp, What.VALUES, target, change.generation, position)
+            self._garbage.enter_left(transaction, stamp, target, change)
 
     def list_status(self, transaction: Transaction, target: Target) -> None:
         """List a thread under the status that its rows say."""
@@ -220,8 +215,8 @@ class Eraser:
         if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
             raise BadOperation("it ends a generation other than its own", reason="content")
 
-    def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, made: deletion.Delete) -> None:
-        self._garbage.enter(transaction, stamp, What.GENERATION, target, made.generation)
+    def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, made: deletion.Delete) -> None:
+        self._garbage.enter_left(transaction, stamp, target, change)
         transaction.when_written(lambda: self._partitions.load(target.partition).ends(stamp.dot))
         if self._generations.delete(transaction, target, stamp, made):
             self._catalog.leave(transaction, target)

@@ -13,7 +13,7 @@ from shoal.cluster import messages
 from shoal.cluster.messages import SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
-from shoal.node.collection.garbage import Garbage, What
+from shoal.node.collection.entries import Garbage, What
 from shoal.node.retired import Summary
 from shoal.node.snapshots.provenance import taken
 from shoal.node.snapshots.sending import SnapshotSender
