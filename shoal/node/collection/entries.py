@@ -109,8 +109,7 @@ class Made:
         if self._has_ended(target, made.generation):  # Then it may have arrived too late, and its blobs go with the generation.
             lefts.append(Left(What.GENERATION, made.generation))
         right = [Garbage(left.what, *target, left.generation, left.ends) for left in lefts]
-        is_erase = named is not None and isinstance(made.change, journal.Erase)  # The rows said which values go.
-        if named in right or (is_erase and named == Garbage(What.VALUES, *target, made.generation, named.ends)):
+        if named is not None and (named in right or self._is_of_erasure(target, made, named)):
             return named if self._is_over(partition, named) else None
         if not right or not self._is_over(partition, right[-1]):
             return None
@@ -133,6 +132,10 @@ class Made:
         except (InvalidValue, IndexError):
             raise StoreCorrupt(f"an entry of garbage names no change of operation {dot}. Run `shoal verify`.") from None
         return Stamp(dot, body.hlc, body.wall_ms, NOTHING_SEEN, nth), made
+
+    def _is_of_erasure(self, target: Target, made: Mutation, named: Garbage) -> bool:
+        """Whether an erasure may have made this entry: the rows, as they were then, said which values go."""
+        return isinstance(made.change, journal.Erase) and named == Garbage(What.VALUES, *target, made.generation, named.ends)
 
     def _is_over(self, partition: int, named: Garbage) -> bool:
         """Whether the rows of an object say that what an entry names is over, as far as they can."""
