@@ -9,7 +9,8 @@ Laws:
   all be true: `$eq $ne $gt $gte $lt $lte`. Values without an order are neither more nor less.
 - A name that begins with `$` is an operator, never data: one that is unknown, or stands where a field belongs, is refused.
 - Only the fields that a filter names are decoded. A field that holds a class that this
-  process does not know equals nothing.
+  process does not know equals nothing, and neither does one of more values than a filter may hold (`shoal.values.work`); names
+  and lengths are compared before a value is decoded. A value is split into its fields once for all conditions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 
 from shoal import values
 from shoal.errors import InvalidInput, ShoalError, TooLarge
+from shoal.values.work import NODES_MAX, Allowance, length_of_list
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "$eq": operator.eq,
@@ -32,6 +34,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "$lte": operator.le,
 }
 _fields = msgspec.msgpack.Decoder(dict[Any, msgspec.Raw]).decode
+_elements = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 class _Packed(bytes):
@@ -53,8 +56,9 @@ class Filter:
 
         Raises:
             InvalidValue, InvalidInput: it is not a filter.
-            TooLarge: it has more than `terms_max` fields, operators and elements of lists.
+            TooLarge: it has more than `terms_max` fields, operators and elements of lists, or more values than a request may.
         """
+        _charge(Allowance(), packed)
         wanted = values.decode(packed) if packed else {}
         if not isinstance(wanted, dict):
             raise InvalidInput(f"a filter must be a map of fields; this one is a {type(wanted).__name__}. Nothing was read.")
@@ -66,13 +70,16 @@ class Filter:
 
         A condition that holds a class that this process does not know is met by equal bytes.
         """
-        made = cls(b"", terms_max=terms_max)
+        made, allowance = cls(b"", terms_max=terms_max), Allowance()
+        for condition in packed.values():
+            _charge(allowance, condition)
         made.wanted = _checked({name: _condition(condition) for name, condition in packed.items()}, terms_max)
         return made
 
     def matches(self, packed: bytes) -> bool:
         """Whether a packed value fulfils all conditions."""
-        return all(_met(field_of(packed, name), wanted) for name, wanted in self.wanted.items())
+        split: _Split = {}
+        return all(_met(_field_of(packed, name, split), wanted) for name, wanted in self.wanted.items())
 
 
 def packed_fields(filter: Mapping[str, Any] | None) -> dict[str, bytes]:
@@ -105,14 +112,33 @@ def check(wanted: Mapping[str, Any], *, terms_max: int) -> None:
 
 def field_of(packed: bytes, name: str) -> bytes | None:
     """The packed field of a packed value, by name or by path; None if it has none."""
-    parts = _parts(packed)
+    found = _field_of(packed, name, {})
+    return None if found is None else bytes(found)
+
+
+_Part = bytes | msgspec.Raw
+_Split = dict[tuple[str, ...], dict[str, msgspec.Raw]]
+"""The fields of a value, and of maps in it, by their paths."""
+
+
+def _field_of(packed: bytes, name: str, split: _Split) -> _Part | None:
+    parts = _split(packed, (), split)
     if name in parts or "." not in name:
-        return bytes(parts[name]) if name in parts else None
+        return parts.get(name)
+    path: tuple[str, ...] = ()
+    found: _Part = packed
     for step in name.split("."):
-        if (found := _parts(packed).get(step)) is None:
+        inner = _split(found, path, split).get(step)
+        if inner is None:
             return None
-        packed = bytes(found)
-    return packed
+        found, path = inner, (*path, step)
+    return found
+
+
+def _split(packed: _Part, path: tuple[str, ...], split: _Split) -> dict[str, msgspec.Raw]:
+    if path not in split:
+        split[path] = _parts(packed)
+    return split[path]
 
 
 def _found(fields: Mapping[str, Any], name: str) -> Any:
@@ -137,18 +163,27 @@ def _checked(wanted: dict[Any, Any], terms_max: int) -> dict[str, Any]:
     return wanted
 
 
-def _parts(packed: bytes) -> dict[str, Any]:
+def _charge(allowance: Allowance, packed: bytes) -> None:
+    try:
+        allowance.charge_packed(packed)
+    except TooLarge:
+        raise TooLarge(f"a filter may hold at most {NODES_MAX} values; it has more. Nothing was read.") from None
+
+
+def _parts(packed: _Part) -> dict[str, msgspec.Raw]:
     try:
         return _fields(packed)
     except (ValueError, TypeError, RecursionError):  # It is not a map, or its names cannot be keys of a dict.
         return {}
 
 
-def _decoded(packed: bytes | None) -> Any:
+def _decoded(packed: _Part | None) -> Any:
     if packed is None:
         return None
+    whole = bytes(packed)
     try:
-        return values.decode(packed)
+        Allowance().charge_packed(whole)
+        return values.decode(whole)
     except ShoalError:
         return _UNREADABLE
 
@@ -160,8 +195,20 @@ def _condition(packed: bytes) -> Any:
         return _Packed(packed)
 
 
-def _met(packed: bytes | None, wanted: Any) -> bool:
-    return packed == wanted if type(wanted) is _Packed else _holds(_decoded(packed), wanted)
+def _met(packed: _Part | None, wanted: Any) -> bool:
+    if type(wanted) is _Packed:
+        return packed is not None and bytes(packed) == wanted
+    if packed is not None and isinstance(wanted, dict) and not _is_operators(wanted):
+        try:
+            parts = _fields(packed)
+        except (ValueError, TypeError, RecursionError):
+            return _holds(_decoded(packed), wanted)  # A class of map, or no map.
+        return all(_met(parts.get(name), part) for name, part in wanted.items())
+    if packed is not None and isinstance(wanted, list | tuple):
+        length = length_of_list(bytes(memoryview(packed)[:5]))
+        if length is not None:
+            return length == len(wanted) and all(map(_met, _elements(packed), wanted))
+    return _holds(_decoded(packed), wanted)
 
 
 def _holds(found: Any, wanted: Any) -> bool:

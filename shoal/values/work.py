@@ -3,7 +3,7 @@
 Laws:
 - A request's cost is bounded by its bytes and these bounds, never by what small operations make of each other: a copy that
   doubles its source is charged for the source each time.
-- Measuring a value copies nothing, and ends where the allowance does.
+- Measuring a value copies nothing, and ends where the allowance does. A packed value is measured without being unpacked.
 - Finding the least difference of two sequences is charged by its steps. Where they end, all between the first and the last
   difference counts as replaced: the result is longer, and still right.
 """
@@ -15,13 +15,29 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Any, Literal
 
+import msgpack  # type: ignore[import-untyped]
+
 from shoal.errors import TooLarge
 
 NODES_MAX = 100_000  # Values, nested ones included, that the operations of one request copy or read: some tens of milliseconds.
 BYTES_MAX = 16 * 1024 * 1024  # Of their texts and bytes: as much as one request may hold by itself.
 STEPS_MAX = 1 << 18  # Of finding least differences: some tens of milliseconds.
 
+_FEW_BYTES = 256
+_NIL = 0xC0
+_LISTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])  # The first bytes of msgpack's lists and maps,
+_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
+_EXTENSIONS = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(range(0xD4, 0xD9), 2)}  # and of extensions, by their heads' length.
+
 Opcodes = list[tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]]  # As difflib has them.
+
+
+def length_of_list(head: bytes) -> int | None:
+    """The length of a packed list, by its first five bytes; None if it is no list."""
+    first = head[0] if head else _NIL
+    if first not in _LISTS:
+        return None
+    return first & 0x0F if first < 0xDC else int.from_bytes(head[1 : 3 if first == 0xDC else 5], "big")
 
 
 class Allowance:
@@ -56,6 +72,42 @@ class Allowance:
             elif isinstance(fields := getattr(part, "__dict__", None), dict):  # An object of a registered class.
                 waiting.append(fields)
             self._enter(0)
+
+    def charge_packed(self, packed: bytes) -> None:
+        """Charge for the values that unpacking `packed` makes; bytes that are no value are charged as far as they are one.
+
+        Raises:
+            TooLarge: it makes more than the request may.
+        """
+        waiting = [packed]
+        while waiting:
+            part = waiting.pop()
+            if len(part) <= _FEW_BYTES:  # They cannot hold more values.
+                self._nodes -= len(part)
+                self._enter(0)
+                continue
+            walker = msgpack.Unpacker(max_buffer_size=len(part))
+            walker.feed(part)
+            try:
+                self._walk(part, walker, waiting)
+            except (ValueError, msgpack.UnpackException):
+                continue
+
+    def _walk(self, packed: bytes, walker: msgpack.Unpacker, extensions: list[bytes]) -> None:
+        left = 1
+        while left:
+            begin, left = walker.tell(), left - 1
+            self._nodes -= 1
+            first = packed[begin] if begin < len(packed) else _NIL
+            if first in _LISTS or first in _MAPS:
+                inside = walker.read_array_header() if first in _LISTS else 2 * walker.read_map_header()
+                self._enter(inside)
+                left += inside
+            else:
+                walker.skip()
+                if first in _EXTENSIONS:
+                    extensions.append(packed[begin + _EXTENSIONS[first] : walker.tell()])
+        self._enter(0)
 
     def _enter(self, inside: int) -> None:
         if self._nodes < inside or self._bytes < 0:
