@@ -15,7 +15,8 @@ from shoal.api.thread.saving import SaveFields, save_request
 from shoal.api.thread.steps import EndFields, end_request, step_view
 from shoal.api.thread.threads import SavedView
 from shoal.api.values.maps import ChangeEntryBody, change_request
-from shoal.protocol.fields import Elements, Labels
+from shoal.protocol.conformance import check_together
+from shoal.protocol.fields import TOGETHER_MAX, Elements, Labels
 from shoal.protocol.requests import Batch, Dequeue, Dequeued, Enqueue, Enqueued, QueueItem, Reply, Saved, Step
 from shoal.protocol.requests.families import union
 
@@ -104,9 +105,11 @@ async def batch(exchange: Exchange) -> web.Response:
 
     Raises:
         SpansPartitions: the objects are not all in one partition.
+        TooLarge: the lists and maps of its writes have more elements together than a batch may.
         ShoalError: the error of the first rejected write; then none is applied.
     """
     body = await exchange.body(BatchBody)
+    check_together(body.writes, TOGETHER_MAX, "writes")
     space = exchange.name("space")
     reply = await exchange.call(Batch([_write(exchange, space, op) for op in body.writes]))
     answers = zip(body.writes, reply.replies, strict=True)

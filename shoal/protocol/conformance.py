@@ -4,7 +4,8 @@ Laws:
 - Every `Session` begins with this check: the node's own, and the one that sends requests to a node. So an
   embedded store and a served one reject the same arguments, with the same error, before anything
   is written or sent.
-- A list or dict that is longer than its annotation allows is refused before its elements are looked at.
+- A list or dict that is longer than its annotation allows is refused before its elements are looked at, and so are parts whose
+  lists and dicts are longer together.
 - A request that passes can be encoded, and decodes to an equal one.
 - A subclass of `str`, `int`, `bytes`, `list` or `dict` is converted to its value: `Colour.RED` of a
   `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is not an integer, nor an integer a `bool`.
@@ -25,6 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from shoal.errors import InvalidInput, TooLarge
+from shoal.protocol.fields import Together
 from shoal.protocol.requests.base import Durability
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
@@ -200,14 +202,58 @@ def too_many(where: str | None, most: int) -> TooLarge:
     )
 
 
+def check_together(parts: Iterable[Struct], most: int, where: str) -> None:
+    """Check that the lists and dicts of all parts have at most so many elements together; `where` names the parts.
+
+    Raises:
+        TooLarge: they have more.
+    """
+    if elements_of(parts) > most:
+        raise too_many_together(where, most)
+
+
+def together_of(kind: type[Struct]) -> dict[int, tuple[str, int]]:
+    """The fields of a request whose parts have a bound together, by their places: their names, and the bounds."""
+    return {
+        place: (field.name, mark.most)
+        for place, field in enumerate(msgspec.structs.fields(kind))
+        for mark in getattr(field.type, "__metadata__", ())
+        if isinstance(mark, Together)
+    }
+
+
+def elements_of(parts: Iterable[Struct]) -> int:
+    """The number of elements of all lists and dicts that are fields of these."""
+    found = 0
+    for part in parts:
+        for name in getattr(part, "__struct_fields__", ()):
+            field = getattr(part, name)
+            if type(field) in _CONTAINERS:
+                found += len(field)
+    return found
+
+
+_CONTAINERS = frozenset({list, dict, tuple, set})
+
+
+def too_many_together(where: str | None, most: int) -> TooLarge:
+    """The error for parts of a request that have too many elements together."""
+    return TooLarge(
+        f"the lists and maps of its {where} have more than {most} elements together. Nothing was written. Send several requests.",
+        field=where,
+        most=most,
+    )
+
+
 class _ListOf(_Kind):
-    def __init__(self, item: _Kind, *, most: int | None = None) -> None:
-        self._item, self._most = item, most
+    def __init__(self, item: _Kind, *, most: int | None = None, together: int | None = None) -> None:
+        self._item, self._most, self._together = item, most, together
         self.words = f"a list of {item.words}"
 
     def test(self, value: str) -> str:
         item = f"item{value.count('item')}"
         short = "" if self._most is None else f"len({value}) <= {self._most} and "
+        short += "" if self._together is None else f"elements_of({value}) <= {self._together} and "
         return f"type({value}) is list and {short}not ({value} and [0 for {item} in {value} if not ({self._item.test(item)})])"
 
     def made(self, value: Any, where: str) -> list[Any]:
@@ -215,6 +261,8 @@ class _ListOf(_Kind):
             raise _Mismatch(where, self.words, value)
         if self._most is not None and len(value) > self._most:
             raise too_many(where, self._most)
+        if self._together is not None:
+            check_together(value, self._together, where)
         return [self._item.made(item, f"{where}[{place}]") for place, item in enumerate(value)]
 
 
@@ -289,13 +337,13 @@ def _kinds(cls: type[Struct]) -> dict[str, _Kind]:
     return {field.name: _kind(field.type) for field in msgspec.structs.fields(cls)}
 
 
-def _kind(annotation: Any, most: int | None = None) -> _Kind:
+def _kind(annotation: Any, most: int | None = None, **together: int) -> _Kind:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [mark.max_length for mark in arguments[1:] if isinstance(mark, msgspec.Meta)]
-        return _kind(arguments[0], *bounds)
+        return _kind(arguments[0], *bounds, **{"together": mark.most for mark in arguments[1:] if isinstance(mark, Together)})
     if origin is Literal:
         return _OneOf(arguments)
     if origin in (Union, UnionType):
@@ -306,7 +354,7 @@ def _kind(annotation: Any, most: int | None = None) -> _Kind:
     if origin is tuple:
         return _TupleOf(kinds)
     containers: dict[Any, Callable[..., _Kind]] = {list: _ListOf, dict: _DictOf}
-    return containers[origin](*kinds, most=most)
+    return containers[origin](*kinds, most=most, **together)
 
 
 def _union(members: tuple[Any, ...]) -> _Kind:
@@ -324,7 +372,8 @@ def _holds(cls: type[Struct]) -> Callable[[Any], bool]:
     """The compiled function that says whether all fields of a request of this class have exactly their annotated types."""
     tests = [kind.test(f"request.{name}") for name, kind in _kinds(cls).items()]
     source = f"lambda request: {' and '.join(tests) or 'True'}"
-    made: Callable[[Any], bool] = eval(source, {"surrogate": surrogate, "holds": _holds, "structs": _STRUCTS})
+    names = {"surrogate": surrogate, "elements_of": elements_of, "holds": _holds, "structs": _STRUCTS}
+    made: Callable[[Any], bool] = eval(source, names)
     return made
 
 

@@ -1,7 +1,8 @@
 """Marks for fields of requests and replies whose type alone does not say their content, and bounds of their lists.
 
-Law: each list and dict of a request has a bound on its length, which is a part of its annotation. A decoder refuses a longer
-one before it makes anything of the elements, and so does the check before a request is sent (`shoal.protocol.conformance`).
+Law: each list and dict of a request has a bound on its length, which is a part of its annotation; where requests are parts of
+another one, those of all parts have one together. A decoder refuses a longer one before it makes anything of the elements, and
+so does the check before a request is sent (`shoal.protocol.conformance`).
 
 A mark is a part of the annotation, `value: Value` or `Annotated[bytes, Shape.CURSOR]`, and does not affect MessagePack. Other
 encodings are derived from it: over HTTP a packed value is JSON, and a cursor is text that is safe in a URL.
@@ -39,11 +40,18 @@ ELEMENTS_MAX = 4096
 CHANNELS_MAX = 16_384
 KEYS_MAX = 100_000
 PARTS_MAX = 1024
+TOGETHER_MAX = 16_384  # Of all parts of a batch or multi-read together: as many as one write may have, `CHANNELS_MAX`.
 TERMS_MAX = 256  # Of a filter.
 JOINED_MAX = 256  # Checkpoints in one search for a common ancestor.
 SECRETS_MAX = 256
 FEW_MAX = 64
 """Labels of a namespace, vectors of an item, indexed fields."""
+
+
+class Together(NamedTuple):
+    """The most elements of the lists and dicts of all parts of a list together. A bound on each is none on their product."""
+
+    most: int
 
 
 class Named(NamedTuple):
@@ -62,7 +70,8 @@ Positive = Annotated[int, AtLeast(1)]
 Elements = Annotated[list[_T], Meta(max_length=ELEMENTS_MAX)]
 Few = Annotated[list[_T], Meta(max_length=FEW_MAX)]
 Labels = Annotated[list[str], Meta(max_length=FEW_MAX)]
-Parts = Annotated[list[_T], Meta(max_length=PARTS_MAX)]
+Writes = Annotated[list[_T], Meta(max_length=ELEMENTS_MAX), Together(TOGETHER_MAX)]
+Parts = Annotated[list[_T], Meta(max_length=PARTS_MAX), Together(TOGETHER_MAX)]
 Terms = Annotated[list[_T], Meta(max_length=TERMS_MAX)]
 Filtered = Annotated[dict[str, bytes], Meta(max_length=TERMS_MAX)]
 Channels = Annotated[dict[str, _T], Meta(max_length=CHANNELS_MAX)]

@@ -23,7 +23,8 @@ from msgspec import Raw, Struct, field
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, from_wire
 from shoal.protocol.bookmark_delta import Sight
-from shoal.protocol.conformance import too_many
+from shoal.protocol.conformance import together_of, too_many, too_many_together
+from shoal.protocol.fields import TOGETHER_MAX
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
 
 PROTOCOL = 3
@@ -331,11 +332,13 @@ def decode_request(raw: Raw | bytes) -> AnyRequest:
 
     Raises:
         Unsupported: this version does not know its tag.
-        TooLarge: a list or dict has more elements than its field allows.
+        TooLarge: a list or dict has more elements than its field allows, or those of all its parts have together.
         InvalidInput: a field has the wrong type or is missing; the error names it.
         InvalidValue: it is not msgpack.
     """
     try:
+        if memoryview(raw).nbytes > TOGETHER_MAX:  # A shorter one cannot have more.
+            _check_together(raw)
         return _requests().decode(raw)
     except _UNDECODABLE as reason:
         _refuse(raw, reason, _REQUESTS, "request")
@@ -413,6 +416,43 @@ def _refuse(raw: Raw | bytes, reason: Exception, known: dict[str, type[Struct]],
     raise InvalidInput(
         f"the {what} is not valid: {text}{f' ({name})' if name else ''}. Nothing was written.", field=name
     ) from None
+
+
+_TOGETHER = {tag: (place, name, most) for tag, kind in _REQUESTS.items() for place, (name, most) in together_of(kind).items()}
+"""By the tag of a request: which of its fields has parts whose lists and dicts are bounded together, and the bound."""
+
+
+def _check_together(raw: Raw | bytes) -> None:
+    """Count the elements of a request's parts before anything is made of them.
+
+    Raises:
+        TooLarge: they are more than its field allows.
+    """
+    first, *fields = _raws(raw) or [b"\xc0"]
+    place, name, most = _TOGETHER.get(msgspec.msgpack.decode(first), (0, "", 0))
+    if not most or place >= len(fields):
+        return
+    left = most
+    if _length(fields[place]) > most:
+        return  # The decoder refuses it.
+    for part in _raws(fields[place]):
+        for field in _raws(part):
+            left -= _length(field)
+        if left < 0:
+            raise too_many_together(name, most)
+
+
+_raws = msgspec.msgpack.Decoder(list[Raw]).decode
+
+
+def _length(raw: Raw | bytes) -> int:
+    """The number of elements of a packed list or map, by its head; 0 if it is neither."""
+    head = bytes(memoryview(raw)[:5])
+    kind = head[0]
+    if 0x80 <= kind <= 0x9F:
+        return kind & 0x0F
+    size = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}.get(kind, 0)
+    return int.from_bytes(head[1 : 1 + size], "big")
 
 
 def _tag(raw: Raw | bytes) -> Any:

@@ -11,9 +11,10 @@ import pytest
 from msgspec import Meta, Struct
 
 from shoal.config import MOST_REQUESTED, Config, checked
-from shoal.errors import InvalidConfig, TooLarge
-from shoal.protocol import requests
+from shoal.errors import InvalidConfig, ShoalError, TooLarge
+from shoal.protocol import frames, requests
 from shoal.protocol.conformance import conforming
+from shoal.protocol.fields import TOGETHER_MAX
 from shoal.protocol.frames import decode_request, decode_subscription
 from shoal.protocol.requests.families import operations
 
@@ -129,3 +130,43 @@ def _most(kind: type[Struct], name: str) -> int:
     [most] = (mark.max_length for mark in get_args(hint)[1:] if isinstance(mark, Meta))
     assert most is not None
     return most
+
+
+TOGETHER: list[tuple[requests.Request[Any], str]] = [
+    (requests.Batch([requests.AlterSet("s", f"{{t}}{nth}", [b"\x01"] * 1000) for nth in range(17)]), "writes"),
+    (requests.Batch([requests.AlterSet("s", "t", [b"\x01"] * 4000, [b"\x02"] * 4000) for _ in range(3)]), "writes"),
+    (requests.Batch([requests.Save("s", "t", {f"c{nth}": b"\x01" for nth in range(9000)})] * 2), "writes"),
+    (requests.MultiRead([requests.ReadMap("s", "m", keys=["k"] * 1000) for _ in range(17)]), "reads"),
+]
+
+
+@pytest.mark.parametrize(("request_", "name"), TOGETHER)
+def test_lists_of_parts_are_bounded_together(
+    request_: requests.Request[Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TooLarge, match=f"lists and maps of its {name} have more than {TOGETHER_MAX}"):
+        conforming(request_)
+    monkeypatch.setattr(frames, "_requests", lambda: pytest.fail("it was decoded"))
+    with pytest.raises(TooLarge, match=f"lists and maps of its {name} have more than {TOGETHER_MAX}") as caught:
+        decode_request(msgspec.msgpack.encode(request_))
+    assert caught.value.detail["field"] == name
+
+
+def test_parts_of_as_many_are_taken() -> None:
+    for request in (
+        requests.Batch([requests.AlterSet("s", f"{{t}}{nth}", [b"\x01"] * 1000) for nth in range(16)]),
+        requests.Batch([requests.Save("s", "t", {f"c{nth}": b"\x01" for nth in range(TOGETHER_MAX)})]),
+        requests.Batch([requests.Assign("s", "r", b"\x01" * 100_000)] * 2),
+        requests.MultiRead([requests.ReadMap("s", "m", keys=["k"] * 16_000)]),
+    ):
+        assert decode_request(msgspec.msgpack.encode(conforming(request))) == request
+
+
+@pytest.mark.parametrize(
+    "tail", [b"", b"\xdd\xff\xff\xff\xff", b"\x01" * 20_000, b"\x91\xdd\xff\xff\xff\xff" + b"\x01" * 20_000]
+)
+def test_a_count_of_no_request_is_refused(tail: bytes) -> None:
+    with pytest.raises(ShoalError):
+        decode_request(b"\x92\xa5batch" + tail)
+    with pytest.raises(ShoalError):
+        decode_request(b"\x92" + b"\xdb\x00\x00\x50\x00" + b"b" * 0x5000 + tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from shoal.protocol.fields import Elements
+from shoal.protocol.fields import Writes
 from shoal.protocol.requests.base import ObjectWrite, Reply, Write
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations, replies, union
@@ -24,7 +24,7 @@ else:
 class Batch(Write["BatchReply"], array_like=True, frozen=True, tag="batch"):
     """Apply writes as one operation, all or none. Their objects must share a partition."""
 
-    writes: Elements[BatchWrite]
+    writes: Writes[BatchWrite]
 
 
 class BatchReply(Reply, array_like=True, frozen=True, tag="batch-reply"):
