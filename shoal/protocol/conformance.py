@@ -239,7 +239,8 @@ _CONTAINERS = frozenset({list, dict, tuple, set})
 def too_many_together(where: str | None, most: int) -> TooLarge:
     """The error for parts of a request that have too many elements together."""
     return TooLarge(
-        f"the lists and maps of its {where} have more than {most} elements together. Nothing was written. Send several requests.",
+        f"the lists and maps of its {where} have more than {most} elements together. Nothing was written. "
+        "Send several requests.",
         field=where,
         most=most,
     )
@@ -337,13 +338,16 @@ def _kinds(cls: type[Struct]) -> dict[str, _Kind]:
     return {field.name: _kind(field.type) for field in msgspec.structs.fields(cls)}
 
 
-def _kind(annotation: Any, most: int | None = None, **together: int) -> _Kind:
+def _kind(annotation: Any, most: int | None = None) -> _Kind:
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [mark.max_length for mark in arguments[1:] if isinstance(mark, msgspec.Meta)]
-        return _kind(arguments[0], *bounds, **{"together": mark.most for mark in arguments[1:] if isinstance(mark, Together)})
+        together = [mark.most for mark in arguments[1:] if isinstance(mark, Together)]
+        if together:
+            return _ListOf(_kind(get_args(arguments[0])[0]), most=bounds[0], together=together[0])
+        return _kind(arguments[0], *bounds)
     if origin is Literal:
         return _OneOf(arguments)
     if origin in (Union, UnionType):
@@ -354,7 +358,7 @@ def _kind(annotation: Any, most: int | None = None, **together: int) -> _Kind:
     if origin is tuple:
         return _TupleOf(kinds)
     containers: dict[Any, Callable[..., _Kind]] = {list: _ListOf, dict: _DictOf}
-    return containers[origin](*kinds, most=most, **together)
+    return containers[origin](*kinds, most=most)
 
 
 def _union(members: tuple[Any, ...]) -> _Kind:

@@ -428,16 +428,14 @@ def _check_together(raw: Raw | bytes) -> None:
     Raises:
         TooLarge: they are more than its field allows.
     """
-    first, *fields = _raws(raw) or [b"\xc0"]
-    place, name, most = _TOGETHER.get(msgspec.msgpack.decode(first), (0, "", 0))
-    if not most or place >= len(fields):
+    place, name, most = _TOGETHER.get(str(_tag(raw)), (0, "", 0))
+    if not most:
         return
-    left = most
-    if _length(fields[place]) > most:
+    parts, left = _raws(raw)[1 + place : 2 + place], most
+    if not parts or _length(parts[0]) > most:
         return  # The decoder refuses it.
-    for part in _raws(fields[place]):
-        for field in _raws(part):
-            left -= _length(field)
+    for part in _raws(parts[0]):
+        left -= sum(_length(each) for each in _raws(part))
         if left < 0:
             raise too_many_together(name, most)
 
