@@ -17,7 +17,10 @@ TOP = Path(__file__).parent.parent
 ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
-BASE = {"errors", "forks", "names", "config", "values", "version", "schemas", "outcomes", "encryption", "extras", "panics"}
+BASE = {
+    *("errors", "forks", "names", "config", "values", "version", "schemas"),
+    *("outcomes", "encryption", "extras", "panics", "records"),
+}
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
@@ -30,14 +33,15 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "outcomes": {"errors"},
     "panics": {"errors"},
-    "values": {"errors"},
-    "schemas": {"errors", "extras", "names", "values"},
+    "records": set(),
+    "values": {"errors", "records"},
+    "schemas": {"errors", "extras", "names", "records", "values"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
-    "protocol": {"errors", "names", "crdt"},
+    "protocol": {"errors", "names", "records", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
-    "tls": {"errors", "config"},
-    "access": {"errors", "names", "config", "values", "protocol", "schemas"},
+    "tls": {"errors", "config", "records"},
+    "access": {"errors", "names", "config", "records", "values", "protocol", "schemas"},
     "audit": BASE | {"crdt", "cluster", "protocol"},
     "transport": BASE | {"cluster", "protocol", "tls"},
     "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},
@@ -225,6 +229,11 @@ def test_a_module_imports_only_the_layers_it_may() -> None:
     bound = [path for path in modules() if layer_of(path) != "__init__"]
     beyond = {name_of(path): shoal_layers(path) - ALLOWED[layer_of(path)] for path in bound}
     assert {name: layers for name, layers in beyond.items() if layers} == {}
+
+
+def test_named_tuples_are_those_that_cost_little() -> None:
+    typed = [name_of(path) for path in modules() if "typing.NamedTuple" in imports_of(path)]
+    assert typed == ["shoal/records.py"]
 
 
 def outside() -> list[Path]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.errors import Overloaded
+from shoal.records import NamedTuple
 
 _NETWORK_BITS = 64
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from shoal.protocol.requests import (
     RenewLeases,
     Request,
 )
+from shoal.records import NamedTuple
 
 _HALF = 8
 _BEGINS = frozenset({AcquireLease, ClaimItem})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from shoal.protocol.requests import (
     Action,
@@ -28,6 +28,7 @@ from shoal.protocol.requests import (
     Watch,
     declaration_of,
 )
+from shoal.records import NamedTuple
 
 KINDS: tuple[str, ...] = get_args(ObjectKind)
 """The families of stored objects."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.access.grants import Grant, shown
+from shoal.records import NamedTuple
 
 
 class Token(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jwt
 import msgspec
@@ -22,6 +22,7 @@ from shoal.access.grants import grants_of
 from shoal.access.token import Token
 from shoal.errors import InvalidInput, InvalidName, Unauthenticated
 from shoal.names import check_name
+from shoal.records import NamedTuple
 
 ALGORITHM = "EdDSA"
 ISSUER = "shoal"

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,7 @@ from shoal.protocol.fields import AtLeast, Named, Shape
 from shoal.protocol.requests import AnyRequest, Read, Reply, Request, reply_of
 from shoal.protocol.requests.declared import Http, declaration_of
 from shoal.protocol.requests.families import operations
+from shoal.records import NamedTuple
 
 SOURCES: dict[type[Struct], tuple[type[Struct], dict[str, str]]] = {}
 """For each derived class, the class that it is derived from, and the names of its fields there."""

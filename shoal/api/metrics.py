@@ -15,7 +15,6 @@ import asyncio
 import platform
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -35,6 +34,7 @@ from shoal.protocol.requests import (
     space_of,
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
+from shoal.records import NamedTuple
 
 SPACES_LABELLED_MAX = 100
 OTHER_SPACES = "(other)"

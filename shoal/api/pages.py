@@ -10,12 +10,12 @@ import gzip
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import NamedTuple
 
 from aiohttp import hdrs, web
 from msgspec import Struct
 
 from shoal.api.http.exchange import Exchange
+from shoal.records import NamedTuple
 
 DOCS_PATH = "/docs"
 VIEWER_PATH = "/docs/rapidoc.js"

@@ -6,13 +6,14 @@ A part in braces stands for one part of the path, `[^/]+`, percent-encoded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiohttp import web
 from msgspec import Struct
 
 from shoal.api.http.exchange import Exchange, NoQuery
 from shoal.errors import ShoalError
+from shoal.records import NamedTuple
 
 Handler = Callable[[Exchange], Awaitable[web.StreamResponse]]
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import LoggedOperation, LogHead, LogPage, Statement
+from shoal.records import NamedTuple
 
 
 class Kind(Enum):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from shoal.audit import statements as signing
 from shoal.audit.archive import Archive, Call
 from shoal.audit.chains import Claim, Finding, Kind, LogName, Walk, claims_of, contradictions
 from shoal.protocol.requests import LogHead, LogPage, ReadLog, Statement
+from shoal.records import NamedTuple
 
 SKEW_MS = 60_000
 """By how much a node's clock may be set back between a statement and its next operation."""

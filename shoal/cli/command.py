@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from shoal.cli.execution import execute
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
+from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable
 from functools import cache
 from inspect import Parameter
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -26,6 +26,7 @@ from shoal.names import check_name
 from shoal.protocol.fields import AtLeast, Shape
 from shoal.protocol.requests import Request
 from shoal.protocol.requests.declared import Cli, declared
+from shoal.records import NamedTuple
 
 Reclaim = Annotated[
     str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good, whose rights move here.")

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from shoal.records import NamedTuple
 
 Node = TypeVar("Node", bound=Hashable)
 

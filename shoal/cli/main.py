@@ -14,12 +14,13 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from shoal.cli import target
 from shoal.cli.execution import Commands
+from shoal.records import NamedTuple
 from shoal.version import __version__
 
 MODULES = (

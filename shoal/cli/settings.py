@@ -15,12 +15,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import get_type_hints
 
 import msgspec
 
 from shoal.config import Config, checked, shown
 from shoal.errors import InvalidConfig
+from shoal.records import NamedTuple
 
 PREFIX = "SHOAL_"
 # Defaults of the commands' options. They may be set in a shell that runs `shoal serve`.

@@ -13,12 +13,13 @@ from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import shoal
 from shoal.errors import NotFound
+from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

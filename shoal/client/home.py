@@ -20,12 +20,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.errors import WrongLoop, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
 from shoal.protocol.requests import AnyRequest, Durability, Push, R, Request, Subscription
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
+from shoal.records import NamedTuple
 
 _PACKAGE = str(Path(__file__).parent.parent)
 

@@ -15,7 +15,9 @@ import sys
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import ContextVar
 from types import CoroutineType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from shoal.records import NamedTuple
 
 
 class Attendant(Protocol):

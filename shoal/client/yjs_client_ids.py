@@ -15,7 +15,7 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from shoal.records import NamedTuple
 
 
 class Place(NamedTuple):

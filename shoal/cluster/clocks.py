@@ -13,11 +13,11 @@ nobody can set, and that means nothing elsewhere. Laws:
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 NOT_HEARD = -1
 _TIME_MS_MAX = 1 << 53

@@ -14,11 +14,11 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable
 from itertools import takewhile
-from typing import NamedTuple
 
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Reach, Readiness, readiness
 from shoal.crdt.dot import Dot, VersionVector
+from shoal.records import NamedTuple
 
 OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
 

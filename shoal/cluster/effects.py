@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Message, Want
 from shoal.crdt.dot import VersionVector
+from shoal.records import NamedTuple
 
 
 class Send(NamedTuple):

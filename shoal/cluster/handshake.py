@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
-from typing import Annotated, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue, PeerRefused, ShoalError, from_wire
+from shoal.records import NamedTuple
 
 PEER_PROTOCOL = 7
 """The newest version spoken here. Two nodes speak the older one of their newest versions."""

@@ -10,9 +10,10 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from shoal.errors import PeerRefused
+from shoal.records import NamedTuple
 
 
 class Identity(NamedTuple):

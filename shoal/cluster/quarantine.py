@@ -10,12 +10,12 @@ Laws:
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
 
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.errors import BadOperation
+from shoal.records import NamedTuple
 
 
 class _Quarantined(NamedTuple):

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import NamedTuple
 
 from shoal.cluster.messages import Objects, Rows
 from shoal.crdt.dot import VersionVector
+from shoal.records import NamedTuple
 
 DIGEST_BYTES = 16
 UNSURE = b""

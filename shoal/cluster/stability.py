@@ -22,9 +22,9 @@ Second, every owner must hold the bound. (Causal stability: Baquero, Almeida, Sh
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.records import NamedTuple
 
 
 class Holding(NamedTuple):

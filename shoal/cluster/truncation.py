@@ -14,10 +14,10 @@ Nothing here reads a clock or storage: ages are arguments.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import Origin
+from shoal.records import NamedTuple
 
 
 class Terms(NamedTuple):

@@ -16,12 +16,11 @@ Row, one per object that was ever deleted, beside its generations' rows and kept
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
+from shoal.records import NamedTuple
 
 ROW = b"\x00"
 GENERATION_BYTES = 4

@@ -9,7 +9,9 @@ version vector (Preguiça et al., "Dotted Version Vectors", 2010).
 from __future__ import annotations
 
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping
-from typing import NamedTuple, NewType, Protocol
+from typing import NewType, Protocol
+
+from shoal.records import NamedTuple
 
 Origin = NewType("Origin", bytes)
 """One opening of one node's data directory: 8 random bytes, then the first 8 of the directory's id (`origin_of`).

@@ -10,9 +10,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from shoal.crdt.dot import DOT_BYTES, HORIZON, VersionVector
+from shoal.records import NamedTuple
 
 HLC_BYTES = 8
 

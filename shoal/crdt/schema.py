@@ -11,13 +11,12 @@ Rows:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 
 VERSION = b"V"
 VERSION_MAX = 2**31 - 1

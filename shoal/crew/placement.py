@@ -12,9 +12,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from shoal.crew.declaration import CrewRecord, Taker, parted, unfit
+from shoal.records import NamedTuple
 
 BALANCE = 2
 """An agent moves from one machine to another that has so many agents fewer."""

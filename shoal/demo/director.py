@@ -13,7 +13,7 @@ import math
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import aiohttp
 
@@ -22,6 +22,7 @@ from shoal.demo.lookout import View, joined, look
 from shoal.demo.messages import CrewPlan, Failed, Finished, Message, OpenGate
 from shoal.demo.nodes import Node, NodeFailed, node_name
 from shoal.demo.workers import WorkerFailed, early_end, messages, tell, worker
+from shoal.records import NamedTuple
 
 KILL_AT = 0.4
 RETURN_AT = 0.7

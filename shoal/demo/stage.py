@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
 
 from shoal.demo.supervisor import WORKER
 from shoal.demo.survey import Figures, recount
 from shoal.errors import InvalidInput
+from shoal.records import NamedTuple
 
 CREW = (sys.executable, "-m", "shoal.demo.crew")
 

@@ -13,7 +13,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from shoal.demo.messages import Failed, Finished, Message, Plan
 from shoal.demo.progress import Kill, Progress
 from shoal.demo.survey import share
 from shoal.demo.workers import WorkerFailed, early_end, messages, worker
+from shoal.records import NamedTuple
 
 KILLS = 2
 # A module's writes take a few milliseconds, so the kill comes among them.

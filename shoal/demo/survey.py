@@ -13,7 +13,8 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from shoal.records import NamedTuple
 
 
 class Figures(NamedTuple):

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
 from shoal.demo.agent import DOCUMENT, ROOT, SPACE, counter_name, thread_name
 from shoal.demo.survey import Figures, share
 from shoal.errors import NotFound
+from shoal.records import NamedTuple
 
 
 class Disagreement(NamedTuple):

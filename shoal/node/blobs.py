@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from shoal.errors import BadOperation
+from shoal.records import NamedTuple
 
 
 class Blobs(NamedTuple):

@@ -10,12 +10,12 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from shoal.crdt.rows import successor
 from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind

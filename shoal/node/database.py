@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.cluster import operation
 from shoal.config import Config
@@ -95,6 +95,7 @@ from shoal.node.watching.feed import Feed
 from shoal.node.writes.erasing import Deletions, Eraser
 from shoal.node.writes.issuing import Issued, Issuer
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind

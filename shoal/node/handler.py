@@ -12,7 +12,7 @@ may decide at once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, Edit, ObjectWrite
+from shoal.records import NamedTuple
 
 
 class Made(NamedTuple):

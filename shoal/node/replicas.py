@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
@@ -15,6 +15,7 @@ from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.node.target import Target
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Rebuild, RebuildView, Seat
+from shoal.records import NamedTuple
 
 
 @dataclass(slots=True)

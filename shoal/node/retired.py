@@ -12,7 +12,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from shoal.cluster.operation import TIP_BYTES, Tip
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from shoal import values
 from shoal.config import Config
@@ -27,6 +26,7 @@ from shoal.node.collection.generations import Generations
 from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.records import NamedTuple
 from shoal.schemas.rule import Flaw, Rule, reason_of
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from shoal.config import Config
 from shoal.errors import (
@@ -80,6 +80,7 @@ from shoal.protocol.requests import (
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
+from shoal.records import NamedTuple
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.version import __version__

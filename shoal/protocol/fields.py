@@ -11,9 +11,11 @@ encodings are derived from it: over HTTP a packed value is JSON, and a cursor is
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
+
+from shoal.records import NamedTuple
 
 _T = TypeVar("_T")
 

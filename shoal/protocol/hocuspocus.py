@@ -16,10 +16,11 @@ Law: for any bytes, `decode` returns a message or raises InvalidValue.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from shoal.errors import InvalidValue
 from shoal.protocol.yjs import Reader, pack_number, sized
+from shoal.records import NamedTuple
 
 _AUTH, _CLOSE, _STATUS = 2, 7, 8
 _TOKEN, _DENIED, _ACCEPTED = 0, 1, 2

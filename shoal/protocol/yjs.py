@@ -21,12 +21,13 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from shoal.crdt.document import yjs
 from shoal.crdt.document.awareness import GONE as GONE
 from shoal.errors import InvalidValue
 from shoal.protocol.requests import Present
+from shoal.records import NamedTuple
 
 DURABLE = 100
 """The kind of acknowledgements, above all kinds that the protocol has assigned."""

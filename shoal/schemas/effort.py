@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.errors import InvalidSchema, TooLarge
+from shoal.records import NamedTuple
 from shoal.schemas.breadth import Survey
 from shoal.values.work import Allowance
 

@@ -10,12 +10,13 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from shoal import values
 from shoal.errors import InvalidSchema
+from shoal.records import NamedTuple
 from shoal.schemas.pointers import pointer
 from shoal.schemas.rule import Flaw, Rule
 

@@ -13,12 +13,13 @@ automata instead of a backtracking matcher. `format` has no effect, as in the dr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from shoal.errors import InvalidSchema, InvalidValue, ShoalError, TooLarge
 from shoal.extras import needed
+from shoal.records import NamedTuple
 from shoal.schemas.breadth import Survey
 from shoal.schemas.effort import PATTERN_BYTES_MAX, Effort
 from shoal.schemas.pointers import pointer

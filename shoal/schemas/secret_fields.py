@@ -9,9 +9,9 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from shoal.errors import InvalidInput
+from shoal.records import NamedTuple
 from shoal.schemas.pointers import HIDDEN, POINTERS_MAX, parts_of
 from shoal.values import hiding
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull
+from shoal.records import NamedTuple
 from shoal.storage.interface import too_many_snapshots
 
 SNAPSHOTS_MAX = Config().storage_snapshots_max

@@ -22,13 +22,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Never
+from typing import Any, Never
 
 from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch
 
 from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
+from shoal.records import NamedTuple
 from shoal.storage import engine, layout
 from shoal.storage.erasing import ErasingPass
 from shoal.storage.identity import identity_of

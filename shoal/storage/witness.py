@@ -19,9 +19,9 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import NamedTuple
 
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 
 _MAGIC = b"SHOALWIT"
 _SLOT = struct.Struct(">8sQQQ")

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from shoal.records import NamedTuple
 
 GROUPS_SHOWN_MAX = 20
 

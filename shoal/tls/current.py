@@ -13,10 +13,10 @@ import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.errors import InvalidConfig
+from shoal.records import NamedTuple
 from shoal.tls import contexts
 from shoal.tls.certificate import day, read
 

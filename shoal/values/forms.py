@@ -13,9 +13,11 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
+
+from shoal.records import NamedTuple
 
 # Each level may take 40 KiB of C stack in msgpack; with this bound the total is well below the smallest thread's stack.
 NESTED_MAX = 32

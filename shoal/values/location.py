@@ -10,9 +10,10 @@ import json
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 from shoal.values import arrays, registry
 from shoal.values.forms import BY_CLASS
 

@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 T = TypeVar("T")
 Pack = Callable[[Any], Any]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from shoal.config import Config
 from shoal.errors import LeaseLost
 from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, Request, Term
 from shoal.protocol.session import Session
+from shoal.records import NamedTuple
 
 
 def _untold(_: Request[Any]) -> None:

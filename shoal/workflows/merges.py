@@ -9,11 +9,12 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.errors import NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.records import NamedTuple
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.merging import Resolver, merged

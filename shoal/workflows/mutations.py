@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -17,6 +17,7 @@ from shoal import values
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD
+from shoal.records import NamedTuple
 from shoal.schemas.pointers import hidden
 from shoal.values.difference import Change, channel_differences
 from shoal.workflows.checkpoints import ThreadCheckpoints, decoded

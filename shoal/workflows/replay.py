@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal import values
 from shoal.crdt.thread.journal import Cursor
 from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 from shoal.workflows.events import Event, events
 from shoal.workflows.moments import moment

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDictProxy
 
 from shoal.errors import InvalidInput
+from shoal.records import NamedTuple
 from shoal.workflows.streams.decisions import ProducerMark
 from shoal.workflows.streams.record import BEGINNING, Offset
 

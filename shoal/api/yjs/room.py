@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from aiohttp import WSCloseCode
@@ -42,6 +42,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Session
 from shoal.protocol.yjs import GONE
+from shoal.records import NamedTuple
 
 _RETRY_S = 0.1
 _FOR_GOOD = 4000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from shoal.cli.options import PANEL, By, DryRun, Follow, KeepBytes, KeepLast, Ke
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, shown_bytes
 from shoal.client.thread.inbox import Message
+from shoal.records import NamedTuple
 from shoal.workflows.export import event_record
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import typer
@@ -20,6 +20,7 @@ from shoal.cli.terminal import show_value
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change, Reset
 from shoal.errors import NotFound
+from shoal.records import NamedTuple
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 

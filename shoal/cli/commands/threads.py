@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -19,6 +19,7 @@ from shoal.client.store import Space, Store
 from shoal.client.thread.status import Standing
 from shoal.client.thread.thread import Thread
 from shoal.errors import NotFound
+from shoal.records import NamedTuple
 from shoal.values.foreign import LANGGRAPH
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.events import Event

@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import shoal
 from shoal.cli.members.leftovers import Leftover
 from shoal.cli.target import encryption_key, tls_ca, token_file
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound, ShoalError
+from shoal.records import NamedTuple
 
 _ID_CHARS = 8
 _STAYS = "the cluster has another value, so this one stays in the directory"

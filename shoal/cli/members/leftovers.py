@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import shoal
 from shoal.cli.target import check_store, encryption_key, tls_ca, token_file
@@ -21,6 +20,7 @@ from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.incarnation import had_fellows
 from shoal.node.verification.logged import Held, logged_before, name_in, naming, operations
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.opening import open_storage
 

@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from shoal import values
 from shoal.client.home import Home
 from shoal.client.waiting import waiting
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Overwritten
+from shoal.records import NamedTuple
 from shoal.workflows.moments import as_timeout_s, moment
 
 ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]

@@ -13,7 +13,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pycrdt
 
@@ -28,6 +28,7 @@ from shoal.crdt.document.live import EMPTY, engine
 from shoal.crdt.document.shared.doc import Doc, observe_deep
 from shoal.crdt.document.surrogates import Cut, Fitted, Pairs, fit, is_wide, pairs_of
 from shoal.errors import InvalidInput
+from shoal.records import NamedTuple
 
 
 class Transacted(NamedTuple):

@@ -10,7 +10,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from shoal import values
 from shoal.errors import InvalidInput, NotFound, SchemaMismatch, SchemaTooNew
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 from shoal.schemas import Schema
 
 Fetch = Callable[[str], Awaitable[requests.Checkpoint]]

@@ -18,7 +18,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +36,7 @@ from shoal.cluster.consensus.motions import (
 )
 from shoal.cluster.consensus.rebuilding import Foundation, Remains
 from shoal.cluster.consensus.recovery import Recovery
+from shoal.records import NamedTuple
 
 _OWN = b"own"
 _TERM = b"term/"

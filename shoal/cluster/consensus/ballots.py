@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import Enum
-from typing import NamedTuple
+
+from shoal.records import NamedTuple
 
 RECENT_MAX = 16
 """The changes that a value names. A change that is older than these cannot be recognised any more."""

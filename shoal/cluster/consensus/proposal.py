@@ -21,7 +21,6 @@ Laws:
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import (
     NO_BALLOT,
@@ -37,6 +36,7 @@ from shoal.cluster.consensus.ballots import (
     joined,
 )
 from shoal.cluster.consensus.motions import Accept, AnyMotion, Prepare, Vote
+from shoal.records import NamedTuple
 
 
 class Phase(Enum):

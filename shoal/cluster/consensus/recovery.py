@@ -16,10 +16,10 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import NO_TERM, Electorate, Term, Terms, joined
 from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Slot
+from shoal.records import NamedTuple
 
 
 class Restored(NamedTuple):

@@ -20,9 +20,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
+
+from shoal.records import NamedTuple
 
 KEY = "lease/"
 """What the names of the keys of the register that hold tables begin with; the number of the shard follows."""

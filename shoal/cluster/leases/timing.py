@@ -11,9 +11,8 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from shoal.cluster.leases.table import OFFERED, Grant, LeaseName, Table
+from shoal.records import NamedTuple
 
 
 def holds_s(ttl_ms: int, drift: float) -> float:

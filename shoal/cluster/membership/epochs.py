@@ -19,13 +19,14 @@ The lists are of addresses: a member whose disk is replaced stays a member. A di
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
 from shoal.cluster.consensus.ballots import Electorate
 from shoal.errors import ChangeUnderWay, InvalidInput, InvalidValue
+from shoal.records import NamedTuple
 
 KEY = "members"
 """The key of the register that holds the record."""

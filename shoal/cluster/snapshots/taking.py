@@ -19,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shoal.cluster.knowledge import Replica
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
+from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -15,7 +15,8 @@ Times are seconds on the caller's clock. States are opaque; `GONE` is one of the
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import NamedTuple
+
+from shoal.records import NamedTuple
 
 GONE = b"null"
 """The state of a client that left: JSON, as every state is."""

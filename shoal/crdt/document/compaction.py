@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +33,7 @@ from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
 _NEVER = 1 << 64  # Later than any operation.

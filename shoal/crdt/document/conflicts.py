@@ -17,10 +17,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.crdt.document.content import to_py
 from shoal.crdt.document.structs import Id, Item, Shared, walk
+from shoal.records import NamedTuple
 
 ELEMENT = "*"
 """In a path: an element of an array. Its index is not known."""

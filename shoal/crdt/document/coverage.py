@@ -14,11 +14,11 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from shoal.crdt.document.document import dot_of
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.floor import FLOOR_BYTES, HLC_BYTES, NO_FLOOR, Floor
+from shoal.records import NamedTuple
 
 _VERSION = b"\x01"
 _END_BYTES = DOT_BYTES + HLC_BYTES

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pycrdt
 
 from shoal.crdt.document.content import Xml, attributes_of, sorted_entries, to_py
 from shoal.crdt.document.shared.positions import EMBEDDED, characters, packed
+from shoal.records import NamedTuple
 
 DifferenceKind = Literal["add", "set", "delete", "insert"]
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 import pycrdt
@@ -32,6 +31,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.panics import held
+from shoal.records import NamedTuple
 
 _UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"
 _GENESIS = b"G"

@@ -15,7 +15,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pycrdt
 
@@ -30,6 +30,7 @@ from shoal.crdt.document.yjs import CLIENT_ID_BITS, VALUE_DEPTH_MAX
 from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
 from shoal.names import check_name
+from shoal.records import NamedTuple
 from shoal.values.work import Allowance
 
 # Values that one request may put, counting nested ones: the engine finds an array's index by walking it, so

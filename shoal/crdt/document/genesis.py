@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import pycrdt
 
@@ -25,6 +25,7 @@ from shoal.crdt.document.live import EMPTY
 from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.yjs import CLIENT_MAX, pack_delete_set, pack_state, parse, parse_state, split
 from shoal.errors import BadOperation
+from shoal.records import NamedTuple
 
 
 class Genesis(NamedTuple):

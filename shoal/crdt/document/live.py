@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pycrdt
@@ -33,6 +33,7 @@ from shoal.crdt.document.yjs import RootKind
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.names import check_name
 from shoal.panics import is_panic
+from shoal.records import NamedTuple
 
 EMPTY = b"\x00\x00"
 """The empty update."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pycrdt
 
 from shoal.crdt.document.content import append_run, attributes_of, runs_of, shown_text, to_py
 from shoal.crdt.document.matching import differences, equal, same_id
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 from shoal.values.work import Allowance
 
 DEPTH_MAX = 64  # `NESTING_MAX` of a document.

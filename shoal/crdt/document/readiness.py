@@ -12,10 +12,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from shoal.crdt.document.yjs import Parsed, StateVector, Struct
 from shoal.errors import NotReady
+from shoal.records import NamedTuple
 
 
 class Advanced(NamedTuple):

@@ -21,7 +21,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +29,7 @@ from shoal.crdt.document.yjs import CLIENT_MAX, Struct
 from shoal.crdt.dot import DOT_BYTES
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.records import NamedTuple
 
 REQUEST_BYTES = 16
 _REQUEST, _REPEATED = b"P", b"L"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.crdt.document.yjs import Reader
+from shoal.records import NamedTuple
 
 Id = tuple[int, int]
 """Client and clock."""

@@ -23,11 +23,11 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from shoal.crdt.document import yjs
 from shoal.crdt.document.shared.doc import Doc
 from shoal.crdt.document.yjs import Parsed, StateVector, Wide
+from shoal.records import NamedTuple
 
 Cut = tuple[int, int]
 """A client and a clock: the border between the character at this clock and the one before. A pair is named by its middle."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NoReturn
 
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000.
 CLIENT_ID_BITS = 53  # pycrdt keeps no more.

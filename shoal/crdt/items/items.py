@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.records import NamedTuple
 
 ITEM, EXPIRY, VECTORS = b"I", b"T", b"E"
 NEVER = 0  # As a time to live, or as the time of an expiry.

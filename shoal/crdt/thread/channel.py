@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +27,7 @@ from msgspec.structs import replace
 from shoal.crdt.thread import tree
 from shoal.crdt.thread.chunking import CHUNK_BYTES_MIN, cuts
 from shoal.crdt.thread.tree import Tops
+from shoal.records import NamedTuple
 
 DEPTH_MAX = 32
 TINY_BYTES_MAX = 64  # Up to this size a value takes no more space than a reference to it.

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import NamedTuple
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.crdt.thread import events
 from shoal.crdt.thread.events import ERASED, HLC_BYTES, Event, dot_of
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 
 KEY, LOSER, MARK = b"Q", b"X", b"Y"
 MARK_BYTES = 32

@@ -14,13 +14,13 @@ Rows (within the thread's):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import journal
 from shoal.crdt.thread.journal import Cursor
+from shoal.records import NamedTuple
 
 CONSUMER = b"K\x00"
 GENERATION_MAX = 2**63 - 1

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +39,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import labels
 from shoal.crdt.thread.channel import Recipe
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 
 CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"R", b"B", b"D", b"M", b"A", b"T"
 ID_BYTES = 32

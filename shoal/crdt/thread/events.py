@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows
+from shoal.records import NamedTuple
 
 EVENT = b"E"
 TOTALS = b"Hn"

@@ -26,7 +26,6 @@ Its rows are those of `events`, `claims` and `trimming`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +36,7 @@ from shoal.crdt.thread import claims, events, trimming
 from shoal.crdt.thread.claims import Claim
 from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.records import NamedTuple
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
 

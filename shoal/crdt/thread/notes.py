@@ -18,7 +18,6 @@ Rows (within the thread's, beside the checkpoints'):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +25,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.records import NamedTuple
 
 NOTES = b"P"
 

@@ -14,11 +14,10 @@ Rows (within the thread's, beside the checkpoints'):
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.rows import Rows, Stamp
+from shoal.records import NamedTuple
 
 OWNER, LEASE = b"O", b"J"
 FENCE_MAX = 2**63 - 1

@@ -9,11 +9,10 @@ Rows (within the thread's):
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.rows import Rows, Stamp
+from shoal.records import NamedTuple
 
 PLACE = b"K\x02"
 NUMBER_MAX = 2**63 - 1

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
+from shoal.records import NamedTuple
 
 INBOX = ""  # No worklist's name is empty.
 ID_BYTES = 32

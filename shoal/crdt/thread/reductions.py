@@ -16,7 +16,6 @@ Rows (within the thread's):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +23,7 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.crdt.thread import claims, trimming
 from shoal.crdt.thread.events import EVENT, PLACE_BYTES, dot_of, hlc_of
+from shoal.records import NamedTuple
 
 REDUCTION = b"K\x01"
 SNAPSHOTS_KEPT = 8

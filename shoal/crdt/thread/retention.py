@@ -9,8 +9,6 @@ Rows (within the thread's):
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.clock import COUNTER_BITS, END_MS
@@ -18,6 +16,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import events, trimming
 from shoal.crdt.thread.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue
 from shoal.crdt.thread.trimming import Cut
+from shoal.records import NamedTuple
 
 RULE = b"Hp"
 SLACK_DIVISOR = 8  # Appends trim only once a bound is exceeded by this part of it, so that few appends do.

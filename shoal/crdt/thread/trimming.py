@@ -20,7 +20,6 @@ Rows (within the thread's, beside the journal's):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +28,7 @@ from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import claims, events
 from shoal.crdt.thread.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
+from shoal.records import NamedTuple
 
 END, TRIMMED = b"F", b"G"
 _NTH_MAX = b"\xff\xff"  # Behind a place: above all its positions.

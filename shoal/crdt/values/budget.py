@@ -25,13 +25,12 @@ Rows:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows, Stamp, Within
 from shoal.crdt.values import counter
+from shoal.records import NamedTuple
 
 GRANT, SPEND, ACCOUNT, POOL = b"G", b"S", b"A", b"P"
 THE_POOL = b""

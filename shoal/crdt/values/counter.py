@@ -24,13 +24,12 @@ Rows:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.values import expiring
+from shoal.records import NamedTuple
 
 VALUE, KEY, CONFLICT = b"V", b"K", b"X"
 _EXPIRING_KEY, _EXPIRING_CONFLICT = expiring.PREFIX + KEY, expiring.PREFIX + CONFLICT

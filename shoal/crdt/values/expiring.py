@@ -13,10 +13,10 @@ The rows of a counter and of either part of a budget are below `PREFIX`, as `sho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows
+from shoal.records import NamedTuple
 
 MARK = b"\x01"
 """The first byte of a key that expires; then follow `c` and 12 hex digits of milliseconds since 1970."""

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +34,7 @@ from shoal.crdt.dot import DOT_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp, Within
 from shoal.crdt.values import orset, register
 from shoal.crdt.values.orset import Named
+from shoal.records import NamedTuple
 
 ENTRY, COUNT = b"E", b"N"
 _REGISTER, _SET, _UNKEYED, _KEYED = b"r", b"s", b"u", b"k"

@@ -40,13 +40,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 from operator import attrgetter
-from typing import NamedTuple
 
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 SIBLINGS, FENCE = b"S", b"F"
 NO_VALUE = ""

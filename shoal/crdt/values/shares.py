@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import NamedTuple
+
+from shoal.records import NamedTuple
 
 
 class Spread(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,6 +13,7 @@ from shoal.demo.nodes import node_name
 from shoal.demo.progress import Kill
 from shoal.demo.survey import Figures
 from shoal.demo.verdict import Disagreement
+from shoal.records import NamedTuple
 
 DIFFERENCES_SHOWN = 20
 _WIDTH_SHOWN = 200

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from google.adk.artifacts import artifact_util
 from google.adk.artifacts.base_artifact_service import ArtifactVersion, BaseArtifactService, ensure_part
@@ -31,6 +31,7 @@ from shoal.integrations.escaping import text_of
 from shoal.integrations.opening import checked_store
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.records import NamedTuple
 
 _OF_USER = "user:"
 _DIGITS = 10  # Of a version in a key, so that keys are in the order of the versions.

@@ -14,7 +14,7 @@ Nothing here reads or writes.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.adk.events.event import Event
 from google.adk.sessions.base_session_service import GetSessionConfig
@@ -25,6 +25,7 @@ from shoal.client.items.item import Item
 from shoal.errors import InvalidValue
 from shoal.integrations import opaque
 from shoal.integrations.adk.naming import FORM, NAME
+from shoal.records import NamedTuple
 
 _BESIDE_STATE = {"id", "invocation_id", "author", "timestamp", "branch", "node_info", "actions"}
 

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.adk.events.event import Event
 from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
@@ -35,6 +35,7 @@ from shoal.integrations.opening import checked_store
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.records import NamedTuple
 
 RESULTS_MAX = 10  # Memories that a search returns: a tool of the ADK puts all of them into the prompt.
 _KIND = "memories"

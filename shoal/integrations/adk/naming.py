@@ -9,11 +9,10 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from shoal.client.items.item import Namespace
 from shoal.integrations.escaping import escaped, id_of, name_of, tag, text_of, unsafe
 from shoal.names import check_name
+from shoal.records import NamedTuple
 
 NAME = "adk"
 FORM = 1

@@ -10,11 +10,12 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.errors import InvalidName
 from shoal.integrations.escaping import escaped, name_of, tag, text_of, unescaped, unsafe
 from shoal.names import check_name
+from shoal.records import NamedTuple
 
 _IN_SESSION = unsafe("/")
 _IN_SUBPATH = unsafe()

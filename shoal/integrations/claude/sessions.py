@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from claude_agent_sdk import (
@@ -40,6 +40,7 @@ from shoal.integrations.opening import OnStore, checked_store
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.records import NamedTuple
 
 FORM = 1
 """The version of the form in which entries and summaries are stored."""

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from threading import Lock
-from typing import NamedTuple
 
 from langgraph.checkpoint.base import ChannelVersions
 
 from shoal.integrations.langgraph.encoding import is_list
 from shoal.integrations.langgraph.naming import Place
+from shoal.records import NamedTuple
 
 BASES_MAX = 4096  # Live threads whose last checkpoint is remembered; for others a put needs one read more.
 LIST_BYTES_MIN = 1024  # Of a list that is worth remembering.

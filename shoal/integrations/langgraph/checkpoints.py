@@ -17,7 +17,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -42,6 +42,7 @@ from shoal.integrations.langgraph.writes import Writes
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.protocol.session import Prompt
+from shoal.records import NamedTuple
 from shoal.values.filtering import check, meets
 from shoal.values.foreign import LANGGRAPH
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 from shoal.values.foreign import LANGGRAPH_TYPED
 
 TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialiser use it.

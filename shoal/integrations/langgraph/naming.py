@@ -9,10 +9,10 @@ Laws, beside those of `escaping`:
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from shoal.integrations import escaping
 from shoal.integrations.escaping import escaped, unescaped, unsafe
+from shoal.records import NamedTuple
 
 _UNSAFE = unsafe()
 _UNSAFE_OR_SLASH = unsafe("/")

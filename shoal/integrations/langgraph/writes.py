@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import OutcomeUnknown, ShoalError
 from shoal.integrations.bridge import LOST, Bridge
 from shoal.protocol.requests import Annotate, AnyRequest, Batch, Save
 from shoal.protocol.session import Prompt
+from shoal.records import NamedTuple
 
 Answered = Callable[[Any], None]
 """Takes a reply or an error, once."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from hashlib import sha256
 from ssl import SSLContext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import uvicorn
 from mcp.server.auth.provider import AccessToken
@@ -31,6 +31,7 @@ from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
 from shoal.integrations.mcp.server import ShoalServer
 from shoal.integrations.mcp.views import ViewsByToken
+from shoal.records import NamedTuple
 
 PATH = "/mcp"
 SHUTDOWN_S = 5

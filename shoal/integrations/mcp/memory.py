@@ -13,7 +13,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
@@ -22,6 +22,7 @@ from shoal.client.values.maps import Entry, SharedMap
 from shoal.client.values.sets import SharedSet
 from shoal.errors import NotFound
 from shoal.integrations.mcp.tool import Answer, Arguments, Call, reads, writes
+from shoal.records import NamedTuple
 
 ENTITIES = "{memory}/entities"
 RELATIONS = "{memory}/relations"

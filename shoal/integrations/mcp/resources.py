@@ -9,7 +9,7 @@ Law: names are percent-encoded in URIs. Each name has one URI that is listed, an
 from __future__ import annotations
 
 import json
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 from urllib.parse import quote, unquote
 
 from mcp.types import Resource, ResourceTemplate, TextResourceContents
@@ -20,6 +20,7 @@ from shoal.client.store import Space
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.names import check_name
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 
 Kind = Literal["thread", "document"]
 

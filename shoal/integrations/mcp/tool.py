@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from mcp.types import Tool as Description
@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
 from shoal.errors import InvalidInput
+from shoal.records import NamedTuple
 
 LIMIT_MAX = 1000
 """The most that one call lists; the node's pages have the same bound."""

@@ -13,7 +13,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
+
+from shoal.records import NamedTuple
 
 PREVIEW_CHARACTERS_MAX = 100
 _MCP = {"mcp_call", "mcp_approval_request"}

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import contended
@@ -26,6 +26,7 @@ from shoal.errors import HeadMoved, MergeConflict, NotFound
 from shoal.integrations import escaping, opaque
 from shoal.outcomes import partly
 from shoal.protocol.requests import NO_HEAD
+from shoal.records import NamedTuple
 from shoal.workflows.checkpoint import Checkpoint
 
 FORM = 1

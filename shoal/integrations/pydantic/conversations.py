@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord, ConversationStore
 
@@ -29,6 +29,7 @@ from shoal.integrations.pydantic.forms import Entry, Kept, packed_entry, packed_
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.records import NamedTuple
 
 T = TypeVar("T")
 LABEL = "{conversations}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities import WrapRunHandler
@@ -40,6 +40,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from shoal.errors import InvalidValue, TooLarge
 from shoal.integrations import opaque
 from shoal.integrations.pydantic.place import Place, at, here
+from shoal.records import NamedTuple
 from shoal.workflows.steps import StepRecord
 
 FORM = 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
@@ -21,6 +21,7 @@ from pydantic_core import PydanticSerializationError
 from shoal.client.items.item import Item
 from shoal.errors import InvalidValue, SchemaTooNew
 from shoal.integrations import opaque
+from shoal.records import NamedTuple
 
 FORM = 1
 """The version of the form in which conversations are stored."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
 Apply = Callable[[Rows, Stamp, Any, Blobs], Any]

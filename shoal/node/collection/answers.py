@@ -10,7 +10,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.target import Target
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
 

@@ -18,7 +18,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
 
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
@@ -42,6 +41,7 @@ from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import document_pace
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind

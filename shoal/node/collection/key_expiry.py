@@ -9,14 +9,13 @@ Laws:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.node.collection import answers
 from shoal.protocol.keys import first_key
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 

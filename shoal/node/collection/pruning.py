@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.rows import Rows
@@ -28,6 +27,7 @@ from shoal.node.naming import unhex
 from shoal.node.thread.presence import head_ids
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
+from shoal.records import NamedTuple
 
 _SLICE = 256  # Records that are read before others get a turn.
 _COMPARED_AT_ONCE = 1024  # Checkpoints in memory that are looked at before others get a turn.

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import NamedTuple
 
 from shoal.cluster import operation, truncation
 from shoal.cluster.operation import LogEntry, Tip
@@ -33,6 +32,7 @@ from shoal.node.collection.key_expiry import Expiry
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.replicas import Replicas
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 

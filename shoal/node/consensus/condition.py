@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import Electorate
 from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Known, State, Vote
+from shoal.records import NamedTuple
 
 COMMAND = "shoal cluster rebuild"
 

@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, Ballot, Ballots, Change, Electorate, Value, Verdict
@@ -42,6 +41,7 @@ from shoal.node.consensus.condition import COMMAND, Condition, why_missing
 from shoal.node.consensus.foundations import foundation_of
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS
@@ -37,6 +36,7 @@ from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows
 from shoal.node.turns import Steps, at_once, document_pace
 from shoal.protocol.requests import Compact, Compacted
+from shoal.records import NamedTuple
 
 _AGE_MS_MAX = 2**53
 _FOLDED_MAX = 4  # Merged updates that wait for their requests: a request that is refused leaves one.

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +36,7 @@ from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
+from shoal.records import NamedTuple
 from shoal.storage import keys
 
 _CHORES_MAX = 1024

@@ -7,7 +7,6 @@ holds: updates that came above what was read are read too; anything else that ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.document import compaction, document
@@ -17,6 +16,7 @@ from shoal.node.document.compacting import check_whole
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps, document_pace
+from shoal.records import NamedTuple
 
 
 class DocumentContext(NamedTuple):

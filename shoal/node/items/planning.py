@@ -14,13 +14,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from shoal.config import Config
 from shoal.crdt.items.items import labels_of
 from shoal.crdt.rows import successor
 from shoal.node.items.indexes import Standings, values_of
 from shoal.node.transaction import Transaction
+from shoal.records import NamedTuple
 from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
 
 How = Literal["scan", "lookup", "stream"]

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shoal.config import Config
 from shoal.crdt.items import items
@@ -30,6 +30,7 @@ from shoal.node.items.items import check_matches, check_namespace, check_vector,
 from shoal.node.items.planning import SearchScope, plan
 from shoal.node.target import Target
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
+from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
 from shoal.values.vectors import FLOAT_BYTES
 

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
 
 from shoal.cluster.leases import table
 from shoal.cluster.leases.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
@@ -29,6 +28,7 @@ from shoal.node.leases.shards import Shard
 from shoal.node.leases.terms import check_token, item_of
 from shoal.node.turns import Background
 from shoal.protocol.requests import Term
+from shoal.records import NamedTuple
 
 _SPARE = 64  # Free items that are sent beyond one for each claim: others may have taken the first ones.
 _QUESTIONS_MAX = 256  # Wishes whose answers are known when they come.

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from shoal.cluster.leases import table
 from shoal.cluster.leases.table import Claim, Grant, LeaseName
@@ -34,6 +33,7 @@ from shoal.protocol.requests import (
     ReleaseLease,
     Term,
 )
+from shoal.records import NamedTuple
 
 _ENDING_MAX = 1024  # More than are released while one renewal is on its way.
 

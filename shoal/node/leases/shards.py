@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shoal.cluster.consensus.ballots import ID_BYTES
 from shoal.cluster.leases.table import Grant, LeaseName, Table, Turn
@@ -22,6 +22,7 @@ from shoal.errors import OutcomeUnknown, Overloaded, ShoalError
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.environment import Environment
 from shoal.outcomes import why
+from shoal.records import NamedTuple
 
 T = TypeVar("T")
 

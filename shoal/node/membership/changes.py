@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Kind, Record
@@ -26,6 +25,7 @@ from shoal.config import Config
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, RegisterChanged, ShoalError
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.membership.roster import Roster
+from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")
 

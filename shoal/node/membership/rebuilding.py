@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from shoal.cluster.consensus.ballots import ID_BYTES, Value
 from shoal.cluster.consensus.rebuilding import why_not_whole
@@ -32,6 +31,7 @@ from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
 from shoal.node.membership.roster import Roster
 from shoal.protocol.requests import ClusterView
+from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")
 

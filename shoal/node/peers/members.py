@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from shoal.cluster.handshake import NAME_CHARS_MAX
 from shoal.cluster.membership import epochs
@@ -25,6 +24,7 @@ from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import InvalidConfig, PeerRefused
 from shoal.node.membership.roster import Roster
+from shoal.records import NamedTuple
 
 _DISAGREEMENTS_MAX = 64
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from hashlib import sha256
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
@@ -37,6 +36,7 @@ from shoal.node.peers.members import Members, MemberState
 from shoal.node.replicas import Repairs, mendable, named, unmended
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import Kind

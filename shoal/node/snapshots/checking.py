@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip
@@ -27,6 +26,7 @@ from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import mark_of
 from shoal.node.snapshots.switching import Row
+from shoal.records import NamedTuple
 from shoal.storage import keys
 
 _PLACES = {table[0]: place for place, table in enumerate(keys.PARTITION_TABLES)}

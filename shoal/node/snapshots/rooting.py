@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b, sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shoal.cluster.operation import Tip
 from shoal.cluster.snapshots.roots import MARK_BYTES
 from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.node.collection.expiring import range_end
 from shoal.node.retired import Retirement, Summary
+from shoal.records import NamedTuple
 from shoal.storage import keys
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +21,7 @@ from shoal.errors import StoreCorrupt
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.collection.generations import current_of
 from shoal.node.target import Target
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.interface import Storage

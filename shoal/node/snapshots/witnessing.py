@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
 from shoal.config import Config
@@ -27,6 +26,7 @@ from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots.checking import Content
 from shoal.node.snapshots.rooting import TABLES, Left, Rooting, Row, mark_of, tables_that_differ, vector_root
 from shoal.node.turns import Background
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Snapshot, Storage

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import isfinite
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -34,6 +34,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import QUOTAS, Follow, ObjectWrite, Push, Quota, QuotaView, ReadQuota, Subscription
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
 RECORDS = Target(Kind.MAP, RESERVED, QUOTAS)

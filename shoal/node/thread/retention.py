@@ -9,7 +9,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
@@ -24,6 +23,7 @@ from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View
 from shoal.node.naming import position_of
 from shoal.node.target import target_of
 from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents, TrimReport
+from shoal.records import NamedTuple
 
 _SLICE = 512
 _BOUND_MAX = 2**53

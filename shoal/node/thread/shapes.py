@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from shoal.crdt.thread import channel, dag, pruning, tree
 from shoal.crdt.thread.channel import Pieces, Recipe, Shape
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.protocol.requests import Save
+from shoal.records import NamedTuple
 
 _ENTRY_BYTES = 600  # The cost of an entry of the cache beside its shapes.
 

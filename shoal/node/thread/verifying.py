@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.rows import Rows
@@ -23,6 +22,7 @@ from shoal.node.naming import checkpoint_named, unhex
 from shoal.node.thread.shapes import Reader, corrupt
 from shoal.protocol import requests
 from shoal.protocol.requests import Damage, VerifyCheckpoints
+from shoal.records import NamedTuple
 
 _STEP_CHECKPOINTS = 16  # Verified in one step; a checkpoint that shares its chunks with the one before takes about 0.1 ms.
 _STEP_BYTES = 64 * 1024  # Of chunks read in one step; the last checkpoint may exceed it.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from shoal.config import Config
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
@@ -39,6 +38,7 @@ from shoal.protocol.requests import (
     Spent,
     TransferRights,
 )
+from shoal.records import NamedTuple
 
 AMOUNT_MAX = 2**63 - 1
 _RETRY_S = 1.0

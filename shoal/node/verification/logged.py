@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.operation import TIP_BYTES, Tip
@@ -18,6 +17,7 @@ from shoal.crdt.rows import successor
 from shoal.crdt.values import counter
 from shoal.node.appliers import mutation
 from shoal.protocol.bookmark import Bookmark
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind

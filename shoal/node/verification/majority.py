@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from shoal.cluster.messages import Message, ObjectRows, ObjectRowsRequest, Objects
 from shoal.cluster.scrub import UNSURE, Piece, digest_of
@@ -28,6 +28,7 @@ from shoal.node.verification.integrity import is_damaged
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.node.verification.shown import Ask, shown_by
+from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")
 

@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from enum import Enum
 from hashlib import sha256
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
@@ -41,6 +40,7 @@ from shoal.node.verification.remains import bases, is_whole
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold
 from shoal.node.verification.report import Logged, Object, ObjectPlace
 from shoal.node.verification.shown import Changes, Shown, changes_of
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage

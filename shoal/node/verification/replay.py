@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 from shoal.crdt import deletion
 from shoal.crdt.document import compaction, document, repeats
@@ -27,6 +26,7 @@ from shoal.node.collection.expiring import expires
 from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
+from shoal.records import NamedTuple
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.crdt import deletion
 from shoal.crdt.dot import Dot
 from shoal.errors import ShoalError
 from shoal.node.transaction import ObjectRows, Transaction
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
 
 from msgspec import Raw
 
@@ -28,6 +27,7 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import FencedMutation
 from shoal.node.blobs import Blobs
 from shoal.node.verification.report import Logged, ObjectPlace
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
 _ORIGINS_AT_ONCE = 256  # In one question.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
@@ -27,6 +26,7 @@ from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.watching.feed import LABELS
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import KINDS, Kind

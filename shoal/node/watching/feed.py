@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import NamedTuple
 
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import VersionVector
@@ -30,6 +29,7 @@ from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, 
 from shoal.node.watching.audience import Audience
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Reset, Watch, Watching
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
 LABELS: dict[Kind, ObjectKind] = {

@@ -13,10 +13,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.protocol.requests import Change
+from shoal.records import NamedTuple
 
 SLICE_MAX = 100
 WAITING_MAX = 8192

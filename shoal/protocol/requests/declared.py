@@ -9,10 +9,11 @@ A request without a declaration is only sent alone, and has no derived route or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
+from shoal.records import NamedTuple
 
 __all__ = ["Action", "Cli", "Declaration", "Http", "declaration_of", "declared", "operation"]
 

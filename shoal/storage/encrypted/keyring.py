@@ -19,7 +19,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong, StorageFull, StoreCorrupt
+from shoal.records import NamedTuple
 from shoal.storage import layout
 from shoal.storage.encrypted.master import KEY_BYTES, NONCE_BYTES, Entropy
 

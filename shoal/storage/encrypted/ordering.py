@@ -14,9 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from shoal.crdt.rows import successor
+from shoal.records import NamedTuple
 from shoal.storage.encrypted.places import hidden_from
 from shoal.storage.encrypted.rows import RowCipher, unhidden
 

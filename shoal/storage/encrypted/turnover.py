@@ -6,9 +6,9 @@ A pass reads all rows as they are below, some at a time, and opens only those th
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from shoal.errors import StoreCorrupt
+from shoal.records import NamedTuple
 from shoal.storage.encrypted.storage import EncryptedStorage
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NamedTuple
 
 from shoal.errors import InvalidInput, NoQuorum, NotFound
 from shoal.protocol.requests import CatchUp, Event, MultiRead, Place, ReadJournal, ReadPlace
 from shoal.protocol.session import Session
+from shoal.records import NamedTuple
 from shoal.workflows.streams.record import (
     COMMITTED,
     FROM,

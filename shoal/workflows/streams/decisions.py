@@ -6,12 +6,13 @@ A command decides on the stream's state, and says what is answered and what is a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from shoal.errors import Conflict, Forbidden, InvalidInput, InvalidValue, NotFound, Overloaded, ShoalError
+from shoal.records import NamedTuple
 from shoal.workflows.streams.record import BEGINNING, Fork, Offset, Producer, State, media_type
 
 BINARY = "application/octet-stream"

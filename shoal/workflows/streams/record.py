@@ -13,7 +13,6 @@ Nothing here does I/O or reads a clock.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +20,7 @@ from msgspec import Struct
 from shoal.crdt.clock import COUNTER_BITS
 from shoal.errors import InvalidInput
 from shoal.names import STREAMS
+from shoal.records import NamedTuple
 
 COMMITTED, FROM, TOUCHED = "stream/committed", "stream/from", "stream/touched"
 """Places of the thread: the index after the last committed record; a time not after it; and when somebody read last."""

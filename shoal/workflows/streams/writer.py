@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,6 +42,7 @@ from shoal.protocol.requests import (
     Trim,
 )
 from shoal.protocol.session import Session
+from shoal.records import NamedTuple
 from shoal.workflows.streams import chain
 from shoal.workflows.streams.chain import Head
 from shoal.workflows.streams.decisions import Command, Moment, Outcome

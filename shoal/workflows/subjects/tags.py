@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from shoal.errors import InvalidInput, ShoalError
 from shoal.names import check_label, check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 
 SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]

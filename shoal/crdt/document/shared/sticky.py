@@ -8,13 +8,14 @@ the engine sees the index, which is at or before its character and in the same i
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pycrdt
 
 from shoal.crdt.document.shared.positions import Layout, sticky
 from shoal.crdt.document.yjs import parse_state
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
     from shoal.crdt.document.shared.texts import Text

@@ -9,7 +9,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pycrdt
 
@@ -19,6 +19,7 @@ from shoal.crdt.document.shared.positions import HELD, Layout, characters, item,
 from shoal.crdt.document.shared.sticky import index_of, stuck
 from shoal.crdt.document.shared.xml import Attributes, parent_of
 from shoal.errors import InvalidValue
+from shoal.records import NamedTuple
 
 _TEXT = "text"
 

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
@@ -44,6 +44,7 @@ from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes.erasing import Eraser
 from shoal.protocol import requests
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.crdt.dot import Dot, Origin
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.writes.issuing import Logged
+from shoal.records import NamedTuple
 
 Run = tuple[bytes, int, Dot, int]
 """The peer that sent operations of one origin, their partition, the last of them, and their number."""
