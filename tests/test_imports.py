@@ -115,6 +115,53 @@ def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
     assert "rocksdict" in modules
 
 
+ONLY_OPENED = """
+import asyncio, shoal, sys
+async def main():
+    async with shoal.open(sys.argv[1]):
+        pass
+asyncio.run(main())
+"""
+SERVED = """
+import asyncio, sys
+from pathlib import Path
+from shoal.config import Config
+from shoal.node.environment import system_environment
+from shoal.node.node import open_node
+async def main():
+    config = Config(join=",".join(sys.argv[2:]))
+    await (await open_node(Path(sys.argv[1]), config=config, environment=system_environment())).stop()
+asyncio.run(main())
+"""
+OF_DOCUMENTS = ("pycrdt", "anyio", "shoal.crdt.document.live", "shoal.crdt.document.shared", "shoal.node.document.room")
+OF_PEERS = (
+    *("shoal.cluster.replication", "shoal.cluster.scrub", "shoal.node.membership", "shoal.node.peers.operations"),
+    *("shoal.node.peers.replicator", "shoal.node.snapshots.exchange", "shoal.node.verification"),
+)
+
+
+def test_opening_a_store_loads_no_documents_and_no_peers(tmp_path: Path) -> None:
+    modules = loaded(ONLY_OPENED, str(tmp_path / "state"))
+    assert within(modules, (*OF_DOCUMENTS, *OF_PEERS, "importlib.metadata", "email", "shoal.client.thread")) == []
+
+
+def test_opening_it_again_does_not_either(tmp_path: Path) -> None:
+    run(OPEN, str(tmp_path / "state"))
+    modules = loaded(ONLY_OPENED, str(tmp_path / "state"))
+    assert within(modules, (*OF_DOCUMENTS, *OF_PEERS)) == []
+
+
+def test_a_served_node_has_documents_before_it_is_ready(tmp_path: Path) -> None:
+    modules = loaded(SERVED, str(tmp_path / "state"))
+    assert set(OF_DOCUMENTS) <= modules
+    assert within(modules, OF_PEERS) == []
+
+
+def test_a_member_has_its_peers_parts_before_it_is_ready(tmp_path: Path) -> None:
+    modules = loaded(SERVED, str(tmp_path / "state"), "127.0.0.1:9")
+    assert {*OF_DOCUMENTS, *OF_PEERS} <= modules
+
+
 def test_a_node_loads_what_few_nodes_need_once_it_is_used() -> None:
     modules = loaded("import shoal.cli.serving")
     assert within(modules, ("cryptography", "shoal.tls.current", "shoal.access.access", "shoal.api.openapi")) == []

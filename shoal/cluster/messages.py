@@ -22,6 +22,7 @@ quorum register are in `shoal.cluster.consensus.motions`, those about members in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -356,7 +357,14 @@ _Received = (
     | Granted
     | RootsMessage
 )
-_decoder: msgspec.msgpack.Decoder[_Received] = msgspec.msgpack.Decoder(_Received)
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[_Received]:
+    """Made at the first use: it takes milliseconds, and a node without peers needs none."""
+    return msgspec.msgpack.Decoder(_Received)
+
+
 _T = TypeVar("_T")
 
 
@@ -389,7 +397,7 @@ def decode(packed: bytes) -> Message:
         InvalidValue: these bytes are no message; the text says why.
     """
     try:
-        message = _decoder.decode(packed)
+        message = _decoder().decode(packed)
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError) as error:
         raise InvalidValue(f"a peer's message is malformed ({error}). Nothing of it was written.") from None
     match message:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from shoal.cluster import operation
 from shoal.config import Config
@@ -30,13 +30,8 @@ from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.retiring import Retiring
 from shoal.node.collection.statuses import StatusLister
 from shoal.node.collection.truncating import Truncator
-from shoal.node.document.compacting import Compactions, Compactor
-from shoal.node.document.documents import Documents
-from shoal.node.document.generations import DocumentGenerations
-from shoal.node.document.opening import DocumentContext
-from shoal.node.document.overwritten import OverwrittenValues
-from shoal.node.document.restoring import Restoring
-from shoal.node.document.snapshots import Snapshots
+from shoal.node.document.generations import DocumentContext
+from shoal.node.document.late import LateDocuments
 from shoal.node.environment import Environment
 from shoal.node.handler import (
     Contest,
@@ -44,7 +39,6 @@ from shoal.node.handler import (
     Handler,
     Maintainers,
     Preparation,
-    Preparations,
     Readers,
     Scan,
     Scans,
@@ -60,8 +54,6 @@ from shoal.node.items.ranking import Rankings
 from shoal.node.items.searches import Searches
 from shoal.node.leases.tries import Tries
 from shoal.node.partitions import Partitions
-from shoal.node.peers.operations.incoming import Incoming
-from shoal.node.peers.operations.outgoing import Outgoing
 from shoal.node.rules import Rules
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Target, target_of
@@ -88,8 +80,6 @@ from shoal.node.values.budgets import Budgets
 from shoal.node.values.maps import Maps
 from shoal.node.values.scalars import Counters, Registers
 from shoal.node.values.sets import Sets
-from shoal.node.verification.evidence import Evidence
-from shoal.node.verification.rebuilding import Rebuilder
 from shoal.node.watching.changelog import Changelog
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.erasing import Deletions, Eraser
@@ -99,6 +89,10 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
+
+if TYPE_CHECKING:
+    from shoal.node.document.documents import Documents
+    from shoal.node.peers.operations.exchange import Exchange
 
 
 class BeforeSwitch(NamedTuple):
@@ -158,8 +152,6 @@ class Database:
         shapes = ShapeCache(config.checkpoint_cache_bytes)
         checkpoints = Checkpoints(config, shapes)
         self._items = Items(config, environment.now_ms)
-        document_generations = DocumentGenerations(config, self.generations)
-        self.documents = Documents(config, self.catalog, document_generations)
         rules = Rules(storage, self.catalog, self.generations, config)
         self.budgets = Budgets(incarnation, config)
         self._maps = Maps(incarnation, config)
@@ -175,9 +167,11 @@ class Database:
         )
         retentions = Retentions(config, environment.now_ms, shown=lambda number: self.partitions.load(number).shown)
         prunes = Prunes(config, environment.now_ms)
-        compactions = self._compactions = Compactions(config, environment.now_ms, self.catalog)
-        self.compactor = Compactor(
-            self.documents.chores,
+        self.late_documents = LateDocuments(
+            config,
+            environment.now_ms,
+            catalog=self.catalog,
+            generations=self.generations,
             prepare=lambda request: self.prepare([(request, target_of(request))]),
             issue=lambda request: self.issue(request, None),
         )
@@ -208,11 +202,7 @@ class Database:
             Declaring(config, indexes),
             Deletions(self.catalog, self.generations),
             prunes,
-            self.documents,
-            compactions,
-            Restoring(config, self.documents, document_generations),
-            OverwrittenValues(config),
-            Snapshots(config, document_generations),
+            self.late_documents,
             steps,
             StatusHandler(config),
             Schemas(config, self.catalog, rules),
@@ -220,38 +210,12 @@ class Database:
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
         self._scans: Scans = {**self._rankings.scans, **verifying.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self._items.maintenance}
-        self._preparations: Preparations = {**self.documents.preparations, **compactions.preparations}
+        self._preparations = self.late_documents.preparations
         self.prepared = frozenset(self._preparations)
         """The requests that may need preparations: most writes are none of these, and need not ask."""
         self._contests: Contests = steps.contests
-        self._shapes = shapes
-        self._rules = rules
-        self.evidence = Evidence(storage, self.partitions, config)
-        self.rebuilder = Rebuilder(
-            storage,
-            commit,
-            partitions=self.partitions,
-            generations=self.generations,
-            garbage=self.garbage,
-            forget=self._forget,
-            config=config,
-        )
-        self.outgoing = Outgoing(storage, self.partitions, self.generations, config)
+        self._shapes, self._rules = shapes, rules
         self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
-        self.incoming = Incoming(
-            storage,
-            commit,
-            partitions=self.partitions,
-            clock=self._clock,
-            incarnation=incarnation,
-            budgets=self.budgets,
-            sums=self._maps.sums,
-            documents=self.documents,
-            eraser=self.eraser,
-            rules=rules,
-            feed=feed,
-            key_window_s=config.key_window_s,
-        )
         self.issuer = Issuer(
             storage,
             commit,
@@ -265,7 +229,6 @@ class Database:
             config=config,
             feed=feed,
         )
-
         self.retiring = Retiring(
             storage,
             commit,
@@ -289,10 +252,39 @@ class Database:
             environment=environment,
         )
         self.on_replaced: Callable[[], None] = lambda: None
-        self.issuer.on_keyed = self.incoming.on_keyed = self.claims.keyed
+        self.issuer.on_keyed = self.claims.keyed
         self._maps.settled = self.claims.settled
         self._maps.inherited, self.budgets.inherited = self.orphans.inherited_adds, self.orphans.inherited_origins
         self._maps.on_keyed, self._maps.on_crowded = self.claims.added, self.claims.crowded
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """What peers need of it."""
+        from shoal.node.peers.operations.exchange import Exchange
+
+        return Exchange(
+            self._storage,
+            self._commit,
+            partitions=self.partitions,
+            generations=self.generations,
+            clock=self._clock,
+            incarnation=self._incarnation,
+            budgets=self.budgets,
+            sums=self._maps.sums,
+            documents=self.documents,
+            eraser=self.eraser,
+            garbage=self.garbage,
+            rules=self._rules,
+            feed=self._feed,
+            forget=self._forget,
+            keyed=self.claims.keyed,
+            config=self._config,
+        )
+
+    @property
+    def documents(self) -> Documents:
+        """The live documents."""
+        return self.late_documents.room.documents
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -306,7 +298,7 @@ class Database:
         while self._items.chores:
             with suppress(ShoalError):
                 self.issue(self._items.chores.popleft(), None)
-        self.compactor.stir()
+        self.late_documents.stir()
 
     def preparations(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> list[Preparation]:
         """What requests about these objects need, in steps, before they can be decided or answered; mostly nothing."""
@@ -408,8 +400,7 @@ class Database:
         self.generations.forget_all()
         self.eraser.forget_all()
         self._rules.forget_all()
-        self._compactions.forget_all()
-        for cache in (self._shapes, self._indexes, self._rankings, self.documents, self._maps.sums):
+        for cache in (self._shapes, self._indexes, self._rankings, self._maps.sums, self.late_documents):
             cache.forget_partition(number)
         spaces = before.spaces | spaces_of(self._storage, number)
         for target in listed(self._storage, number, Kind.BUDGET):

@@ -29,7 +29,6 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.leases.handouts import Handouts
 from shoal.node.leases.leases import Leases
-from shoal.node.peers.replicator import Replicator
 from shoal.node.replicas import Alone, SingleNode
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
@@ -42,10 +41,12 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engines import untested
+from shoal.storage.interface import Storage
 from shoal.storage.opening import encrypted, open_storage
 from shoal.version import __version__
 
 if TYPE_CHECKING:
+    from shoal.node.peers.replicator import Replicator
     from shoal.storage.encrypted.storage import EncryptedStorage
 
 _log = logging.getLogger("shoal.node")
@@ -96,21 +97,10 @@ class Node:
         self._database = Database(
             storage, self._commit, incarnation=self._incarnation, environment=environment, config=config, feed=feed
         )
+        if not is_embedded:
+            _ = self._database.late_documents.room  # Imported now, so that no client waits for it.
         presences = Presences(config, environment.monotonic)
-        self.replicator = (
-            Replicator(
-                self._database,
-                self._commit,
-                storage=storage,
-                presences=presences,
-                incarnation=self._incarnation,
-                environment=environment,
-                config=config,
-                software=f"shoal {__version__}",
-            )
-            if config.join
-            else None
-        )
+        self.replicator = self._replication(storage, presences, config) if config.join else None
         alone = _alone(self._incarnation.node.hex(), config)
         replicas = SingleNode(alone) if self.replicator is None else self.replicator.quorum
         self.register = (
@@ -169,6 +159,20 @@ class Node:
             self.keys.start()
         self.service.start()
         self._stopped = False
+
+    def _replication(self, storage: Storage, presences: Presences, config: Config) -> Replicator:
+        from shoal.node.peers.replicator import Replicator  # With all that a node needs for its peers: most stores have none.
+
+        return Replicator(
+            self._database,
+            self._commit,
+            storage=storage,
+            presences=presences,
+            incarnation=self._incarnation,
+            environment=self._environment,
+            config=config,
+            software=f"shoal {__version__}",
+        )
 
     def _keeper(
         self, storage: EncryptedStorage, config: Config, environment: Environment, master: KeyService | None
@@ -242,7 +246,7 @@ class Node:
             await self._database.truncator.stop()
             await self._database.indexer.stop()
             await self._database.statuses.stop()
-            await self._database.compactor.stop()
+            await self._database.late_documents.stop()
             await self._handouts.close()
             await self.leases.close()
             await self.service.close()

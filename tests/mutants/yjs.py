@@ -13,7 +13,7 @@ from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.blobs import Blobs
 from shoal.node.document.documents import Documents
-from shoal.node.document.opening import DocumentContext
+from shoal.node.document.generations import DocumentContext
 from shoal.protocol.requests import Edit
 from shoal.values.work import Allowance
 from tests.mutants.mutant import Mutant

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from threading import Thread
 
@@ -13,7 +14,7 @@ import pytest
 
 import shoal
 from shoal.node import node
-from shoal.storage.engines import TESTED, untested
+from shoal.storage.engines import TESTED, installed, untested
 
 PROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
@@ -26,6 +27,21 @@ def test_the_ranges_are_those_that_are_installed() -> None:
 
 def test_here_all_are_tested() -> None:
     assert untested() == []
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_the_version_is_the_one_that_pip_shows(name: str) -> None:
+    assert installed(name) == metadata.version(name)
+
+
+def test_beside_two_folders_the_metadata_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in ("0.14.10", "0.14.11"):
+        (tmp_path / f"pycrdt-{version}.dist-info").mkdir()
+    (tmp_path / "pycrdt").mkdir()
+    (tmp_path / "pycrdt" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(metadata, "version", lambda name: f"the one of {name}")
+    assert installed("pycrdt") == "the one of pycrdt"
 
 
 @pytest.mark.parametrize("version", ["0.14.9", "0.14.14", "0.15.0", "1.0", "0.14.14rc1", "unknown"])

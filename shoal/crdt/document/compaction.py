@@ -26,9 +26,7 @@ import msgspec
 from shoal.crdt.document import document, readiness, repeats, yjs
 from shoal.crdt.document.coverage import NOTHING_COVERED, Coverage, coverage_of
 from shoal.crdt.document.document import dot_of
-from shoal.crdt.document.live import engine
 from shoal.crdt.document.pieces import parts, pieces
-from shoal.crdt.document.surrogates import Replica
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp
@@ -309,6 +307,8 @@ class _Proof:
     """Whether a merged update contains others: applying them must not change it."""
 
     def __init__(self) -> None:
+        from shoal.crdt.document.surrogates import Replica  # With the engine, which takes long to import.
+
         self._replica = Replica()
         self._before, self._begun = (b"", b""), self._replica.doc
 
@@ -322,6 +322,8 @@ class _Proof:
         Raises:
             InvalidValue: the engine refuses one of them.
         """
+        from shoal.crdt.document.live import engine
+
         with engine("an update was refused by the Yjs engine"):
             self._replica.apply(updates)
 

@@ -23,7 +23,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 import msgspec
-import pycrdt
 
 from shoal.crdt.document import repeats, yjs
 from shoal.crdt.document.yjs import RootKind as RootKind
@@ -85,7 +84,9 @@ def apply(rows: Rows, stamp: Stamp, update: Update, payload: bytes) -> None:
     if update.genesis:
         row, position = _GENESIS + update.genesis, stamp.pack_position()
         with held("the Yjs engine failed at the beginning of a document", "Nothing was written."):
-            state = pycrdt.get_state(payload)
+            from pycrdt import get_state  # The engine takes long to import, and a store may have no document.
+
+            state = get_state(payload)
         client, clocks = next(iter(yjs.parse_state(state).items()), (0, 0))
         genesis = Beginning(client, clocks, [position], update.roots)
         if (packed := rows.get(row)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from shoal.crdt.document import compaction, document, genesis, repeats, yjs
+from shoal.crdt.document import compaction, document, repeats, yjs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names
@@ -35,6 +35,8 @@ def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Blobs)
     try:
         yjs.parse(attached.content)
         if change.genesis:
+            from shoal.crdt.document import genesis  # With the engine, which takes long to import.
+
             genesis.check(change.genesis, attached.content)
         if change.attempt is not None:
             repeats.check(change.attempt, attached.content)

@@ -9,6 +9,7 @@ them from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -133,7 +134,12 @@ class FencedMutation(Mutation, array_like=True, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[FencedMutation])
+
+
+@cache
+def _decoder() -> msgspec.msgpack.Decoder[list[FencedMutation]]:
+    """Made at the first use: it takes milliseconds, and many stores are opened only to write."""
+    return msgspec.msgpack.Decoder(list[FencedMutation])
 
 
 def encode(mutations: Sequence[Mutation]) -> bytes:
@@ -148,7 +154,7 @@ def decode(payload: bytes) -> Sequence[FencedMutation]:
         StoreCorrupt: the payload of a stored operation cannot be read.
     """
     try:
-        return _decoder.decode(payload)
+        return _decoder().decode(payload)
     except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 

@@ -28,8 +28,8 @@ from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.document.generations import DocumentGenerations
-from shoal.node.document.opening import DocumentContext, OpenDocument, Opening
+from shoal.node.document.generations import DocumentContext, DocumentGenerations
+from shoal.node.document.opening import OpenDocument, Opening
 from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction

@@ -13,23 +13,8 @@ from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.document.pieces import parts
 from shoal.node.document.compacting import check_whole
-from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.document.generations import DocumentContext
 from shoal.node.turns import Steps, document_pace
-from shoal.records import NamedTuple
-
-
-class DocumentContext(NamedTuple):
-    """Where a document is, within a transaction."""
-
-    transaction: Transaction
-    rows: ObjectRows
-    target: Target
-
-    @property
-    def snapshot_key(self) -> bytes:
-        """The key in storage of the document's snapshot."""
-        return self.target.snapshot_key
 
 
 class OpenDocument:

@@ -140,7 +140,7 @@ class ClusterState:
     def _member(self, member: MemberState) -> Member:
         known = self._protocol.known(member.node)
         lacks = self._database.partitions.totals.operations - known.shared
-        oldest_ms = self._database.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
+        oldest_ms = self._database.exchange.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
         return Member(
             member.address,
             member.node.hex(),

@@ -445,7 +445,7 @@ class Replicator:
                     case Apply(peer, ready, again):
                         self._apply(peer, ready, again)
                     case Read(peer, want):
-                        for answer in self._database.outgoing.answers(want, is_behind=self._outlets.is_behind(peer)):
+                        for answer in self._database.exchange.outgoing.answers(want, is_behind=self._outlets.is_behind(peer)):
                             self._outlets.send((peer,), answer)
                     case SetBack(peer):
                         self._admission.fall_back(peer)
@@ -462,14 +462,14 @@ class Replicator:
     def _apply(self, peer: bytes, ready: list[Arrival], again: list[Arrival]) -> None:
         now = self._environment.monotonic()
         for arrival in again:
-            if not self._database.incoming.same(arrival):
+            if not self._database.exchange.incoming.same(arrival):
                 self._protocol.refused(peer, arrival.shipment, taken(arrival.shipment), now)
         if closed := self._database.partitions.closed:  # They stay missing there, and are fetched again if they are needed.
             ready = [arrival for arrival in ready if arrival.shipment.partition not in closed]
         if not ready:
             return
         try:
-            received = self._database.incoming.apply(ready)
+            received = self._database.exchange.incoming.apply(ready)
         except Overloaded:
             return  # They stay missing, and are fetched again.
         for arrival, error in received.refused:

@@ -85,7 +85,7 @@ class Majority:
 
     async def settle(self, place: ObjectPlace, name: bytes, start: bytes, stop: bytes) -> Outcome:
         """Settle the rows of an object in a range of keys in which they differ from a peer's."""
-        piece = self._database.evidence.within(place.partition, start, stop)
+        piece = self._database.exchange.evidence.within(place.partition, start, stop)
         if piece is None or name in piece.unsure:
             return Outcome.CHANGING
         if piece.stop != stop:
@@ -145,9 +145,9 @@ class Majority:
         return None
 
     async def _shown_by(self, place: ObjectPlace, node: bytes) -> Outcome | None:
-        based = self._database.rebuilder.left(place.partition)
+        based = self._database.exchange.rebuilder.left(place.partition)
         shown = None if based is None else await shown_by(node, place, based, ask=self._ask, config=self._config)
-        return None if shown is None else await self._database.rebuilder.rebuild_with(place, shown)
+        return None if shown is None else await self._database.exchange.rebuilder.rebuild_with(place, shown)
 
     # ── votes ─────────────────────────────────────────────────────────────────
 
@@ -219,7 +219,7 @@ class Majority:
 
     def _answer(self, node: bytes, request: ObjectRowsRequest) -> None:
         """Send a peer the rows that it wants of an object, or none if they cannot be compared now."""
-        piece = self._database.evidence.within(request.partition, request.start, request.stop)
+        piece = self._database.exchange.evidence.within(request.partition, request.start, request.stop)
         usable = piece is not None and (piece.vector, piece.stop) == (request.vector, request.stop)
         rows = piece.rows_of(request.object) if piece is not None and usable else []
         self._send(node, ObjectRows(request.id, rows))
@@ -245,7 +245,7 @@ class Majority:
         return Outcome.RESTORED if replaced is Outcome.ADOPTED else replaced
 
     async def _replace(self, place: ObjectPlace, name: bytes, piece: Piece, rows: dict[bytes, bytes]) -> Outcome:
-        now = self._database.evidence.within(piece.partition, piece.start, piece.stop)
+        now = self._database.exchange.evidence.within(piece.partition, piece.start, piece.stop)
         if now is None or (now.vector, now.stop) != (piece.vector, piece.stop):
             return Outcome.CHANGING
         here = dict(now.rows_of(name))
@@ -253,5 +253,5 @@ class Majority:
             key[len(name) :]: rows.get(key) for key in sorted(here.keys() | rows.keys()) if here.get(key) != rows.get(key)
         }
         if flawed:
-            await self._database.rebuilder.write(place, flawed)
+            await self._database.exchange.rebuilder.write(place, flawed)
         return Outcome.ADOPTED

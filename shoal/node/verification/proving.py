@@ -68,7 +68,7 @@ class Proving:
                 if await in_turns(self.differing(key)):
                     _log.warning("%s showed something else than its updates build: it is built again", text_of(place))
                     self._differs(place)
-                    await self._database.rebuilder.write(place, {})
+                    await self._database.exchange.rebuilder.write(place, {})
         finally:
             self._task = None
 

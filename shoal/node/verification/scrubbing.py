@@ -73,7 +73,7 @@ class Scrubber:
         self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
         self._last_id = _FIRST_ID
         self._stopped = False
-        database.incoming.on_dangling = self._dangles
+        database.exchange.incoming.on_dangling = self._dangles
         self.replaced = 0  # Objects, in this incarnation.
         self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `rows_differ_max`.
         self.incomplete: set[bytes] = set()  # Threads with a save that needed data swept here; at most as many.
@@ -141,7 +141,7 @@ class Scrubber:
             self._send_piece(*place, asked, now)
 
     def _send_piece(self, number: int, start: bytes, asked: list[bytes], now: float) -> None:
-        piece = self._as_sure(self._database.evidence.next(number, start))
+        piece = self._as_sure(self._database.exchange.evidence.next(number, start))
         if piece is None:
             self._walk.done(0, None, now)
             return
@@ -152,7 +152,7 @@ class Scrubber:
 
     def heard(self, peer: bytes, message: Rows | Objects, now: float) -> None:
         """Compare a peer's piece with the rows here, and answer if they differ or the peer asks."""
-        piece = self._as_sure(self._database.evidence.within(message.partition, message.start, message.stop))
+        piece = self._as_sure(self._database.exchange.evidence.within(message.partition, message.start, message.stop))
         if piece is None or piece.vector != message.vector:
             return
         if isinstance(message, Rows):
@@ -184,7 +184,7 @@ class Scrubber:
         """The objects of a partition that differ, and are here what the log makes."""
         prefix = bounds(number)[0]
         sound = [name for name, outcome in self._outcomes.items() if outcome is Outcome.SOUND and name.startswith(prefix)]
-        return sound if sound and self._database.rebuilder.reaches_back(number) else []
+        return sound if sound and self._database.exchange.rebuilder.reaches_back(number) else []
 
     def _as_sure(self, piece: Piece | None) -> Piece | None:
         """The piece, with the threads marked as unsure that lack data of a save: peers may have it by now."""
@@ -267,10 +267,10 @@ class Scrubber:
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
         against = {found.peer for found in self._differences.all() if found.object == name}
-        if name in self._ranges and not self._database.rebuilder.reaches_back(place.partition):
+        if name in self._ranges and not self._database.exchange.rebuilder.reaches_back(place.partition):
             outcome = await self.majority.settle(place, name, *self._ranges[name])
         else:
-            outcome = await self._database.rebuilder.rebuild(place, self._fetch)
+            outcome = await self._database.exchange.rebuilder.rebuild(place, self._fetch)
         is_news = self._outcomes.get(name) is not outcome  # It is rebuilt repeatedly; the same outcome is logged once.
         self._outcomes[name], self._against[name] = outcome, against
         if name in self._dangling:
@@ -304,7 +304,7 @@ class Scrubber:
     def _whole(self, name: bytes) -> Piece | None:
         """The object's rows, if they fit one piece."""
         stop = name[:-1] + bytes([name[-1] + 1]) if name[-1] < 255 else bounds(place_of(name).partition)[1]
-        piece = self._database.evidence.within(place_of(name).partition, name, stop)
+        piece = self._database.exchange.evidence.within(place_of(name).partition, name, stop)
         return piece if piece is not None and piece.stop == stop else None
 
     # ── operations of peers ───────────────────────────────────────────────────
@@ -354,7 +354,7 @@ class Scrubber:
         for shipment in [] if supply is None else supply.operations:
             if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
                 continue
-            if self._database.incoming.logged(shipment):
+            if self._database.exchange.incoming.logged(shipment):
                 with suppress(ShoalError):
                     brought[shipment.dot] = blobs.unpack(shipment.attached)
         return brought

@@ -391,7 +391,7 @@ async def test_a_document_with_a_gap_is_neither_shown_nor_written(monkeypatch: p
         fresh = fleet.start("b", MemoryStorage(ADMITTED))
         first = await fresh.store().space("crew").document("plan")
         told: list[str] = []
-        incoming = fresh.node.service._database.incoming
+        incoming = fresh.node.service._database.exchange.incoming
         applied = incoming.apply
 
         def one_at_a_time(arrivals: Any) -> Any:

@@ -121,7 +121,7 @@ async def test_an_operation_under_a_retired_origin_is_refused_and_says_why(fleet
     before = partition(fleet["a"]).tip(origin)
     await reopen(fleet, "a", 5)
     await until(lambda: origin in retired(fleet["b"]))
-    received = fleet["b"].node._database.incoming.apply([arrival(Dot(origin, before.sequence + 1), before.chain)])
+    received = fleet["b"].node._database.exchange.incoming.apply([arrival(Dot(origin, before.sequence + 1), before.chain)])
     [(_, error)] = received.refused
     assert isinstance(error, BadOperation)
     assert error.detail["reason"] == "retired"
@@ -137,7 +137,7 @@ async def test_a_node_does_not_let_others_retire_the_origin_under_which_it_write
     assert other is not None
     tip = partition(fleet["b"]).tip(other)
     retires: list[tuple[bytes, int]] = [(own, partition(fleet["b"]).vector[own])]
-    received = fleet["b"].node._database.incoming.apply([arrival(Dot(other, tip.sequence + 1), tip.chain, retires)])
+    received = fleet["b"].node._database.exchange.incoming.apply([arrival(Dot(other, tip.sequence + 1), tip.chain, retires)])
     assert [error.message for _, error in received.refused if "under which this node writes" in error.message]
     assert own in partition(fleet["b"]).vector
 

@@ -92,7 +92,7 @@ async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_rep
         await fleet.converged()
         key = next(iter(_objects(fleet, "a")))
         node, scrubber = fleet["c"].identity().node, fleet["a"].replicator.scrubber
-        piece = scrubber._database.evidence.next(int.from_bytes(key[1:3], "big"), b"")
+        piece = scrubber._database.exchange.evidence.next(int.from_bytes(key[1:3], "big"), b"")
         assert piece is not None
         assert scrubber._differences.compare(node, piece, {}, now=0.0)
         await fleet.crash("c")
@@ -175,7 +175,7 @@ async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
         before = _objects(fleet, "b")
         scrubber = fleet["b"].replicator.scrubber
         place = place_of(keys.object_rows(*keys.split_object(next(iter(before)))[:4]))
-        assert await scrubber._database.rebuilder.rebuild(place, scrubber._fetch) is Outcome.SOUND
+        assert await scrubber._database.exchange.rebuilder.rebuild(place, scrubber._fetch) is Outcome.SOUND
         assert _objects(fleet, "b") == before
 
 

@@ -90,7 +90,7 @@ async def test_a_log_of_too_many_bytes_is_given_up() -> None:
 async def test_no_log_shows_what_a_forgotten_origin_wrote() -> None:
     async with Fleet("a") as fleet:
         await fleet["a"].store().space("crew").counter("n").add(1)
-        rebuilder = fleet["a"].node._database.rebuilder
+        rebuilder = fleet["a"].node._database.exchange.rebuilder
         before = rebuilder.left(PLACE.partition)
         fleet["a"].storage.write({keys.retired(PLACE.partition, HORIZON): Summary(forgotten=1, forgotten_hlc=1).pack()})
         assert (before, rebuilder.left(PLACE.partition)) == ({}, None)

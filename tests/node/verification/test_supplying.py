@@ -97,7 +97,7 @@ async def test_a_thread_that_still_lacks_what_a_save_needs_is_not_taken_for_one_
         await fleet.converged(WAIT_S)
         scrubber = fleet["b"].replicator.scrubber
         (lacking,) = scrubber._dangling
-        piece = scrubber._as_sure(scrubber._database.evidence.next(place_of(lacking).partition, b""))
+        piece = scrubber._as_sure(scrubber._database.exchange.evidence.next(place_of(lacking).partition, b""))
         assert piece is not None
         assert piece.objects()[lacking] == UNSURE
         async with asyncio.timeout(WAIT_S):

@@ -32,7 +32,7 @@ from shoal.node.appliers.mutation import Change, Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
 from shoal.node.document.documents import Documents
-from shoal.node.document.opening import DocumentContext
+from shoal.node.document.generations import DocumentContext
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.rules import Rules

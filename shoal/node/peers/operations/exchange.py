@@ -1,0 +1,77 @@
+"""What a database needs to exchange operations with peers, and to compare rows with them.
+
+Law: a store without peers does not import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.config import Config
+from shoal.crdt.clock import HybridClock
+from shoal.node.collection.garbage import Collector
+from shoal.node.collection.generations import Generations
+from shoal.node.document.documents import Documents
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partitions
+from shoal.node.peers.operations.incoming import Incoming
+from shoal.node.peers.operations.outgoing import Outgoing
+from shoal.node.rules import Rules
+from shoal.node.values.budgets import Budgets
+from shoal.node.values.sums import Sums
+from shoal.node.verification.evidence import Evidence
+from shoal.node.verification.rebuilding import Forget, Rebuilder
+from shoal.node.watching.feed import Feed
+from shoal.node.writes.erasing import Eraser
+from shoal.storage.commit import GroupCommit, LoggedStorage
+
+
+class Exchange:
+    """The parts of a database that only peers need. Each is the only one of its database."""
+
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        generations: Generations,
+        clock: HybridClock,
+        incarnation: Incarnation,
+        budgets: Budgets,
+        sums: Sums,
+        documents: Documents,
+        eraser: Eraser,
+        garbage: Collector,
+        rules: Rules,
+        feed: Feed,
+        forget: Forget,
+        keyed: Callable[[int], None],
+        config: Config,
+    ) -> None:
+        self.incoming = Incoming(
+            storage,
+            commit,
+            partitions=partitions,
+            clock=clock,
+            incarnation=incarnation,
+            budgets=budgets,
+            sums=sums,
+            documents=documents,
+            eraser=eraser,
+            rules=rules,
+            feed=feed,
+            key_window_s=config.key_window_s,
+        )
+        self.incoming.on_keyed = keyed
+        self.outgoing = Outgoing(storage, partitions, generations, config)
+        self.evidence = Evidence(storage, partitions, config)
+        self.rebuilder = Rebuilder(
+            storage,
+            commit,
+            partitions=partitions,
+            generations=generations,
+            garbage=garbage,
+            forget=forget,
+            config=config,
+        )
