@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from enum import IntEnum
-from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +24,7 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.target import Target
 from shoal.node.transaction import Readable
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
