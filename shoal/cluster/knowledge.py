@@ -6,6 +6,8 @@ Laws:
   nothing known, because a restored directory holds less than before.
 - A peer cannot hold an operation of this replica's origin that is not durable here:
   such a claim is refused.
+- A peer names at most `claims_max` logs that this replica has nothing of, over all links: one that names more is refused, so
+  that what it invents takes no more memory, and no more of the disk, than that.
 - An answer of a peer counts as an owner's only if the peer was asked after it had said that it
   is no learner: an earlier answer may lack operations that it has fetched since.
 - An acknowledgement of this replica's own operation counts only once this replica holds
@@ -15,7 +17,6 @@ Laws:
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Protocol, cast
@@ -24,6 +25,7 @@ from shoal.cluster.messages import Held, batches
 from shoal.crdt.dot import NOTHING_SEEN, OVER_MAX, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue
 
+CLAIMS_MAX = 1 << 19
 VECTOR_HEAD_BYTES = 9  # Of a packed vector in a message: an array, the partition, a length.
 PART_BYTES = 8
 _MODULUS = 1 << 8 * PART_BYTES
@@ -110,12 +112,12 @@ def _hashed(dot: Dot) -> int:
 class Totals:
     """How many operations a node holds, over all partitions; updated as they change."""
 
-    __slots__ = ("_names", "_origins", "operations")
+    __slots__ = ("_names", "_origins", "operations")  # The names are sorted when they are asked for: a peer may name many.
 
     def __init__(self) -> None:
         self.operations = 0
         self._origins: dict[Origin, int] = {}
-        self._names: list[Origin] = []  # Sorted.
+        self._names: list[Origin] | None = None  # Sorted; None: some came or went since.
 
     def __len__(self) -> int:
         """The number of origins."""
@@ -125,23 +127,33 @@ class Totals:
         """Count operations of an origin; a negative number counts them no more."""
         before = self._origins.get(origin)
         if before is None:
-            insort(self._names, origin)
+            self._names = None
         self._origins[origin] = (before or 0) + operations
         self.operations += operations
         if not self._origins[origin]:
             del self._origins[origin]
-            del self._names[bisect_left(self._names, origin)]
+            self._names = None
 
     def first(self, count: int) -> list[tuple[Origin, int]]:
         """The first `count` origins, in the order of their bytes, with the number of operations of each."""
+        if self._names is None:
+            self._names = sorted(self._origins)
         return [(origin, self._origins[origin]) for origin in self._names[:count]]
 
 
 class Knowledge:
     """The operations that one peer is known to hold. `advanced` and `unmarked` collect the partitions in which that grew."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(
+        self, replica: Replica, *, claims_max: int = CLAIMS_MAX, before: Mapping[int, VersionVector] | None = None
+    ) -> None:
         self._replica = replica
+        self._claims_max = claims_max
+        self._before = before or {}  # What the peer claimed on older links, as far as it is remembered (`shoal.cluster.marks`).
+        # Logs that the peer named while nothing of them was here; counted anew once they are too many.
+        self._claims = sum(
+            1 for number, vector in self._before.items() for origin in vector if not replica.applied(number)[origin]
+        )
         self._vectors: dict[int, VersionVector] = {}
         self._fresh: dict[int, dict[Origin, int]] = {}  # Entries newer than those of the vector; at most `OVER_MAX` each.
         # By partition: two vectors, this replica's and the peer's, and how many operations they share.
@@ -207,6 +219,8 @@ class Knowledge:
             if sequence > before and (proven or origin != own):
                 if not before and is_retired(self._replica.applied(partition), origin, sequence):
                     continue
+                if not before and not self._replica.applied(partition)[origin]:
+                    self._claim(partition, origin)
                 if fresh is None:
                     fresh = self._fresh[partition] = {}
                 fresh[origin] = sequence
@@ -215,6 +229,30 @@ class Knowledge:
                 self.advanced.add(partition)
                 self.unmarked.add(partition)
                 self.totals.add(origin, sequence - before)
+
+    def _claim(self, partition: int, origin: Origin) -> None:
+        """The peer names a log of which nothing is here, for the first time.
+
+        Raises:
+            BadOperation: it names too many of them.
+        """
+        self._claims += 1
+        if self._claims > self._claims_max:
+            # Most of them may be here by now. The peer is refused at half of the bound, so that they are counted seldom.
+            self._claims = sum(len(self.claimed(number)) for number in {*self._before, *self._vectors, *self._fresh})
+            if self._claims > self._claims_max // 2:
+                raise BadOperation(
+                    f"a peer claims operations of more than {self._claims_max // 2:,} logs of which this node has nothing, "
+                    f"{origin.hex()} in partition {partition} among them. Nothing was written; the link is closed. If the "
+                    "cluster is that large, raise `peer_claims_max`; if not, this peer makes them up.",
+                    reason="claims",
+                )
+
+    def claimed(self, partition: int) -> set[Origin]:
+        """The origins of which the peer says, or has said, that it holds operations, and this replica has none."""
+        applied = self._replica.applied(partition)
+        named = {*self.vector(partition), *self._before.get(partition, ())}
+        return {origin for origin in named if not applied[origin]}
 
     def check(self, partition: int, origin: bytes, sequence: int) -> None:
         """Check that the peer can hold this operation.

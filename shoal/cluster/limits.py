@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from shoal.records import NamedTuple
 
+from shoal.cluster.knowledge import CLAIMS_MAX
+
 
 class SnapshotLimits(NamedTuple):
     """The same, for snapshots (`shoal.cluster.snapshots.taking`)."""
@@ -30,4 +32,5 @@ class Limits(NamedTuple):
     quarantine_max: int
     quarantine_s: float
     early_s: float = 60.0
+    claims_max: int = CLAIMS_MAX  # Logs that a peer may name of which nothing is here.
     snapshots: SnapshotLimits = SnapshotLimits()

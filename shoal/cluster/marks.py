@@ -62,6 +62,10 @@ class Mark:
         self._vectors[partition] = grown
         self.unwritten.update({(partition, origin): sequence for origin, sequence in grown.since(before).items()})
 
+    def vectors(self) -> Mapping[int, VersionVector]:
+        """The whole mark, as it is now, by partition."""
+        return dict(self._vectors)
+
     def vector(self, partition: int) -> VersionVector:
         """The operations of a partition that the peer was known to hold."""
         return self._vectors.get(partition, NOTHING_SEEN)

@@ -82,7 +82,10 @@ class Replication:
         self._is_majority = is_majority
         self._parts = Parts(replica)
         self._delivery = Delivery(replica.applied, bytes_max=limits.early_bytes_max)
-        self._peers = {peer: PeerState(Knowledge(replica), marked(mark, replica)) for peer, mark in (marks or {}).items()}
+        self._peers: dict[bytes, PeerState] = {}
+        for peer, noted in (marks or {}).items():
+            mark = marked(noted, replica)
+            self._peers[peer] = PeerState(self._nothing(mark), mark)
         self._is_current = True  # Whether the sender of the message that is being taken is in this node's epoch.
         self._outbox: list[Effect] = []
         self._quarantine = Quarantine(places_max=limits.quarantine_max, duration_s=limits.quarantine_s)
@@ -107,7 +110,7 @@ class Replication:
         self.mark(peer).begin()
         self._fetching.forget(peer)
         self.snapshots.admitted(peer)
-        state.known, state.member, state.heard = Knowledge(self._replica), False, 0
+        state.known, state.member, state.heard = self._nothing(state.mark), False, 0
         state.caught_up = None
         if state.linked:
             self._send_digest(peer)
@@ -539,8 +542,12 @@ class Replication:
     def _state(self, peer: bytes) -> PeerState:
         state = self._peers.get(peer)
         if state is None:
-            state = self._peers[peer] = PeerState(Knowledge(self._replica), Mark())
+            state = self._peers[peer] = PeerState(self._nothing(Mark()), Mark())
         return state
+
+    def _nothing(self, mark: Mark) -> Knowledge:
+        """What is known of a peer that has said nothing yet on this link."""
+        return Knowledge(self._replica, claims_max=self._limits.claims_max, before=mark.vectors())
 
     def _send(self, peer: bytes, message: Message) -> None:
         self._outbox.append(Send((peer,), message))

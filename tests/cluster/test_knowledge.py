@@ -223,3 +223,34 @@ def test_equal_digests_of_an_older_epoch_do_not_say_what_a_peer_holds_exactly(re
     known.begin_epoch()
     known.take_all(parts.held())
     assert known.whole(3) == replica.durable(3)
+
+
+# ── what a peer makes up ──────────────────────────────────────────────────────
+
+
+def _invented(count: int, *, seed: int = 0) -> list[tuple[int, bytes, int]]:
+    return [(number % 8, (seed << 32 | number).to_bytes(16, "big"), 1) for number in range(1, count + 1)]
+
+
+def test_a_peer_that_names_too_many_unknown_logs_is_refused(replica: ToyReplica) -> None:
+    known = Knowledge(replica, claims_max=100)
+    known.take(_invented(100))
+    with pytest.raises(BadOperation, match="makes them up"):
+        known.take(_invented(1, seed=1))
+
+
+def test_logs_that_are_here_by_now_are_not_counted(replica: ToyReplica) -> None:
+    known = Knowledge(replica, claims_max=10)
+    for nth in range(10):
+        named = _invented(9, seed=nth)
+        known.take(named)
+        for partition, origin, sequence in named:
+            replica._applied[partition] = replica.applied(partition).join(VersionVector({Origin(origin): sequence}))
+    assert sum(len(known.claimed(partition)) for partition in range(8)) == 0
+
+
+def test_what_a_peer_invented_on_older_links_counts(replica: ToyReplica) -> None:
+    before = {1: VersionVector({Origin(origin): 1 for _, origin, _ in _invented(100)})}
+    known = Knowledge(replica, claims_max=100, before=before)
+    with pytest.raises(BadOperation, match="makes them up"):
+        known.take(_invented(1, seed=1))

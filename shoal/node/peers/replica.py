@@ -60,6 +60,7 @@ def limits_of(config: Config) -> Limits:
         quarantine_max=config.quarantine_max,
         quarantine_s=config.quarantine_s,
         early_s=config.early_s,
+        claims_max=config.peer_claims_max,
         snapshots=SnapshotLimits(
             operations_min=config.snapshot_operations_min,
             open_max=config.snapshots_open_max,

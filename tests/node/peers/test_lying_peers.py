@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal.cluster import messages
-from shoal.cluster.messages import SnapshotRequest, Supply, Truncated, Vectors, Want
+from shoal.cluster import messages, operation
+from shoal.cluster.messages import Push, Shipment, SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.errors import BadOperation
+from shoal.node import blobs
 from shoal.node.collection.entries import Garbage, What
 from shoal.node.retired import Summary
 from shoal.node.snapshots.provenance import taken
@@ -203,3 +205,44 @@ async def test_rows_that_a_sender_adds_are_not_taken(
         await asyncio.sleep(5)
         assert not taken(fleet["a"].storage)
     assert "b:1 has others" in caplog.text
+
+
+# ── origins and operations that a member makes up ─────────────────────────────
+
+
+async def test_a_member_that_invents_origins_is_refused() -> None:
+    async with Fleet("abc", peer_claims_max=1000) as fleet:
+        invented = [VersionVector((Origin((n << 32 | m).to_bytes(16, "big")), 1) for m in range(1, 501)) for n in range(3)]
+        for vector in invented[:2]:
+            await say(fleet, "c", "a", Vectors([(N, vector.pack())], False))
+        with pytest.raises(BadOperation, match="makes them up"):
+            await say(fleet, "c", "a", Vectors([(N + 1, invented[2].pack())], False))
+
+
+async def test_an_operation_forged_at_the_next_number_is_noticed_by_both() -> None:
+    """b applies it, as nothing tells it from a true one. Its issuer refuses whoever holds it, and b what it writes itself."""
+    async with Fleet("abc") as fleet:
+        register = fleet["a"].store().space("crew").register("n")
+        await register.set(TRUE.decode())
+        await fleet.converged()
+        [last] = [
+            Shipment(N, dot.origin, dot.sequence, entry.chain, entry.packed, blobs.pack([blobs.NOTHING]))
+            for key, stored in fleet["a"].storage.scan(*keys.rows_of(keys.LOG, N))
+            for _, dot in [keys.split_log(key)]
+            for entry in [operation.LogEntry.unpack(stored)]
+        ]
+        body = msgspec.structs.replace(operation.decode(last.packed), key=None)
+        packed = operation.encode(msgspec.structs.replace(body, hlc=body.hlc + 1, payload=body.payload.replace(TRUE, FALSE)))
+        dot = Dot(Origin(last.origin), last.sequence + 1)
+        forged = Shipment(N, *dot, operation.chain(last.chain, N, dot, packed), packed, last.attached)
+        await say(fleet, "c", "b", Push([forged]))
+        await fleet.until(lambda: holds(fleet["b"], FALSE), 5)
+        await fleet.until(lambda: fleet.refusals, 5)
+        assert fleet.refusals[0].detail["reason"] == "claim", "a has not issued what b says that it holds"
+        assert holds(fleet["a"], TRUE)
+        assert not holds(fleet["a"], FALSE)
+        await register.set("later")
+        await fleet.until(lambda: fleet["b"].replicator.quorum.view().quarantined, 5)
+        assert "two nodes write under one origin" in fleet["b"].replicator.quorum.view().quarantined[0]
+        assert holds(fleet["a"], b"later")
+        assert holds(fleet["b"], FALSE)
