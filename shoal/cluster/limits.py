@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.records import NamedTuple
-
 from shoal.cluster.knowledge import CLAIMS_MAX
+from shoal.records import NamedTuple
 
 
 class SnapshotLimits(NamedTuple):
