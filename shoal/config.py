@@ -176,6 +176,8 @@ class Config(Struct, frozen=True, kw_only=True):
     page_items_max: int = 1000  # In one page of a listing, history or journal.
     history_scan_max: int = 4096  # Checkpoints examined for one page of a filtered history.
     page_bytes_max: int = 8 * MiB  # The same, by bytes: a page ends with the first item that exceeds it.
+    read_step_rows_max: int = 128  # Looked at in one step of a read, so that a long one does not delay other work.
+    read_step_bytes_max: int = 128 * KiB  # The same in bytes; the first row may exceed it.
     journal_wait_s_max: float = 60.0  # How long a request may wait for an event.
     journal_scan_rows_max: int = 20_000  # Events examined for one answer, so that a reader far behind does not delay others.
     consumers_max: int = 256  # Of one thread's journal.

@@ -75,7 +75,7 @@ from shoal.node.thread.status import StatusHandler
 from shoal.node.thread.steps import Steps
 from shoal.node.thread.verifying import Verifying
 from shoal.node.transaction import Transaction
-from shoal.node.turns import in_turns
+from shoal.node.turns import at_once, in_turns
 from shoal.node.values.budgets import Budgets
 from shoal.node.values.maps import Maps
 from shoal.node.values.scalars import Counters, Registers
@@ -198,7 +198,7 @@ class Database:
             self.budgets,
             self._maps,
             self._items,
-            Searches(config, environment.now_ms, indexes),
+            searches := Searches(config, environment.now_ms, indexes),
             Declaring(config, indexes),
             Deletions(self.catalog, self.generations),
             prunes,
@@ -208,7 +208,7 @@ class Database:
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
-        self._scans: Scans = {**self._rankings.scans, **verifying.scans}
+        self._scans: Scans = {**self._rankings.scans, **verifying.scans, **searches.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self._items.maintenance}
         self._preparations = self.late_documents.preparations
         self.prepared = frozenset(self._preparations)
@@ -430,9 +430,12 @@ class Database:
             ShoalError: as the data types say.
         """
         reader = self._readers.get(type(request))
-        if reader is None:
+        if reader is not None:
+            return reader(self._view(target), request)
+        scan = self.scan(request, target)
+        if scan is None:
             raise Unsupported(f"this node does not know {type(request).__name__}.")
-        return reader(self._view(target), request)
+        return at_once(scan)
 
     def scan(self, request: requests.ObjectRead[Any], target: Target) -> Scan | None:
         """Answer a read step by step, if it is one of those that take long."""

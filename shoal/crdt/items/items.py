@@ -193,8 +193,7 @@ def find(rows: Rows, rest: Sequence[str], key: str) -> Item | None:
 
 def below(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[tuple[bytes, int, Item]]:
     """Path, bytes and item of all items in a namespace and below it, in order, expired or not; `after` is a path, exclusive."""
-    for row, stored in rows.scan(ITEM + labels_of(rest), after=ITEM + after if after else None):
-        path = row[1:]
+    for path, stored in stored_below(rows, rest, after=after):
         yield path, len(stored), of_row(path, stored)
 
 
@@ -227,6 +226,12 @@ def vectors_of(rows: Rows, path: bytes, entry: StoredItem) -> tuple[bytes, ...]:
     """The vectors of one entry; none if it was put without."""
     stored = rows.get(_vectors_row(path, entry.position))
     return () if stored is None else _vectors.decode(stored)
+
+
+def stored_below(rows: Rows, rest: Sequence[str], *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Path and `I` row of all items in a namespace and below it, as `below`."""
+    for row, stored in rows.scan(ITEM + labels_of(rest), after=ITEM + after if after else None):
+        yield row[1:], stored
 
 
 def past(rest: Sequence[str], *, deeper: bool) -> bytes:
@@ -264,6 +269,13 @@ def of_row(path: bytes, stored: bytes) -> Item:
 def latest_of(stored: bytes) -> bytes:
     """The value that an `I` row shows."""
     return _shown(_decoder.decode(stored))[0].value
+
+
+def value_of(stored: bytes, now_ms: int) -> bytes | None:
+    """The value that an `I` row shows; None if the item has expired. It takes less than `of_row`."""
+    entries = _decoder.decode(stored)
+    expires_ms = _expiry(entries)
+    return None if NEVER != expires_ms <= now_ms else _shown(entries)[0].value
 
 
 def split_path(path: bytes) -> tuple[Rest, str]:

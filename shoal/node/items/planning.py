@@ -12,6 +12,7 @@ Laws:
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -41,16 +42,18 @@ class Span(NamedTuple):
 class Plan:
     """How a search finds items, and the number of rows read so far. `field` is that of the index, empty for a scan."""
 
-    def __init__(self, how: How, field: str, index_rows: int, paths: Callable[[Plan], Iterator[bytes]] | None) -> None:
+    def __init__(
+        self, how: How, field: str, index_rows: int, paths: Callable[[Plan, SearchScope], Iterator[bytes]] | None
+    ) -> None:
         self.how = how
         self.field = field
         self.index_rows = index_rows
         self.item_rows = 0
         self._paths = paths
 
-    def paths(self) -> Iterator[bytes] | None:
-        """The paths of the items to read, in order; None for all items."""
-        return None if self._paths is None else self._paths(self)
+    def paths(self, place: SearchScope) -> Iterator[bytes] | None:
+        """The paths of the items to read there, in order; None for all items."""
+        return None if self._paths is None else self._paths(self, place)
 
 
 class SearchScope(NamedTuple):
@@ -77,7 +80,7 @@ def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, co
             return _lookup(place, field, read, paths)
     for field, span in spans.items():
         if span.exact is not None:
-            return _stream(place, field, read, span.exact)
+            return _stream(field, read, span.exact)
     for field, span in spans.items():
         paths = _gathered(place, field, span, config.item_scan_rows_max)
         read += len(paths)
@@ -109,11 +112,11 @@ def span_of(condition: Any) -> Span | None:
 def _lookup(place: SearchScope, field: str, read: int, paths: list[bytes]) -> Plan:
     beginning = labels_of(place.rest)
     found = sorted({path for path in paths if path.startswith(beginning) and path > place.after})
-    return Plan("lookup", field, read, lambda _: iter(found))
+    return Plan("lookup", field, read, lambda _, place: islice(found, bisect_right(found, place.after), None))
 
 
-def _stream(place: SearchScope, field: str, read: int, exact: bytes) -> Plan:
-    def paths(counting: Plan) -> Iterator[bytes]:
+def _stream(field: str, read: int, exact: bytes) -> Plan:
+    def paths(counting: Plan, place: SearchScope) -> Iterator[bytes]:
         rows = [_of_value(place, field, value) for value in (exact, OTHER)]
         for path in heapq.merge(*rows):
             counting.index_rows += 1

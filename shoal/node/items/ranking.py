@@ -192,13 +192,9 @@ class _Search:
         self._compared = 0
         first = view()
         standings = self._rankings._indexes.of(first.target) if self._filter.wanted else {}
-        chosen = plan(
-            SearchScope(first.transaction, first.rows.key(b""), self._request.rest, b""),
-            self._filter.wanted,
-            standings,
-            self._config,
-        )
-        paths = chosen.paths() if chosen.how == "lookup" else None
+        place = SearchScope(first.transaction, first.rows.key(b""), self._request.rest, b"")
+        chosen = plan(place, self._filter.wanted, standings, self._config)
+        paths = chosen.paths(place) if chosen.how == "lookup" else None
         if paths is not None:
             for nth, path in enumerate(paths, 1):
                 self._compare_stored(view(), path)

@@ -1,18 +1,20 @@
 """Searches of items, page by page.
 
 Laws:
-- A page reads a bounded number of rows and bytes, and says where the next page begins.
+- A page reads a bounded number of rows and bytes, and says where the next page begins. It is read in steps, between which
+  others get their turn; so an item that is written meanwhile may be shown as it was or as it is.
 - Items are in the order of (namespace, key), whether an index or a scan found them. The filter is
   applied to all of them, so that an index changes only how much is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
 
 from shoal.config import Config
 from shoal.crdt.items import items
-from shoal.node.handler import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, Scans, View, Writers
 from shoal.node.items.indexes import Indexes, Standings
 from shoal.node.items.items import check_matches, check_namespace, fits, told
 from shoal.node.items.planning import Plan, SearchScope, plan
@@ -30,10 +32,11 @@ class Searches:
         self._indexes = indexes
         self.checks: Checks = {}
         self.writers: Writers = {}
-        self.readers: Readers = {SearchItems: self._search}
+        self.readers: Readers = {}
+        self.scans: Scans = {SearchItems: self._search}
 
-    def _search(self, view: View, request: SearchItems) -> ItemsPage:
-        """A page of the items that match.
+    def _search(self, view: Callable[[], View], request: SearchItems) -> Generator[None, None, ItemsPage]:
+        """A page of the items that match, in steps.
 
         Raises:
             InvalidInput: the namespace or the filter is not legal.
@@ -41,27 +44,13 @@ class Searches:
         check_namespace(self._config, request.items, request.rest)
         check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
-        place = SearchScope(view.transaction, view.rows.key(b""), request.rest, request.after)
-        chosen = plan(place, filter.wanted, self._standings(view, filter), self._config)
-        found: list[requests.Item] = []
-        skipped, cursor, more = 0, request.after, False
-        limit = min(max(1, request.limit), self._config.page_items_max)
-        now_ms = self._now_ms()
-        for path, item in self._page(view, request, chosen):
-            if item is None or len(found) == limit:
-                more = True
-                break
-            cursor = path
-            if item.is_expired(now_ms) or not fits([request.items, *item.rest], request.matches):
-                continue
-            if not filter.matches(item.latest.value):
-                continue
-            if skipped < request.skip:
-                skipped += 1
-            else:
-                found.append(told(request.items, item))
+        seen = view()
+        chosen = plan(_place(seen, request, request.after), filter.wanted, self._standings(seen, filter), self._config)
+        search = _Search(request, filter, chosen, self._config, self._now_ms())
+        while search.step(view()):
+            yield
         how = SearchPlan(chosen.how, chosen.field, chosen.index_rows, chosen.item_rows) if request.explain else None
-        return ItemsPage(found, skipped, cursor, more, how)
+        return ItemsPage(search.found, search.skipped, search.cursor, search.more, how)
 
     def _standings(self, view: View, filter: Filter) -> Standings:
         standings = self._indexes.of(view.target) if filter.wanted else {}
@@ -69,24 +58,70 @@ class Searches:
             self._indexes.on_due(view.target)  # Building it may have failed.
         return standings
 
-    def _page(self, view: View, request: SearchItems, chosen: Plan) -> Iterator[tuple[bytes, items.Item | None]]:
-        """Paths and items in order; None instead of an item once the page's bound is reached."""
-        size = 0
-        for looked_at, (path, stored, item) in enumerate(self._items(view, request, chosen)):
-            if looked_at == self._config.item_scan_rows_max or size >= self._config.page_bytes_max:
-                yield b"", None
-                return
-            size += stored
-            yield path, item
 
-    def _items(self, view: View, request: SearchItems, chosen: Plan) -> Iterator[tuple[bytes, int, items.Item]]:
-        paths = chosen.paths()
+class _Search:
+    """A page in the making: what was found up to the path `cursor`."""
+
+    def __init__(self, request: SearchItems, filter: Filter, chosen: Plan, config: Config, now_ms: int) -> None:
+        self.found: list[requests.Item] = []
+        self.skipped = 0
+        self.cursor = request.after
+        self.more = False
+        self._request = request
+        self._filter = filter
+        self._chosen = chosen
+        self._config = config
+        self._now_ms = now_ms
+        self._limit = min(max(1, request.limit), config.page_items_max)
+        self._looked_at = 0
+        self._bytes = 0
+
+    def step(self, view: View) -> bool:
+        """Look at some more items. Returns whether there is more to be done."""
+        rows_max, bytes_max = self._config.read_step_rows_max, self._bytes + self._config.read_step_bytes_max
+        before = self._looked_at
+        for path, stored in islice(self._stored(view), rows_max):
+            is_full = len(self.found) == self._limit or self._bytes >= self._config.page_bytes_max
+            if is_full or self._looked_at == self._config.item_scan_rows_max:
+                self.more = True
+                return False
+            self.cursor = path
+            self._looked_at += 1
+            self._bytes += len(stored)
+            self._look(path, stored)
+            if self._bytes >= bytes_max:
+                return True
+        return self._looked_at - before == rows_max
+
+    def _stored(self, view: View) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of the items that the plan finds after the cursor, in order."""
+        request, chosen = self._request, self._chosen
+        paths = chosen.paths(_place(view, request, self.cursor))
         if paths is None:
-            for found in items.below(view.rows, request.rest, after=request.after):
+            for found in items.stored_below(view.rows, request.rest, after=self.cursor):
                 chosen.item_rows += 1
                 yield found
             return
         for path in paths:
             chosen.item_rows += 1
             if (stored := view.rows.get(items.ITEM + path)) is not None:
-                yield path, len(stored), items.of_row(path, stored)
+                yield path, stored
+
+    def _look(self, path: bytes, stored: bytes) -> None:
+        """Most items do not match: the whole of one is decoded only if it does."""
+        value = items.value_of(stored, self._now_ms)
+        if value is None or not self._is_in(path) or not self._filter.matches(value):
+            return
+        if self.skipped < self._request.skip:
+            self.skipped += 1
+        else:
+            self.found.append(told(self._request.items, items.of_row(path, stored)))
+
+    def _is_in(self, path: bytes) -> bool:
+        """Whether its namespace is one of those that are searched."""
+        matches = self._request.matches
+        return not matches or fits([self._request.items, *items.split_path(path)[0]], matches)
+
+
+def _place(view: View, request: SearchItems, after: bytes) -> SearchScope:
+    return SearchScope(view.transaction, view.rows.key(b""), request.rest, after)

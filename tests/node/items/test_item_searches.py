@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -125,3 +126,26 @@ async def test_any_cursor_is_harmless(bench: Bench) -> None:
         assert isinstance(page, requests.ItemsPage)
         assert all(item.namespace[:2] == ["memory", "u1"] for item in page.items)
         await bench.node.session().call(requests.ListNamespaces("crew", "memory", after=cursor))
+
+
+@pytest.mark.parametrize("step", [{"read_step_rows_max": 1}, {"read_step_bytes_max": 1}])
+async def test_a_search_leaves_turns_to_others(open_bench: Opener, step: dict[str, int]) -> None:
+    bench = open_bench(**step)
+    await fill(bench)
+    search = asyncio.create_task(bench.space.items.search(("memory",)))
+    turns = 0
+    while not search.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= len(await search) == 10
+
+
+async def test_steps_of_a_search_lose_and_repeat_nothing(open_bench: Opener) -> None:
+    bench = open_bench(read_step_rows_max=2)
+    await fill(bench)
+    items, filters = bench.space.items, list[dict[str, Any]]([{"user.name": "u1"}, {"text": {"$gt": "t2"}}])
+    scanned = [await items.search(("memory",), filter=filter) for filter in filters]
+    await items.index(("memory",), "user.name", "text")
+    for filter, found in zip(filters, scanned, strict=True):
+        assert await items.search(("memory",), filter=filter) == found
+        assert await items.search(("memory",), filter=filter, limit=1, offset=1) == found[1:2]
