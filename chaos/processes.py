@@ -152,6 +152,13 @@ class ProcessNode(Node):
     async def fell(self) -> bool:
         return self._process is not None and self._process.returncode is not None and not self._is_ending
 
+    def delayed_s(self) -> float:
+        try:  # Linux: on a processor, waiting for one (both in ns), and how often.
+            _, waited_ns, _ = Path(f"/proc/{0 if self._process is None else self._process.pid}/schedstat").read_text().split()
+        except (OSError, ValueError):
+            return 0.0
+        return int(waited_ns) / 1e9
+
     async def last_words(self) -> str:
         return last_words(self.log)
 

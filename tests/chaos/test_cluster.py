@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from chaos.cluster import NodeFailed
+from chaos.cluster import Cluster, Node, NodeFailed
 from chaos.processes import ProcessNode, running
 
 pytestmark = pytest.mark.usefixtures("forks")
@@ -36,6 +36,39 @@ async def test_a_node_that_was_not_ended_by_the_trial_is_missed(tmp_path: Path) 
         await node._process.wait()
         with pytest.raises(NodeFailed, match="n1 ended by itself"):
             await cluster.check()
+
+
+@pytest.mark.parametrize(("share", "starts"), [(0.02, True), (1.0, False)])
+async def test_a_busy_machine_is_no_fault_of_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, starts: bool
+) -> None:
+    """A node gets this share of a processor and answers at the hundredth look; each look takes a second of the clock."""
+    looks = 0
+
+    async def is_alive(self: Cluster, node: Node) -> bool:
+        nonlocal looks
+        looks += 1
+        return looks == 100
+
+    async with running(tmp_path, nodes=1, now_s=time.monotonic) as cluster:
+        [node] = cluster.nodes
+        await node.kill()
+        monkeypatch.setattr(cluster, "now_s", lambda: float(looks))
+        monkeypatch.setattr(ProcessNode, "delayed_s", lambda self: looks * (1 - share))
+        monkeypatch.setattr(Cluster, "_is_alive", is_alive)
+        if starts:
+            await cluster.launch(node)
+        else:
+            with pytest.raises(NodeFailed, match="n1 did not answer within 30 s"):
+                await cluster.launch(node)
+
+
+async def test_a_process_tells_how_long_it_waited_for_a_processor(tmp_path: Path) -> None:
+    async with running(tmp_path, nodes=1, now_s=time.monotonic) as cluster:
+        [node] = cluster.nodes
+        assert (node.delayed_s() > 0) == Path("/proc/self/schedstat").exists()
+        await node.kill()
+        assert node.delayed_s() >= 0
 
 
 async def test_a_node_that_was_killed_comes_back_with_what_it_held_where_it_was(tmp_path: Path) -> None:
