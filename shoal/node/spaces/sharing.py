@@ -6,7 +6,8 @@ Laws:
 - In one turn of the loop the steps take about `turn_slice_s`, so that sockets and syncs get theirs. One step is never cut.
 - While a request of a quieter space is on its way to the disk or to peers, the others pause, for as long as they worked
   before: its sync and its answer need several turns of the loop.
-- Requests of one space begin in the order in which they came. One whose caller gives up while it waits never begins.
+- Requests of one space begin in the order in which they came, and one that works in steps is done before the next begins:
+  if all took turns, all would be answered last. One whose caller gives up while it waits never begins.
 - A node that is not busy is not delayed: nothing waits until a slice is used up, or several while one space is alone.
 - Only the order of steps depends on what they took, so in a simulated run, where they take no time, spaces alternate.
 """
@@ -129,13 +130,14 @@ class Sharing:
             Overloaded: too many requests of the space wait; nothing was done.
         """
         thrown: BaseException | None = None
+        goes_on = False  # From one step to the next, without having waited for anything.
         self.entered(lane)
         try:
             while True:
                 expected_s = 0.0
-                if thrown is None and not self.is_free(lane):
+                if thrown is None and ((goes_on and self._queue) or not self.is_free(lane)):
                     try:
-                        expected_s = yield from self._wait(lane)
+                        expected_s = yield from self._wait(lane, goes_on=goes_on)
                     except BaseException as error:
                         thrown = error
                 began = self.now()
@@ -146,7 +148,9 @@ class Sharing:
                     return result
                 finally:
                     self.charge(lane, began, expected_s)
-                thrown = None
+                thrown, goes_on = None, awaited is None
+                if goes_on and self._queue:
+                    continue  # It asks for its next turn now, before the next request of its space is given one.
                 try:
                     yield awaited
                 except BaseException as error:
@@ -154,8 +158,8 @@ class Sharing:
         finally:
             self.left(lane)
 
-    def _wait(self, lane: Lane) -> Generator[Any, Any, float]:
-        if len(lane.waiting) >= self._waiting_max:
+    def _wait(self, lane: Lane, *, goes_on: bool) -> Generator[Any, Any, float]:
+        if len(lane.waiting) >= self._waiting_max and not goes_on:
             raise Overloaded(
                 f"{len(lane.waiting)} requests of this space wait for their turn at this node. Nothing was written. "
                 "Send fewer at a time, or try again later.",
@@ -166,7 +170,10 @@ class Sharing:
         if not lane.waiting:
             lane.used_s = max(lane.used_s, self._used_s)
             heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
-        lane.waiting.append(turn)
+        if goes_on:
+            lane.waiting.appendleft(turn)
+        else:
+            lane.waiting.append(turn)
         if self._paused_at is not None:
             self._resume()
         elif self._timer is None:

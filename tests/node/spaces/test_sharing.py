@@ -121,6 +121,22 @@ async def test_requests_of_a_space_keep_their_order() -> None:
     assert done == sorted(done)
 
 
+async def test_a_request_of_many_steps_is_done_before_the_next_begins() -> None:
+    loop = Loop()
+    another = loop.sharing.lane("another")
+    another.stepped_at = -1.0  # It waits for something else than the disk.
+    loop.sharing.entered(another)  # So the space is not alone, and has one slice in each turn.
+    await loop.start("busy", SLICE_S, steps=40)  # From now on it is known what a step of this space takes.
+    loop.taken.clear()
+    done: list[int] = []
+    requests = [loop.start("busy", SLICE_S, steps=5) for _ in range(20)]
+    for request in requests:
+        request.add_done_callback(lambda _: done.append(len(loop.taken)))
+    await asyncio.gather(*requests)
+    assert len(loop.taken) == 100
+    assert done[9] <= 55  # Not at the end, with all others.
+
+
 async def test_a_caller_that_gives_up_never_begins() -> None:
     loop = Loop()
     busy = [loop.start("busy", SLICE_S) for _ in range(20)]
