@@ -70,7 +70,9 @@ def to_py(value: Any) -> Any:
         return str(value)
     if isinstance(value, pycrdt.Array | list):
         items = []
-        for item in value:  # No comprehension: each would be one more frame per level.
+        for item in (
+            value.elements() if isinstance(value, Array) else value
+        ):  # No comprehension: each would be one more frame per level.
             items.append(to_py(item))  # noqa: PERF401
         return items
     if isinstance(value, pycrdt.Map | dict):

@@ -301,11 +301,14 @@ def _is_xml(wanted: Any) -> bool:
     return True
 
 
+_written = json.JSONEncoder(sort_keys=True, default=repr).encode  # `json.dumps` would make one for each element.
+
+
 def _mark(item: Any) -> str:
     """Equal for elements that are equal, or that are to be edited into each other."""
     if isinstance(item, dict) and isinstance(item.get(_ID), str | int):
         return f"id {item[_ID]!r}"
-    return json.dumps(item, sort_keys=True, default=repr)
+    return _written(item)
 
 
 def _splice_text(text: pycrdt.Text, wanted: str, allowance: Allowance) -> None:

@@ -35,6 +35,12 @@ class Array(pycrdt.Array[Any]):
     def _check_index(self, idx: Any) -> int:
         return item(idx, len(self), _ARRAY)
 
+    def elements(self) -> list[Any]:
+        """All elements, read in one transaction: reading each by its index takes two, and asks for the length."""
+        with self.doc.transaction() as transaction:
+            get, inner = self.integrated.get, transaction._txn
+            return [self._maybe_as_type_or_doc(get(inner, index)) for index in range(len(self))]
+
     def __getitem__(self, key: Any) -> Any:
         with self.doc.transaction():
             if isinstance(key, slice):
