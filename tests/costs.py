@@ -121,7 +121,9 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     pack = msgspec.msgpack.encode
     lists = b"\xdd" + (2_000_000).to_bytes(4, "big") + b"\x90" * 2_000_000
     yield "search-items: a filter of many lists", requests.SearchItems("s", "n", [], filter=b"\x81\xa1a" + lists)
-    altered = [requests.AlterSet("s", f"{{s}}{nth}", [pack(1000 * nth + each) for each in range(1000)]) for nth in range(1024)]
+    altered: list[Any] = [
+        requests.AlterSet("s", f"{{s}}{nth}", [pack(1000 * nth + each) for each in range(1000)]) for nth in range(1024)
+    ]
     yield "batch: 1,024 alterations of sets", requests.Batch(altered)
     yield "batch: the most elements", requests.Batch(altered[:16])
     yield "batch: 1,024 counters", requests.Batch([requests.Add("s", f"{{s}}{nth}", 1) for nth in range(1024)])

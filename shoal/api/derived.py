@@ -93,6 +93,7 @@ class Derived:
             query,
             reads=self.is_read and http.method != "GET",
             compares=self._compares,
+            repeats=bool(http.created),
             errors=http.errors,
         )
 

@@ -173,22 +173,25 @@ def _fill(schema: Any) -> None:
 
 
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+    answer = {
+        "description": route.summary,
+        "headers": _told(route),
+        "content": _content(route.reply, route.content_type),
+    }
     operation: dict[str, Any] = {
         "tags": [_tag(route.handler.__module__)],
         "summary": route.summary,
         "operationId": _operation_id(route),
         "parameters": [*_path_parameters(route.path), *_query_parameters(route, components), *_headers(route)],
         "responses": {
-            str(route.status): {
-                "description": route.summary,
-                "headers": _told(route),
-                "content": _content(route.reply, route.content_type),
-            },
+            str(route.status): answer,
             **_refused(failures(route)),
         },
     }
+    if route.repeats:
+        operation["responses"]["200"] = answer
     if route.has_etag:
-        operation["responses"]["304"] = {"description": "The client already holds this answer"}
+        operation["responses"]["304"] = _UNCHANGED
     if route.body is not None:
         content = _content(route.body, route.body_type)
         content[route.body_type]["example"] = BODIES[route.body]
@@ -310,10 +313,13 @@ def _content(kind: Any, content_type: str) -> dict[str, Any]:
     return content
 
 
+_UNCHANGED = {"description": "The client already holds this answer"}
+
+
 def _own() -> dict[str, Any]:
     summary = "This document"
     content = {JSON: {"schema": {"type": "object"}}}
-    responses = {"200": {"description": summary, "content": content}}
+    responses = {"200": {"description": summary, "content": content}, "304": _UNCHANGED}
     return {"tags": [_tag(__name__)], "summary": summary, "operationId": "get_openapi", "responses": responses}
 
 

@@ -35,6 +35,7 @@ class Route(NamedTuple):
     content_type: str = "application/json"  # Of the answer.
     body_type: str = "application/json"
     reads: bool = False  # Though its method is POST.
+    repeats: bool = False  # The status is 200 instead if what was to be made was there.
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
     is_open: bool = False  # Nodes that ask for tokens answer it without one.
     errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.failures`).

@@ -4,6 +4,8 @@ Laws:
 - The sides have the same order on every node, so that two merges of the same heads make the same state.
 - If all sides were saved under one version of a schema, so is the result. A path that is secret in one side stays secret.
 - If the heads are already merged, a repeated merge writes nothing.
+- The states of all sides together are bounded, and counted as they are read: many heads that share a large state cost little
+  to make.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.errors import NotFound
+from shoal.errors import NotFound, TooLarge
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.records import NamedTuple
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.merging import Resolver, merged
+
+STATES_BYTES_MAX = 128 * 1024 * 1024  # Of all sides and their base: as much as eight saves of the largest size.
 
 
 class Sides(NamedTuple):
@@ -41,6 +45,7 @@ async def sides(checkpoints: ThreadCheckpoints, heads: Sequence[str] | None, *, 
 
     Raises:
         NotFound: there is no such branch or checkpoint.
+        TooLarge: their states are larger together than one merge may read.
     """
     return await _sides(checkpoints, _wanted(checkpoints, heads, (await checkpoints.heads()).get(branch, []), branch))
 
@@ -61,6 +66,7 @@ async def merge(
         MergeConflict: channels are in conflict, and no resolver decides them.
         HeadMoved: the branch moved meanwhile; merge again.
         NotFound: there is no such branch or checkpoint.
+        TooLarge: their states are larger together than one merge may read.
     """
     there = (await checkpoints.heads()).get(branch, [])
     wanted = _wanted(checkpoints, heads, there, branch)
@@ -99,8 +105,7 @@ async def _joined_already(checkpoints: ThreadCheckpoints, there: Sequence[str], 
 
 async def _sides(checkpoints: ThreadCheckpoints, wanted: list[str]) -> Sides:
     asked = await checkpoints.connection.read(requests.CommonAncestor(checkpoints.space, checkpoints.thread, wanted))
-    base = None if asked.id is None else await checkpoints.read(asked.id)
-    found = [await checkpoints.read(id) for id in asked.ordered]
+    base, *found = await _read(checkpoints, [asked.id, *asked.ordered])
     claims = {(side.schema, side.schema_version) for side in found}
     schema, version = claims.pop() if len(claims) == 1 else ("", 0)
     secret = {pointer for side in found for pointer in side.secret}
@@ -115,3 +120,19 @@ async def _sides(checkpoints: ThreadCheckpoints, wanted: list[str]) -> Sides:
         sorted(secret),
         sorted(secret if base is None else secret.union(base.secret)),
     )
+
+
+async def _read(checkpoints: ThreadCheckpoints, ids: Sequence[str | None]) -> list[Any]:
+    """These checkpoints with their states; None for None."""
+    found: list[requests.Checkpoint | None] = []
+    left = STATES_BYTES_MAX
+    for id in ids:
+        one = None if id is None else await checkpoints.read(id)
+        found.append(one)
+        left -= 0 if one is None else sum(map(len, one.channels.values()))
+        if left < 0:
+            raise TooLarge(
+                f"the states of the {len(ids) - 1} heads take more than {STATES_BYTES_MAX} bytes together. "
+                "Nothing was written. Merge fewer of them at a time: name them in `heads`."
+            )
+    return found

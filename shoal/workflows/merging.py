@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -53,6 +54,7 @@ async def merged(
     conflicts: list[str] = []
     for name in dict.fromkeys(name for one in (base, *sides) for name in one):
         began, made = base.get(name, ABSENT), _changed(base.get(name, ABSENT), [side.get(name, ABSENT) for side in sides])
+        await asyncio.sleep(0)  # Each channel was packed once for each side; others get a turn.
         if not made:
             value = began
         elif len(made) == 1:

@@ -175,6 +175,8 @@ async def test_random_requests_are_answered_and_refused_as_described(http: aioht
         async with http.request(method, target, data=body, headers=headers, timeout=TIMEOUT) as answer:
             answered = await answer.read()
         if answer.status < 400:
+            operation = description["paths"][template].get("get" if method == "HEAD" else method.lower(), {})
+            assert "responses" not in operation or str(answer.status) in operation["responses"], (asked, answer.status)
             continue
         assert answer.content_type == "application/problem+json", (asked, answer.status)
         if method == "HEAD":
@@ -186,3 +188,18 @@ async def test_random_requests_are_answered_and_refused_as_described(http: aioht
         if problem["detail"].startswith("there is no route"):
             continue  # A slash in a part, or an empty part, is another path.
         assert problem["code"] in described(description, template, method), (asked, problem)
+
+
+async def test_what_a_repeated_request_is_answered_with_is_described(http: aiohttp.ClientSession, url: str) -> None:
+    described_at = await (await http.get("/v1/openapi.json")).json()
+    for path, body in (
+        ("events", {"event": {"n": 1}, "key": "once"}),
+        ("inbox", {"message": {"n": 1}, "key": "once"}),
+        ("steps/once", {"name": "mail"}),
+    ):
+        for status in (201, 200):
+            answer = await http.post(f"{url}/v1/spaces/crew/threads/repeated/{path}", json=body)
+            assert answer.status == status, await answer.text()
+            template = "/v1/spaces/{space}/threads/{thread}/" + path.replace("/once", "/{step}")
+            found = described_at["paths"][template]["post"]["responses"][str(status)]
+            assert answer.content_type in found["content"]

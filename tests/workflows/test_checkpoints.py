@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shoal
 from shoal import Space, Store
-from shoal.errors import HeadMoved
+from shoal.errors import HeadMoved, TooLarge
 from shoal.workflows import editing, merges, undo
 from shoal.workflows.checkpoints import ThreadCheckpoints
 
@@ -89,3 +90,29 @@ async def test_a_save_of_a_handle_that_has_not_seen_it_is_rejected(space: Space,
     await editing.edit(bare, {"n": 2}, by="me", branch="main")
     with pytest.raises(HeadMoved):
         await thread.save({"n": 3})
+
+
+async def test_the_states_of_a_merge_are_bounded_as_they_are_read(
+    space: Space, bare: ThreadCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = await space.thread("t").save({"large": "x" * 500, "n": 0})
+    heads = []
+    for nth in range(4):
+        side = space.thread("t")
+        await side.load(base.id)
+        heads.append((await side.save({"large": "x" * 500, "n": nth}, on_conflict="fork")).id)
+    monkeypatch.setattr(merges, "STATES_BYTES_MAX", 1700)
+    states: list[str | None] = []
+    read = bare.read
+
+    async def counted(id: str | None, channels: list[str] | None = None, **how: Any) -> Any:
+        states.extend([id] if channels is None else [])
+        return await read(id, channels, **how)
+
+    monkeypatch.setattr(bare, "read", counted)
+    with pytest.raises(TooLarge, match="the states of the 4 heads take more than 1700 bytes together"):
+        await merges.merge(bare, None, lambda _channel, _base, _sides: 1, branch="main")
+    assert len(states) == 4  # With the base: the fourth is too much, and no fifth is read.
+    states.clear()
+    await merges.merge(bare, heads[:1], lambda _channel, _base, _sides: 1, branch="main")
+    assert 2 <= len(states) <= 3

@@ -38,6 +38,7 @@ JOURNAL_ROUTES: tuple[Route, ...] = (
         201,
         queues.SendBody,
         WriteQuery,
+        repeats=True,
     ),
     Route(
         "GET",

@@ -20,6 +20,7 @@ STEP_ROUTES: tuple[Route, ...] = (
         201,
         steps.BeginBody,
         steps.BeginQuery,
+        repeats=True,
         errors=(ThreadHeld,),
     ),
     Route(
