@@ -12,6 +12,7 @@ from msgspec import Struct
 from shoal.protocol import requests
 from shoal.protocol.requests import base, batches, fenced, multireads
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
+from shoal.protocol.requests.declared import operation
 from shoal.protocol.requests.families import FAMILIES
 
 OF_SEVERAL = (base, batches, multireads, fenced)
@@ -60,3 +61,13 @@ def test_every_reply_is_in_the_union() -> None:
 def test_what_answers_writes_and_what_answers_reads_are_told_apart() -> None:
     assert set(get_args(requests.AnyWrite)) & set(get_args(requests.AnyRead)) == set()
     assert set(get_args(requests.BatchWrite)) < set(get_args(requests.AnyWrite))
+
+
+def test_a_request_is_declared_once() -> None:
+    with pytest.raises(TypeError, match="DeleteSchema is declared twice"):
+        operation(frees=True)(requests.DeleteSchema)
+
+
+def test_rules_of_a_space_take_the_right_of_an_administrator() -> None:
+    rules = (requests.PutSchema, requests.DeleteSchema)
+    assert {requests.declaration_of(kind).action for kind in rules} == {"admin"}

@@ -89,9 +89,15 @@ def operation(
     http: Http | None = None,
     cli: Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
-    """Declare the operation of a request's class."""
+    """Declare the operation of a request's class.
+
+    Raises:
+        TypeError: it is declared already. A second declaration would replace the first, and the right that it asks for.
+    """
 
     def declare(kind: _Kind) -> _Kind:
+        if kind in _DECLARED:
+            raise TypeError(f"{kind.__name__} is declared twice")
         _DECLARED[kind] = Declaration(
             batch, multi_read, durable, not_of_key, frees, drives, action, family, discloses, reveals, hearsay, http, tuple(cli)
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.protocol.requests.base import ObjectWrite
-from shoal.protocol.requests.declared import Cli, Http, operation
+from shoal.protocol.requests.declared import Action, Cli, Http, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSchema", "DeleteSet"]
@@ -18,7 +18,7 @@ __all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "Dele
 _Deletion = TypeVar("_Deletion", bound=type[ObjectWrite[Deleted]])
 
 
-def _deletion(kind: str, name: str) -> Callable[[_Deletion], _Deletion]:
+def _deletion(kind: str, name: str, action: Action | None = None) -> Callable[[_Deletion], _Deletion]:
     """Declare the deletion of an object of this kind. `name` is one for the example."""
     command = Cli(
         f"{kind} delete",
@@ -26,7 +26,8 @@ def _deletion(kind: str, name: str) -> Callable[[_Deletion], _Deletion]:
         f"shoal {kind} delete {name} --data ./state",
         shows="existed",
     )
-    return operation(frees=True, http=Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}"), cli=[command])
+    http = Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}")
+    return operation(frees=True, action=action, http=http, cli=[command])
 
 
 @_deletion("counter", "tokens")
@@ -67,8 +68,7 @@ class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="dele
     budget: str
 
 
-@_deletion("schema", "plan")
-@operation(frees=True, action="admin")
+@_deletion("schema", "plan", action="admin")
 class DeleteSchema(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-schema"):
     """Delete a schema with all its versions: it binds no thread any more.
 
