@@ -212,6 +212,22 @@ def test_a_command_on_a_node_imports_a_client_and_its_own_part() -> None:
     )
 
 
+COLLECTING = """
+import gc
+collected = []
+gc.callbacks.append(lambda phase, about: collected.append(phase))
+from shoal.cli.main import main
+collected.clear()
+enable, until_enabled = gc.enable, []
+gc.enable = lambda: (until_enabled.append(len(collected)), enable())
+""" + COMMAND.replace("print()", "print(until_enabled)")
+
+
+def test_a_command_on_a_directory_collects_no_garbage_at_its_start(tmp_path: Path) -> None:
+    run(OPEN, str(tmp_path / "state"))
+    assert run(COLLECTING, "status", "--data", str(tmp_path / "state")).splitlines()[-1].startswith("[0")
+
+
 # ── systems that lack what POSIX has ──────────────────────────────────────────
 
 HIDDEN = f"import sys\nfor name in {POSIX_ONLY!r}:\n    sys.modules[name] = None\n"

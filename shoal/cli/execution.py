@@ -12,6 +12,7 @@ Only a bug shows a traceback.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ class Commands(TyperGroup):
 
 FAILED = 1
 _ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+_STARTED_S = 1.0  # By then a command has imported what it needs. Most have ended.
 _BROKEN_PIPE = 128 + 13  # SIGPIPE's number; Windows has no such signal.
 
 
@@ -66,7 +68,7 @@ def execute(work: Coroutine[None, None, T]) -> T:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        result = run(work)
+        result = run(_collecting(work))
         sys.stdout.flush()
     except ShoalError as error:
         raise failure(error.message) from None
@@ -75,6 +77,17 @@ def execute(work: Coroutine[None, None, T]) -> T:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_BROKEN_PIPE) from None
     return result
+
+
+async def _collecting(work: Coroutine[None, None, T]) -> T:
+    """Do the work; once it has lasted for a while, garbage is collected, which `shoal.cli.main` leaves until then."""
+    from asyncio import get_running_loop
+
+    collects = get_running_loop().call_later(_STARTED_S, gc.enable)
+    try:
+        return await work
+    finally:
+        collects.cancel()
 
 
 def failure(message: str) -> typer.Exit:

@@ -8,6 +8,7 @@ from the modules, names the module of each command; `shoal --help` needs nothing
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -193,4 +194,8 @@ def main() -> None:
         from shoal.cli.commands.completion import answer_shell
 
         answer_shell()
-    _needed(sys.argv[1:])(prog_name="shoal")
+    gc.disable()  # What a command imports stays. `execute` has one that lasts collect again.
+    try:
+        _needed(sys.argv[1:])(prog_name="shoal")
+    finally:
+        gc.enable()

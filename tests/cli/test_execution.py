@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import typer
 
 import shoal
+from shoal.cli import execution
 from shoal.cli.execution import execute, interruptible
 from shoal.errors import NotFound
 from tests.cli.conftest import PATIENCE_S, clean_environment
@@ -47,6 +49,31 @@ def test_a_result_is_returned() -> None:
         return 42
 
     assert execute(answer()) == 42
+
+
+def test_a_command_that_lasts_collects_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lasts() -> list[bool]:
+        seen = [gc.isenabled()]
+        await asyncio.sleep(0.01)
+        return [*seen, gc.isenabled()]
+
+    monkeypatch.setattr(execution, "_STARTED_S", 0)
+    gc.disable()
+    try:
+        assert execute(lasts()) == [False, True]
+    finally:
+        gc.enable()
+
+
+def test_a_command_that_ends_at_once_leaves_no_timer() -> None:
+    async def ends() -> None: ...
+
+    gc.disable()
+    try:
+        execute(ends())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
