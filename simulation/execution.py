@@ -36,6 +36,9 @@ Patch = Callable[[], AbstractContextManager[Any]]
 BUG, STALLED, TOO_LONG = "bug", "stalled", "too-long"
 """What is broken where no numbered invariant is."""
 
+LATE = "39"
+"""No call of a client takes longer than its deadline."""
+
 LAST = 200
 """So many of the last things that happened are kept, marked or not."""
 
@@ -101,6 +104,7 @@ class _Run:
         self.violations: list[Violation] = []
         self.fired: Counter[str] = Counter()
         self._problems: list[str] = []
+        self._late: list[str] = []
 
     def now(self) -> float:
         if self._loop is not None:
@@ -119,6 +123,8 @@ class _Run:
         gc.collect()  # Tasks that failed unseen say so now.
         for problem in self._problems:
             self._violated(BUG, problem)
+        for told in self._late:
+            self._violated(LATE, told)
 
     def judge_logs(self, logged: Sequence[Mapping[str, Any]]) -> None:
         """A node logs as an error what it did not expect of itself."""
@@ -132,7 +138,7 @@ class _Run:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._unhandled)
         async with SimulatedCluster(self._plan, trace=self.trace) as cluster:
-            self.fired, self._problems = cluster.fired, cluster.problems
+            self.fired, self._problems, self._late = cluster.fired, cluster.problems, cluster.late
             agents = Agents(cluster, self._plan, trace=self.trace)
             under_way = await self._begin_all(cluster, agents)
             lost_with_a_minority(cluster, agents)

@@ -36,6 +36,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LATE_S = 0.1
+"""A call may take this much longer than its deadline."""
+
+
+class TimelySession(RemoteSession):
+    """A session that notes in `late` each call that is under way for longer than it may be, answered in the end or not."""
+
+    def __init__(self, urls: str, *, late: list[str], who: str, wait_s: float, config: Config, **parts: Any) -> None:
+        super().__init__(urls, wait_s=wait_s, config=config, **parts)
+        self._late = late
+        self._who = who
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """See `Session.call`."""
+        within_s = self._config.request_timeout_s
+        # The first contact has a time of its own.
+        allowed_s = within_s if self._reached else within_s + max(within_s, self._wait_s)
+        told = f"{self._who} has no answer to its {type(request).__name__} after {allowed_s:g} s"
+        timer = asyncio.get_running_loop().call_later(allowed_s + LATE_S, self._late.append, told)
+        try:
+            return await super().call(request, key=key, durability=durability, stale=stale)
+        finally:
+            timer.cancel()
+
 
 class Client:
     """`nodes` are those that it asks, in this order of preference; `at` is the one that it is linked to, or was last."""
@@ -50,8 +76,10 @@ class Client:
         self.config = cluster.config
         self.cluster = cluster
         self.nodes = list(nodes)
-        self.session = RemoteSession(
+        self.session: RemoteSession = TimelySession(
             ",".join(cluster.urls[node] for node in nodes),
+            late=cluster.late,
+            who=name,
             config=self.config,
             now_ms=now_ms,
             entropy=random.randbytes,

@@ -109,6 +109,7 @@ class SimulatedCluster:
     def __init__(self, plan: Plan, *, trace: Trace) -> None:
         self.fired: Counter[str] = Counter()  # By the fault's tag, and for crash points by "crash-at POINT" as well.
         self.problems: list[str] = []
+        self.late: list[str] = []  # Calls that took longer than they may.
         self.fallen = Fallen()
         self.altered: set[bytes] = set()  # Objects of which a disk has altered rows.
         self.config = msgspec.convert(SETTINGS | plan.settings, Config)
