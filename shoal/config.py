@@ -71,6 +71,7 @@ class Config(Struct, frozen=True, kw_only=True):
     # The cluster. Every node owns everything.
     cluster: str = "shoal"  # Its name; nodes of other clusters are refused.
     cluster_key: str = ""  # A secret that peers prove to each other; empty: no proof is required.
+    cluster_key_file: str = ""  # A file with it, which is read again, so that it can be changed. One of the two is empty.
     join: str = ""  # The peers, "host:port,host:port"; may contain the node itself, so the list can be the same for all nodes.
     cluster_size: int = 0  # The number of members, if `join` has seeds: names that may lead to several nodes each.
     advertise: str = ""  # Where peers reach this node, "host:port"; empty: where it listens.
@@ -394,7 +395,9 @@ def checked(config: Config) -> Config:
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
     origins(config)
-    _check_cluster_key(config.cluster_key)
+    check_cluster_key(config.cluster_key)
+    if config.cluster_key and config.cluster_key_file:
+        raise InvalidConfig("cluster_key and cluster_key_file are both given; give one.", field="cluster_key_file")
     if config.lease_drift_max >= 0.5:
         raise InvalidConfig(f"lease_drift_max must be below 0.5; it is {config.lease_drift_max}.", field="lease_drift_max")
     if not config.lease_ttl_s_min <= config.stream_ttl_s <= config.lease_ttl_s_max:
@@ -414,7 +417,12 @@ def checked(config: Config) -> Config:
     return config
 
 
-def _check_cluster_key(key: str) -> None:
+def check_cluster_key(key: str) -> None:
+    """Check that a cluster's key cannot be guessed; none is allowed.
+
+    Raises:
+        InvalidConfig: it is weak.
+    """
     if key and (len(key) < _KEY_CHARS_MIN or len(set(key)) < _KEY_KINDS_MIN):
         raise InvalidConfig(
             f"the cluster_key is too weak: it must have {_KEY_CHARS_MIN} or more characters, {_KEY_KINDS_MIN} different ones, "

@@ -77,6 +77,14 @@ FIRES = {
     "shoal_member_disagreements > 0": ("shoal_member_disagreements", "1", "0"),
     # The clock of a rules test begins at 1970.
     "shoal_tls_expires_seconds - time() < 14 * 86400": ("shoal_tls_expires_seconds", "1200000", "9000000"),
+    "shoal_tokens_ending > 0": ("shoal_tokens_ending", "1", "0"),
+    'increase(shoal_refused_tokens_total{reason="expired"}[10m]) > 0': (
+        'shoal_refused_tokens_total{reason="expired"}',
+        "0+1x90",
+        "3",
+    ),
+    "shoal_cluster_keys > 1": ("shoal_cluster_keys", "2", "1"),
+    "shoal_cluster_key_trouble == 1": ("shoal_cluster_key_trouble", "1", "0"),
     "shoal_garbage_waits_for_owners > 0": ("shoal_garbage_waits_for_owners", "1", "0"),
 }
 """For each alert a series, a value that lasts and fires it, and one that does not."""
@@ -154,7 +162,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ):
         subprocess.run([*shoal, *command], cwd=directory, env=clean_environment(), check=True, capture_output=True)
     (directory / "master").write_text("0123456789abcdef" * 4)
-    (directory / "master").chmod(0o600)
+    (directory / "cluster.key").write_text("a secret of the nodes alone")
+    for file in ("master", "cluster.key"):
+        (directory / file).chmod(0o600)
     addresses = free_addresses(2)
     commands = []
     for name, address in zip(("n1", "n2"), addresses, strict=True):
@@ -164,6 +174,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "SHOAL_TLS_CERT": str(directory / "tls" / name / "cert.pem"),
             "SHOAL_TLS_KEY": str(directory / "tls" / name / "key.pem"),
             "SHOAL_TOKEN_KEYS": str(directory / "tokens" / "keys.json"),
+            "SHOAL_CLUSTER_KEY_FILE": str(directory / "cluster.key"),
             "SHOAL_ENCRYPTION_KEY": f"file:{directory / 'master'}",
         }
         commands.append(Started(["serve", "--data", str(directory / name), "--listen", address], environment))
@@ -190,7 +201,7 @@ def _get(url: str, token: str) -> str:
 @pytest.mark.parametrize("expression", [alert.expression for alert in ALERTS if alert.expression != "up == 0"] + WATCHED)
 def test_a_real_node_prints_each_metric_of_an_expression(expression: str, printed: str) -> None:
     samples = set(re.findall(r"^(\w+)", printed, re.MULTILINE))
-    named = set(re.findall(r"[a-z]+(?:_[a-z]+)+", expression)) - {"histogram_quantile"}
+    named = set(re.findall(r"[a-z]+(?:_[a-z]+)+", re.sub(r"{.*?}", "", expression))) - {"histogram_quantile"}
     assert named
     assert named <= samples
 

@@ -5,13 +5,15 @@ Laws:
 - An address whose tokens were refused too often has no other one verified, and a token that was refused too often is not
   verified again, whoever presents it; tokens that are known go on.
 - While the node is cut off for too long, no token counts; afterwards they do again.
+- Of each author the newest token that was shown is remembered, so that its end can be told before it comes. Tokens of other
+  issuers are not: they last for minutes, and clients renew them by themselves.
 - A token that is revoked, or whose key is withdrawn, counts no more from then on, in sessions that it has opened too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from weakref import WeakSet
@@ -20,6 +22,7 @@ from shoal.access import tokens
 from shoal.access.bearer import Bearer, cut_off
 from shoal.access.failures import Failures
 from shoal.access.reading import ReadLog
+from shoal.access.token import Token
 from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Unauthenticated
@@ -28,6 +31,9 @@ _MISSING = (
     "this node asks for a token, and none was given. Nothing was written. Give one: `token=`, SHOAL_TOKEN_FILE or "
     "`shoal --token-file FILE`; over HTTP the header `Authorization: Bearer …`."
 )
+
+ENDS_SOON_S_MAX = 14 * 24 * 3600.0
+"""A token ends soon if less than this is left, and less than a quarter of its time: clients replace theirs at half of it."""
 
 _OF_TIME = ("key", "early")
 """Reasons that may be gone soon: a key of an issuer arrives, or the token's time begins."""
@@ -50,6 +56,9 @@ class Gate:
         self._entropy = entropy
         self._failures = Failures(config)
         self._known: OrderedDict[bytes, Bearer] = OrderedDict()  # By the token's digest.
+        self._newest: OrderedDict[str, Token] = OrderedDict()  # By author; as many as `_known`.
+        self.refusals: Counter[str] = Counter()
+        """Tokens that were not accepted, by reason."""
         self._live: WeakSet[Bearer] = WeakSet()
         self._revoked: frozenset[str] = frozenset()
         self._closed = False
@@ -67,6 +76,13 @@ class Gate:
             Unauthenticated: there is none, or it is not accepted.
             Overloaded: too many tokens of this address were refused, or this one too often.
         """
+        try:
+            return self._bearer(token, address=address)
+        except Unauthenticated as refusal:
+            self.refusals[str(refusal.detail.get("reason"))] += 1
+            raise
+
+    def _bearer(self, token: str | None, *, address: str) -> Bearer:
         if token is None:
             raise Unauthenticated(_MISSING, reason="missing")
         if self._closed:
@@ -105,7 +121,29 @@ class Gate:
             raise tokens.refused("revoked", "the token is revoked")
         bearer = Bearer(token, now_s=self._now_s, entropy=self._entropy, is_cut_off=lambda: self.is_cut_off)
         self._live.add(bearer)
+        self._note(token)
         return bearer
+
+    def _note(self, token: Token) -> None:
+        before = self._newest.get(token.author)
+        if token.issuer != tokens.ISSUER or (before is not None and before.ends_s >= token.ends_s):
+            return
+        self._newest[token.author] = token
+        while len(self._newest) > self._config.tokens_known_max:
+            self._newest.popitem(last=False)
+
+    def ends(self) -> list[Token]:
+        """Of each author the newest token that was shown here and counts still, the first to end first."""
+        now_s = self._now_s()
+        held = [token for token in self._newest.values() if token.ends_s > now_s and token.id not in self._revoked]
+        return sorted(held, key=lambda token: token.ends_s)
+
+    def ending(self) -> list[Token]:
+        """Those of them that end soon, see `ENDS_SOON_S_MAX`."""
+        now_s = self._now_s()
+        return [
+            token for token in self.ends() if token.ends_s - now_s < min(ENDS_SOON_S_MAX, (token.ends_s - token.begins_s) / 4)
+        ]
 
     def trust(self, keys: Keys) -> None:
         """Trust these keys of an issuer, and no others of it from now on."""

@@ -59,6 +59,12 @@ class NodeView(Struct):
     serves: bool
     quotas_reached: list[str]
     quota_refusals: int
+    tokens_end_ms: int
+    tokens_ending: list[str]
+    tokens_refused: dict[str, int]
+    cluster_keys: list[str] | None
+    cluster_key_file: bool
+    cluster_key_trouble: str
 
 
 class MembersDocument(Struct):

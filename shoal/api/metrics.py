@@ -147,6 +147,20 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
             "shoal_tls_expires_seconds", "When the certificate expires, in seconds since 1970", status.tls_ends_ms / 1000
         )
         yield gauge("shoal_tls_trouble", "1 if the TLS files or their dates need attention", bool(status.tls_trouble))
+    if status.tokens_end_ms:
+        yield gauge(
+            "shoal_token_expires_seconds",
+            "When the next author whose tokens were shown here has none any more, in seconds since 1970",
+            status.tokens_end_ms / 1000,
+        )
+    yield gauge("shoal_tokens_ending", "Authors whose newest token ends soon", len(status.tokens_ending))
+    refused = counter("shoal_refused_tokens", "Tokens that were not accepted, by reason", labels=["reason"])
+    for reason, count in {"expired": 0, **status.tokens_refused}.items():
+        refused.add_metric([reason], count)
+    yield refused
+    if status.cluster_keys:
+        yield gauge("shoal_cluster_keys", "Keys that peers may prove: 2 while it is changed", len(status.cluster_keys))
+        yield gauge("shoal_cluster_key_trouble", "1 if the key's file cannot be used", bool(status.cluster_key_trouble))
     if status.master_key:
         yield gauge("shoal_data_keys", "Data keys of the encrypted directory", status.data_keys)
         yield gauge(

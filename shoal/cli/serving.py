@@ -2,8 +2,8 @@
 
 SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way finish and
 are durable, and the store is closed. A second signal ends it at once, without loss of
-acknowledged writes. SIGHUP loads the certificates, and the master key of an
-encrypted directory, again. The only line on standard output is the URL, once
+acknowledged writes. SIGHUP loads the certificates, the cluster's key, and the master
+key of an encrypted directory, again. The only line on standard output is the URL, once
 the node answers there; everything else is logged.
 """
 
@@ -15,6 +15,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,9 @@ from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
 from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
+from shoal.node.service import Credentials
 from shoal.protocol.requests import Status
+from shoal.transport.cluster_key import ClusterKey
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
@@ -43,15 +46,20 @@ if TYPE_CHECKING:
     from shoal.tls.current import CurrentTls
 
 
+_TOLD_MAX = 1000  # Authors in a status.
+
+
 async def serving(data: Path, config: Config) -> signal.Signals:
     """Serve until a signal comes, and return it.
 
     Raises:
-        InvalidConfig: it cannot listen on the configured address, or its TLS files or the keys of tokens are wrong.
+        InvalidConfig: it cannot listen on the configured address, or its TLS files, the keys of tokens or the cluster's key
+            are wrong.
         ShoalError: the store cannot be opened.
     """
     tls = tls_of(config)
     access = access_of(config)
+    key = ClusterKey(config)
     # Before the directory is made: a node that cannot listen leaves none behind.
     try:
         await check_free(config.listen_host, config.listen_port)
@@ -63,12 +71,11 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     environment = system_environment()
     node = await open_node(data, config=config, environment=environment)
     try:
-        if tls is not None:
-            node.service.encryption = tls
-        refreshing = asyncio.create_task(_refreshed(tls, node.keys, config))
+        node.service.credentials = lambda: credentials_of(tls, access, key)
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
-        peers = peers_of(node.replicator, config, environment, tls=tls)
+        peers = peers_of(node.replicator, config, environment, tls=tls, key=key)
+        refreshing = asyncio.create_task(_refreshed(tls, node.keys, key, peers, config))
         if access is not None:
             await access.start(node.session())
         listener = await listening(node, config, peers, tls, access)
@@ -122,9 +129,33 @@ def access_of(config: Config) -> Access | None:
     return Access(config, now_s=time.time, entropy=os.urandom)
 
 
-async def _refreshed(tls: CurrentTls | None, keys: KeyKeeper | None, config: Config) -> None:
-    """Load the TLS files when they change, and these and the master key on SIGHUP; report what is wrong with them, once."""
-    if tls is None and keys is None:
+def credentials_of(tls: CurrentTls | None, access: Access | None, key: ClusterKey) -> Credentials:
+    """What a node shows and asks for now, for its status."""
+    ends, ending = ([], []) if access is None else (access.gate.ends(), access.gate.ending())
+    return Credentials(
+        tls_ends_ms=0 if tls is None else round(tls.ends_s * 1000),
+        tls_trouble="" if tls is None else tls.trouble,
+        tokens_end_ms=round(ends[0].ends_s * 1000) if ends else 0,
+        tokens_ending=[f"{token.author} until {_moment(token.ends_s)}" for token in ending[:_TOLD_MAX]],
+        tokens_refused={} if access is None else access.gate.refusals,
+        cluster_keys=key.ring.names,
+        cluster_key_file=key.is_file,
+        cluster_key_trouble=key.trouble,
+    )
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")
+
+
+async def _refreshed(
+    tls: CurrentTls | None, keys: KeyKeeper | None, key: ClusterKey, peers: Peers | None, config: Config
+) -> None:
+    """Load the TLS files and the cluster's key when they change, and these and the master key on SIGHUP.
+
+    What is wrong with them is reported once.
+    """
+    if tls is None and keys is None and not key.is_file:
         return
     log = structlog.get_logger("shoal")
     asked, told = asyncio.Event(), ""
@@ -136,6 +167,8 @@ async def _refreshed(tls: CurrentTls | None, keys: KeyKeeper | None, config: Con
             with suppress(InvalidConfig):  # `trouble` has it.
                 tls.reload()
                 log.info("tls files loaded", until=tls.until)
+        if key.is_file and (is_asked or key.has_changed()):
+            await _rekeyed(key, peers)
         if keys is not None and is_asked:
             await _rewrapped(keys)
         if tls is not None:
@@ -145,6 +178,18 @@ async def _refreshed(tls: CurrentTls | None, keys: KeyKeeper | None, config: Con
         with suppress(TimeoutError):
             async with asyncio.timeout(config.tls_look_s):
                 await asked.wait()
+
+
+async def _rekeyed(key: ClusterKey, peers: Peers | None) -> None:
+    log = structlog.get_logger("shoal")
+    try:
+        key.reload()
+    except InvalidConfig:  # Reported in its words for a node that runs.
+        log.warning("cluster key", reason=key.trouble)
+        return
+    log.info("cluster key loaded", keys=key.ring.names)
+    if peers is not None:
+        await peers.rekeyed()
 
 
 async def _rewrapped(keys: KeyKeeper) -> None:
@@ -163,10 +208,12 @@ def peers_of(
     *,
     resolve: Resolve = resolved,
     tls: CurrentTls | None = None,
+    key: ClusterKey | None = None,
 ) -> Peers | None:
     """The links of a node that has peers, not started yet."""
     if replicator is None:
         return None
+    held = key or ClusterKey(config)
     log = structlog.get_logger("shoal")
 
     peers = Peers(
@@ -180,6 +227,7 @@ def peers_of(
         seeds=seeds_of(config),
         resolve=resolve,
         tls=lambda: None if tls is None else tls.dialling,
+        keys=lambda: held.ring,
     )
     replicator.quorum.members.reasons = peers.reasons
     replicator.memberships.dial = peers.dial

@@ -9,6 +9,8 @@ messages to send are returned. Laws:
 - A proof is an HMAC under the cluster's key of the prover's role and of both
   hellos, byte for byte. Each hello holds a nonce: no proof is valid twice. A side
   believes nothing in the other's hello until it has checked the other's proof.
+- A side proves one key, and takes proofs of that one and of those that are accepted beside it: a cluster's key is changed
+  while its nodes have different ones (`shoal.cluster.keyring`).
 - If a side refuses, both know: it raises here, and `refusal` tells the other.
   A refusal itself is not proven: it is shown to people, and nothing is decided by it.
 - For any bytes, a side continues or raises a ShoalError.
@@ -55,6 +57,7 @@ class Side(NamedTuple):
     cluster: str
     key: bytes  # Empty: no key is required, and none is proven.
     engine: str  # The version of pycrdt.
+    also: tuple[bytes, ...] = ()  # Keys that a peer may prove instead; none is empty.
 
 
 # ── messages ──────────────────────────────────────────────────────────────────
@@ -140,13 +143,15 @@ def refusal(error: ShoalError) -> bytes:
 
 
 class _Meeting:
-    __slots__ = ("_own", "_side", "itself", "peer", "told")
+    __slots__ = ("_own", "_side", "itself", "peer", "proven_key", "told")
 
     def __init__(self, side: Side, *, nonce: bytes) -> None:
         self._side = side
         self._own = _packed(side, nonce=nonce)
         self.peer: Identity | None = None
         """The other side, as its hello says; to be believed only after its proof was checked."""
+        self.proven_key = b""
+        """The key that the other side proved, once it has."""
         self.told = False
         """True once the other side refused: it need not be told."""
         self.itself = False
@@ -165,8 +170,11 @@ class _Meeting:
         return answer
 
     def _check_proof(self, given: bytes, *, role: bytes, dialler: bytes, acceptor: bytes) -> None:
-        if not hmac.compare_digest(given, _prove(self._side.key, role=role, dialler=dialler, acceptor=acceptor)):
-            self._refuse("key", "they do not hold the same cluster_key")
+        for key in (self._side.key, *self._side.also):
+            if hmac.compare_digest(given, _prove(key, role=role, dialler=dialler, acceptor=acceptor)):
+                self.proven_key = key
+                return
+        self._refuse("key", "they do not hold the same cluster_key")
 
     def _check_company(self, hello: PeerHello) -> None:
         """Whether these two can work together."""

@@ -17,9 +17,10 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, get_args
+from types import MappingProxyType
+from typing import Any, get_args
 
 from shoal.config import Config
 from shoal.errors import (
@@ -93,25 +94,17 @@ _REST = "Repeat the request to do the rest."
 _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
 
-class Encryption(Protocol):
-    """How the node's listener encrypts, for its status."""
+class Credentials(NamedTuple):
+    """What the node shows to others and asks of them, as `NodeStatus` says it."""
 
-    @property
-    def ends_s(self) -> float:
-        """When its certificate expires, in seconds since 1970; 0 if it has none."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong with its files or their dates; else empty."""
-        ...
-
-
-class Plain(NamedTuple):
-    """No encryption, for `Encryption`."""
-
-    ends_s: float = 0.0
-    trouble: str = ""
+    tls_ends_ms: int = 0
+    tls_trouble: str = ""
+    tokens_end_ms: int = 0
+    tokens_ending: Sequence[str] = ()
+    tokens_refused: Mapping[str, int] = MappingProxyType({})
+    cluster_keys: Sequence[str] = ()
+    cluster_key_file: bool = False
+    cluster_key_trouble: str = ""
 
 
 class Service:
@@ -136,7 +129,7 @@ class Service:
     ) -> None:
         self._database = database
         self.presences = presences
-        self.encryption: Encryption = Plain()
+        self.credentials: Callable[[], Credentials] = Credentials
         self.keys: KeyKeeper | None = None
         self.register_condition: Callable[[], str] = str
         """Why the quorum register has no quorum, for people; empty if it has one."""
@@ -452,6 +445,7 @@ class Service:
 
     def _status(self) -> requests.NodeStatus:
         state, reason = self.readiness.told
+        credentials = self.credentials()
         return requests.NodeStatus(
             version=__version__,
             node=self._incarnation.node.hex(),
@@ -469,8 +463,8 @@ class Service:
             died=self._database.garbage.died,
             repaired=self._replicas.mended.rows,
             repairs_failed=self._replicas.mended.failed,
-            tls_ends_ms=round(self.encryption.ends_s * 1000),
-            tls_trouble=self.encryption.trouble,
+            tls_ends_ms=credentials.tls_ends_ms,
+            tls_trouble=credentials.tls_trouble,
             master_key="" if self.keys is None else self.keys.master,
             data_keys=0 if self.keys is None else self.keys.data_keys,
             keys_wait_for=[] if self.keys is None else self.keys.waiting,
@@ -478,6 +472,12 @@ class Service:
             serves=self.readiness.serves,
             quotas_reached=self._quotas.reached,
             quota_refusals=self._quotas.refusals,
+            tokens_end_ms=credentials.tokens_end_ms,
+            tokens_ending=list(credentials.tokens_ending),
+            tokens_refused=dict(credentials.tokens_refused),
+            cluster_keys=list(credentials.cluster_keys),
+            cluster_key_file=credentials.cluster_key_file,
+            cluster_key_trouble=credentials.cluster_key_trouble,
         )
 
     # ── subscriptions ─────────────────────────────────────────────────────────

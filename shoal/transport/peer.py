@@ -15,6 +15,7 @@ from typing import Protocol
 from aiohttp import ClientError, WSCloseCode, WSMessage, WSMsgType
 
 from shoal.cluster.handshake import Side
+from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Peer
 from shoal.config import Config
 from shoal.errors import InvalidInput, ShoalError
@@ -34,6 +35,10 @@ _REASON_BYTES_MAX = 120  # The protocol's own bound is 123.
 
 Tls = Callable[[], SSLContext | None]
 """The context for a link that is dialled now; None for a plain one."""
+
+
+Keys = Callable[[], Keyring]
+"""The keys for a handshake that begins now."""
 
 
 def plain() -> None:
@@ -79,9 +84,15 @@ class Warnings:
         self._warn(event, reason=reason, **detail)
 
 
-def side_of(peer: Peer, *, config: Config) -> Side:
+def side_of(peer: Peer, *, config: Config, ring: Keyring) -> Side:
     """The facts that this node brings to a handshake now. Its name is known only once it listens."""
-    return Side(peer.identity(), config.cluster, config.cluster_key.encode(), _ENGINE)
+    also = tuple(key.encode() for key in ring.also)
+    return Side(peer.identity(), config.cluster, ring.key.encode(), _ENGINE, also)
+
+
+def accepts(ring: Keyring, proven: bytes) -> bool:
+    """Whether a link whose other end proved this key may go on."""
+    return proven in {key.encode() for key in (ring.key, *ring.also)}
 
 
 def reason_of(text: str) -> bytes:

@@ -40,10 +40,11 @@ async def dial(
     try:
         async with asyncio.timeout(limit_s):
             socket = await _open(http, address, config=config, tls=tls)
-            peer = await _shake_hands(socket, Dialling(side, nonce=nonce), admit=admit)
+            meeting = Dialling(side, nonce=nonce)
+            peer = await _shake_hands(socket, meeting, admit=admit)
             if peer is None:
                 raise _leads_back(address, side.identity.name)
-            link = PeerLink(http, socket, address=address, peer=peer, config=config)
+            link = PeerLink(http, socket, address=address, peer=peer, proven_key=meeting.proven_key, config=config)
     except TimeoutError:
         raise Disconnected(f"{address} did not answer within {limit_s:g} s. Nothing was written.") from None
     except aiohttp.WSServerHandshakeError as reason:

@@ -11,6 +11,7 @@ Laws:
   next attempt is made at the usual pace, whatever links it makes meanwhile.
 - An address that leads to this node itself is a mistake, which may be corrected while the
   node runs: it is reported, and dialled again at the slowest pace. It still counts as an owner.
+- A link lasts no longer than the key that its other end proved is accepted (`rekeyed`).
 - `reasons` says of each other address why there is no link now, if there is none.
 """
 
@@ -26,10 +27,11 @@ from shoal.cluster.handshake import NONCE_BYTES
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Report, Tls, Warnings, plain, side_of
+from shoal.transport.peer import Keys, Report, Tls, Warnings, accepts, plain, side_of
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink
 
+REKEYED = "the cluster has another key now"
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
 _SLOWEST = 16  # Failures in a row, after which the delay is at its bound.
@@ -47,6 +49,7 @@ class PeerDialler:
         entropy: Callable[[int], bytes],
         report: Report,
         warn: Warnings,
+        keys: Keys,
         tls: Tls = plain,
     ) -> None:
         self._peer = peer
@@ -56,6 +59,8 @@ class PeerDialler:
         self._report = report
         self._warn = warn
         self._tls = tls
+        self._keys = keys
+        self._held: set[PeerLink] = set()
         self._reasons: dict[str, str] = {}
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -107,6 +112,13 @@ class PeerDialler:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         self._tasks.clear()
+
+    async def rekeyed(self) -> None:
+        """See `Peers.rekeyed`."""
+        ring = self._keys()
+        ending = [link for link in self._held if not accepts(ring, link.proven_key)]
+        closing = (link.close(WSCloseCode.POLICY_VIOLATION, reason=REKEYED) for link in ending)
+        await asyncio.gather(*closing, return_exceptions=True)
 
     def hurry(self, address: str) -> None:
         """The peer at this address is up: dial it at once, unless it is linked. Unknown addresses are ignored."""
@@ -163,7 +175,7 @@ class PeerDialler:
                 )
             self._linked[peer.node] = address, peer.opening
 
-        side = side_of(self._peer, config=self._config)
+        side = side_of(self._peer, config=self._config, ring=self._keys())
         try:
             return await dial(
                 address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit, tls=self._tls()
@@ -183,11 +195,16 @@ class PeerDialler:
         code, reason = WSCloseCode.GOING_AWAY, "the node is stopping"
         self._reasons.pop(address, None)
         self._report("peer linked", address=address, peer=link.peer.name, node=link.peer.node.hex())
+        self._held.add(link)
         try:
+            if not accepts(self._keys(), link.proven_key):  # They changed meanwhile.
+                code, reason = WSCloseCode.POLICY_VIOLATION, REKEYED
+                return False
             self._peer.linked(link.peer, link)
             reason = await link.run()
             code = WSCloseCode.POLICY_VIOLATION
         finally:
+            self._held.discard(link)
             self._peer.unlinked(link.peer, link)
             self._forget(address)
             await link.close(code, reason=reason)

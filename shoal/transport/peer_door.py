@@ -10,6 +10,7 @@ Laws:
   takes too long. It is reported here, once.
 - A newer link of the same node replaces the older one, and is read once the
   older one's last message was taken.
+- A link lasts no longer than the key that its other end proved is accepted (`rekeyed`).
 - If the node uses TLS, a peer that showed no certificate is refused before anything else.
 - While a message is being taken no heartbeat can be read: each link sends its
   own, so that a busy node is not taken for a dead one.
@@ -29,7 +30,8 @@ from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
 from shoal.tls.contexts import key_of
-from shoal.transport.peer import BROKEN, CLOSE_S, Report, Warnings, close_code, reason_of, side_of, why_closed
+from shoal.transport.peer import BROKEN, CLOSE_S, Keys, Report, Warnings, accepts, close_code, reason_of, side_of, why_closed
+from shoal.transport.peer_dialler import REKEYED
 from shoal.transport.peer_link import STALLED_BEATS
 
 _BEATS = 4  # Heartbeats in the time after which the other end asks for one.
@@ -60,12 +62,13 @@ class _Socket(web.WebSocketResponse):
 class _Accepted:
     """A link, from its upgrade on."""
 
-    __slots__ = ("deadline", "ended", "key", "name", "socket")
+    __slots__ = ("deadline", "ended", "key", "name", "proven_key", "socket")
 
     def __init__(self, socket: _Socket, *, name: str, key: bytes) -> None:
         self.socket = socket
         self.key = key  # See `Identity.key`.
         self.name = name  # For people.
+        self.proven_key: bytes | None = None  # The cluster's, once the handshake is over.
         self.ended = asyncio.Event()
         self.deadline: asyncio.Timeout | None = None  # Of its handshake, while that lasts.
 
@@ -103,9 +106,11 @@ class PeerDoor:
         report: Report,
         warn: Warnings,
         accepted: Callable[[str], None],
+        keys: Keys,
     ) -> None:
         self._peer = peer
         self._accepted = accepted
+        self._keys = keys
         self._config = config
         self._entropy = entropy
         self._report = report
@@ -212,11 +217,14 @@ class PeerDoor:
     async def _shake_hands(self, link: _Accepted) -> Identity | None:
         self._make_room()
         self._shaking[link] = None
-        meeting = Accepting(side_of(self._peer, config=self._config), nonce=self._entropy(NONCE_BYTES))
+        meeting = Accepting(side_of(self._peer, config=self._config, ring=self._keys()), nonce=self._entropy(NONCE_BYTES))
         try:
             async with asyncio.timeout(self._limit_s) as link.deadline:
                 await link.socket.send_bytes(meeting.greeted(await link.binary()))
                 identity = meeting.proven(await link.binary())._replace(key=link.key)
+            if not accepts(self._keys(), meeting.proven_key):  # They changed meanwhile.
+                raise PeerRefused(f"{REKEYED}. Nothing was written.", reason="key")
+            link.proven_key = meeting.proven_key
             self._peer.admit(identity)
             link.socket.widen(self._config.peer_message_bytes_max + 1)
             await link.socket.send_bytes(ACCEPTED)
@@ -265,6 +273,13 @@ class PeerDoor:
     async def _listen(self, link: _Accepted, identity: Identity) -> None:
         while True:
             await self._peer.received(identity, await link.binary())
+
+    async def rekeyed(self) -> None:
+        """See `Peers.rekeyed`."""
+        ring = self._keys()
+        ending = [link for link in self._links if link.proven_key is not None and not accepts(ring, link.proven_key)]
+        closing = (link.close(WSCloseCode.POLICY_VIOLATION, reason=REKEYED) for link in ending)
+        await asyncio.gather(*closing, return_exceptions=True)
 
     async def stop(self) -> None:
         """Take no more links, and close the existing ones; takes about a second at most."""

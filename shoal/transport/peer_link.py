@@ -33,10 +33,19 @@ class PeerLink:
     """An `Outlet` to `peer` while `run` runs."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, socket: DialledSocket, *, address: str, peer: Identity, config: Config
+        self,
+        http: aiohttp.ClientSession,
+        socket: DialledSocket,
+        *,
+        address: str,
+        peer: Identity,
+        proven_key: bytes,
+        config: Config,
     ) -> None:
         self.address = address
         self.peer = peer
+        self.proven_key = proven_key
+        """The cluster's key that the other end proved."""
         self._http = http
         self._socket = socket
         self._config = config

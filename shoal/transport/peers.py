@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
+from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Peer
 from shoal.config import Config
-from shoal.transport.peer import Report, Tls, Warnings, plain
+from shoal.transport.peer import Keys, Report, Tls, Warnings, plain
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
 from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
@@ -19,7 +20,7 @@ class Peers:
 
     `addresses` ("host:port") are dialled. `report` is called with the events of links; `warn` with peers that
     are refused, or refuse this node. `tls` is asked for each link that is dialled. `seeding` learns who is at the
-    `seeds`, until it is over.
+    `seeds`, until it is over. `keys` is asked at each handshake; without it the key is the configured one.
     """
 
     def __init__(
@@ -35,17 +36,31 @@ class Peers:
         seeds: Sequence[str] = (),
         resolve: Resolve = resolved,
         tls: Tls = plain,
+        keys: Keys | None = None,
     ) -> None:
         warnings = Warnings(warn, config=config)
+        held = keys or (lambda: Keyring(config.cluster_key))
         self._dialler = PeerDialler(
-            peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings, tls=tls
+            peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings, tls=tls, keys=held
         )
         self._seeds = (
             None
             if seeding is None
-            else Seeds(peer, seeding, addresses=seeds, config=config, entropy=entropy, report=report, resolve=resolve, tls=tls)
+            else Seeds(
+                peer,
+                seeding,
+                addresses=seeds,
+                config=config,
+                entropy=entropy,
+                report=report,
+                resolve=resolve,
+                tls=tls,
+                keys=held,
+            )
         )
-        self._door = PeerDoor(peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry)
+        self._door = PeerDoor(
+            peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry, keys=held
+        )
 
     @property
     def reasons(self) -> Mapping[str, str]:
@@ -61,6 +76,11 @@ class Peers:
     def dial(self, addresses: Sequence[str]) -> None:
         """Keep links to these addresses from now on."""
         self._dialler.dial(addresses)
+
+    async def rekeyed(self) -> None:
+        """The keys have changed: end the links whose other end proved one that is not accepted any more."""
+        await self._dialler.rekeyed()
+        await self._door.rekeyed()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one peer until it leaves.

@@ -18,7 +18,7 @@ from shoal.cluster.membership.founding import FOUND_MAX
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Report, Tls, plain, side_of
+from shoal.transport.peer import Keys, Report, Tls, plain, side_of
 from shoal.transport.peer_dial import dial
 
 PAUSE_S_FIRST = 0.05
@@ -66,6 +66,7 @@ class Seeds:
         config: Config,
         entropy: Callable[[int], bytes],
         report: Report,
+        keys: Keys,
         resolve: Resolve = resolved,
         tls: Tls = plain,
     ) -> None:
@@ -77,6 +78,7 @@ class Seeds:
         self._report = report
         self._resolve = resolve
         self._tls = tls
+        self._keys = keys
         self._reported: dict[str, str] = {}  # By seed or address: why it led nowhere.
         self._task: asyncio.Task[None] | None = None
 
@@ -128,7 +130,7 @@ class Seeds:
             told.append(peer)
             raise PeerRefused("the node only asked who is there. Nothing was written.", reason=ASKED)
 
-        side = side_of(self._peer, config=self._config)
+        side = side_of(self._peer, config=self._config, ring=self._keys())
         try:
             await dial(address, side=side, nonce=self._entropy(NONCE_BYTES), config=self._config, admit=admit, tls=self._tls())
         except PeerRefused as refusal:

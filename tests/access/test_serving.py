@@ -20,11 +20,13 @@ from shoal.access.access import Access, reaches_quorum
 from shoal.access.gate import Gate
 from shoal.access.keys import load
 from shoal.access.tokens import Keys
+from shoal.cli.serving import credentials_of
 from shoal.config import Config
 from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
 from shoal.protocol.session import Credential, Wrapper
+from shoal.transport.cluster_key import ClusterKey
 from tests.access.conftest import Made, Mint, Serve
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
@@ -488,3 +490,41 @@ async def test_a_node_that_is_alone_is_never_cut_off(mint: Mint, serve: Serve) -
     member = view.members[0]
     joining = [member, *[msgspec.structs.replace(member, state="linked", part="joining")] * 2]
     assert not reaches_quorum(msgspec.structs.replace(view, members=joining, quorum=2))
+
+
+async def test_the_end_of_an_authors_newest_token_is_told_before_it_comes(mint: Mint) -> None:
+    now_s = time.time()
+    gate = Gate({"shoal": load(mint.keys, cluster="shoal")}, config=Config(), now_s=lambda: now_s, entropy=os.urandom)
+    assert gate.ends() == gate.ending() == []
+    for author, lasts_s in (("planner", 3600.0), ("indexer", 365 * 86_400.0)):
+        gate.bearer(mint.make("crew:read", author=author, lasts_s=lasts_s).text, address="10.0.0.1")
+    assert ([token.author for token in gate.ends()], gate.ending()) == (["planner", "indexer"], [])
+    now_s += 2710.0
+    assert [token.author for token in gate.ending()] == ["planner"]
+    newer = mint.make("crew:read", author="planner", lasts_s=7200.0)
+    gate.bearer(newer.text, address="10.0.0.1")
+    assert gate.ending() == []
+    gate.revoke([newer.token.id])
+    assert [token.author for token in gate.ends()] == ["indexer"]
+    now_s += 352 * 86_400.0
+    assert [token.author for token in gate.ending()] == ["indexer"]
+    now_s += 30 * 86_400.0
+    assert gate.ends() == gate.ending() == []
+
+
+async def test_tokens_that_were_refused_are_counted_by_reason(mint: Mint) -> None:
+    gate = gate_of(load(mint.keys, cluster="shoal"))
+    ended = mint.make("crew:read", lasts_s=10.0, ago_s=60.0)
+    for text in (ended.text, ended.text, None, "no token"):
+        with pytest.raises(Unauthenticated):
+            gate.bearer(text, address="10.0.0.1")
+    assert gate.refusals == {"expired": 2, "missing": 1, "malformed": 1}
+
+
+async def test_a_status_tells_whose_token_ends_soon(mint: Mint) -> None:
+    access = Access(Config(token_keys=mint.keys), now_s=time.time, entropy=os.urandom)
+    made = mint.make("crew:read", author="planner", lasts_s=100.0, ago_s=80.0)
+    access.gate.bearer(made.text, address="10.0.0.1")
+    told = credentials_of(None, access, ClusterKey(Config()))
+    assert told.tokens_end_ms == round(made.token.ends_s * 1000)
+    assert [each.partition(" until ")[0] for each in told.tokens_ending] == ["planner"]

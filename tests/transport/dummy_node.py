@@ -13,6 +13,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from shoal.cluster.handshake import Side
+from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import PeerRefused, ShoalError
@@ -65,6 +66,7 @@ class DummyNode:
         self.open = asyncio.Event()  # While it is not set, messages are being taken.
         self.open.set()
         self.taking = 0
+        self.ring = Keyring(config.cluster_key)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.refusals: list[tuple[str, Identity | None]] = []
         self.warned: list[str] = []  # Of these events those that were warnings.
@@ -122,6 +124,7 @@ class DummyNode:
             entropy=os.urandom,
             report=self._note,
             warn=self._warned,
+            keys=lambda: self.ring,
         )
         self.peers.start()
 

@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 
 from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
+from shoal.cluster.keyring import Keyring
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused
 from shoal.testing.loop import run
@@ -98,7 +99,13 @@ def test_a_peer_whose_links_do_not_last_is_not_dialled_at_once_again_and_again(m
         silent = cast(Any, lambda *_, **__: None)
         config = Config(reconnect_delay_s_max=1.0)
         dialler = PeerDialler(
-            silent, addresses=["b:1"], config=config, entropy=lambda count: b"\xff" * count, report=silent, warn=silent
+            silent,
+            addresses=["b:1"],
+            config=config,
+            entropy=lambda count: b"\xff" * count,
+            report=silent,
+            warn=silent,
+            keys=lambda: Keyring(""),
         )
         dialler.start()
         await asyncio.sleep(100)

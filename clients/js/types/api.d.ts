@@ -2095,6 +2095,12 @@ export interface components {
         NodeView: {
             /** @description Bytes on disk. */
             bytes_on_disk: number;
+            /** @description Whether the cluster's key is in a file, and so can be changed without a restart. */
+            cluster_key_file: boolean;
+            /** @description Why that file is not in use as it is now; else empty. */
+            cluster_key_trouble: string;
+            /** @description Names of the node's keys for its peers, as the lines of `cluster_key_file`. */
+            cluster_keys: string[] | null;
             /** @description Group commits since the node started. */
             commits: number;
             /** @description Open sessions. */
@@ -2144,6 +2150,14 @@ export interface components {
             tls_ends_ms: number;
             /** @description What is wrong with the node's TLS files or their dates; else empty. */
             tls_trouble: string;
+            /** @description When the next of the authors whose tokens were shown here has none any more; 0: nobody showed one. */
+            tokens_end_ms: number;
+            /** @description Authors whose newest token ends soon, as `author until …`. */
+            tokens_ending: string[];
+            /** @description Tokens that were not accepted, by reason. */
+            tokens_refused: {
+                [key: string]: number;
+            };
             /** @description The version, which changes with the value. */
             version: string;
         };

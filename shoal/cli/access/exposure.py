@@ -69,7 +69,7 @@ def _check_peers(config: Config) -> None:
     Raises:
         InvalidConfig: it would.
     """
-    if _asks(config) and config.join and not config.cluster_key and not config.tls_cert:
+    if _asks(config) and config.join and not (config.cluster_key or config.cluster_key_file or config.tls_cert):
         raise InvalidConfig(
             "with tokens clients prove who they are, but peers would not: without a cluster_key and without TLS, anybody "
             "could join as one and read everything. Nothing was started. Set SHOAL_CLUSTER_KEY, or use --tls.",

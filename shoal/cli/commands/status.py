@@ -21,6 +21,7 @@ from shoal.cli.execution import execute
 from shoal.cli.options import PANEL
 from shoal.cli.output import emit, line, moment, note, pairs, table
 from shoal.cli.rebuilding import rebuild
+from shoal.cli.rotating import rotate_key
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import Listing, ago, is_terminal, size
 from shoal.client.store import Store
@@ -37,7 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(status)
     app.command(rich_help_panel=PANEL)(spaces)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
-    for command in (members, add, drain, replace, forget, cancel, rebuild, leftovers):
+    for command in (members, add, drain, replace, forget, cancel, rebuild, leftovers, rotate_key):
         group.command()(command)
     app.add_typer(group, name="cluster", rich_help_panel=PANEL)
 
@@ -71,10 +72,14 @@ async def _status(target: Target, *, json: bool) -> None:
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
     started_ms = found.pop("started_ms")
-    ends_ms = found.pop("tls_ends_ms")
+    ends_ms, tokens_end_ms = found.pop("tls_ends_ms"), found.pop("tokens_end_ms")
+    del found["tokens_refused"]  # For metrics: most of them are strangers'.
+    if not found["cluster_keys"]:
+        del found["cluster_key_file"], found["cluster_keys"]
     if not found["master_key"]:
         del found["data_keys"]
     found["certificate_expires"] = moment(ends_ms) if ends_ms else ""
+    found["tokens_end"] = moment(tokens_end_ms) if tokens_end_ms else ""
     found["started"] = moment(started_ms)
     if is_terminal():
         found["started"] = ago(datetime.fromtimestamp(started_ms / 1000, UTC))

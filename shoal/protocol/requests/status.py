@@ -45,6 +45,12 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     serves: bool = True  # False: it is no member, or does not know yet what its cluster holds; `reason` says what to do.
     quotas_reached: list[str] = field(default_factory=list)  # "space: quota", of the last 10 s; at most 1,000.
     quota_refusals: int = 0  # Requests that were refused because a quota was reached, in this opening.
+    tokens_end_ms: int = 0  # When the next of the authors whose tokens were shown here has none any more; 0: nobody showed one.
+    tokens_ending: list[str] = field(default_factory=list)  # "author until …", whose newest token ends soon; at most 1,000.
+    tokens_refused: dict[str, int] = field(default_factory=dict)  # Tokens that were not accepted, by reason, in this opening.
+    cluster_keys: list[str] | None = None  # Names of the keys as in `cluster_key_file`; none: no key; None: an older version.
+    cluster_key_file: bool = False  # Whether its key is in a file, and so can be changed without a restart.
+    cluster_key_trouble: str = ""  # Why that file is not in use as it is now; else empty.
 
 
 @operation(family="cluster")

@@ -1,0 +1,200 @@
+"""`shoal cluster rotate-key`: a cluster gets another key while it runs, in steps that its nodes take one after another.
+
+Laws:
+- The file goes one step further only if every member has what it says now, in its own words. A member that does not answer,
+  is of an older version, or has its key from its settings does not have it.
+- What is on the disk is the only state: a command that was interrupted, or is repeated, goes on from the file.
+- A new change begins only if that is asked for, so that a repeated command begins none. No key is printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from shoal.cli.execution import execute, failure
+from shoal.cli.output import emit, line, note, table
+from shoal.cli.target import Json, Url, chosen, opened
+from shoal.cluster.keyring import Keyring, name_of, strangers
+from shoal.errors import ShoalError
+from shoal.protocol.requests import ClusterView, NodeStatus
+from shoal.storage.layout import replace_file
+from shoal.transport.cluster_key import read
+
+_LOOK_S = 0.5
+_ANSWER_S = 10.0  # For one node.
+
+_File = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE]", help="The file that nodes have as cluster_key_file, or that is copied to them."),
+]
+_New = Annotated[bool, typer.Option("--new", help="Draw a new key, and begin to change to it.")]
+_Within = Annotated[
+    float,
+    typer.Option("--within", metavar="SECONDS", min=0, help="How long to wait for the nodes to load each step's file."),
+]
+
+
+class Seat(NamedTuple):
+    """What is known of one member."""
+
+    member: str
+    names: list[str]  # As `Keyring.names`.
+    trouble: str  # Why it takes no part in a change; else empty.
+
+
+def rotate_key(file: _File = None, url: Url = None, new: _New = False, within: _Within = 30.0, json: Json = False) -> None:
+    """Change the cluster's key while the nodes run, or show which nodes have which key.
+
+    Give the URLs of all members. FILE is what the nodes read as SHOAL_CLUSTER_KEY_FILE. The command writes each of three steps
+    into it (both keys are accepted; the new one is proven; the old one is gone), each once all members have the one before.
+    If they read copies of FILE, copy it to them after each step, and run the command again. It may be interrupted and repeated.
+
+    Example: shoal cluster rotate-key ./cluster.key --new --url http://n1:7400,http://n2:7400,http://n3:7400
+    """
+    target = chosen(None, url, environment=os.environ)
+    if target.url is None:
+        raise typer.BadParameter("give the URLs of all members with --url.")
+    if new and file is None:
+        raise typer.BadParameter("name the file of the key before --new.")
+    urls = [each.strip() for each in target.url.split(",") if each.strip()]
+    execute(_rotate(file, urls, is_new=new, within_s=within, json=json))
+
+
+async def _rotate(file: Path | None, urls: Sequence[str], *, is_new: bool, within_s: float, json: bool) -> None:
+    seats = await _asked(urls)
+    if file is None:
+        _show(seats, json=json)
+        return
+    ring = read(file)
+    _check(seats)
+    if outside := strangers(ring, {seat.member: seat.names for seat in seats}):
+        raise failure(
+            f"a node with {file} could not be linked to {', '.join(outside)}: they have other keys. Nothing was changed. "
+            "Name the file that they have, or a copy of it."
+        )
+    is_begun = ring.next is not None
+    while True:
+        if lacking := await _awaited(ring, urls, within_s=within_s):
+            raise failure(
+                f"{', '.join(lacking)} have not loaded {file}, which has {_told(ring)}. The key was not changed any further. "
+                "If they read copies, copy it to them (mode 0600). Then run this command again."
+            )
+        if ring.next is not None:
+            ring, is_begun = ring.next, True
+        elif is_new and not is_begun:
+            ring, is_begun = ring.begun(secrets.token_hex(32)), True
+        else:
+            break
+        _write(file, ring)
+        if not json:
+            line(f"{file} has {_told(ring)}; waiting until all members have loaded it")
+    _show(await _asked(urls), json=json)
+    if not is_begun:
+        note(f"no change is under way: all members have {ring.names[0]} alone. Begin one with --new.")
+    elif not json:
+        line(f"done: all members have {ring.names[0]} alone.")
+
+
+def _told(ring: Keyring) -> str:
+    """The step, for people."""
+    if ring.new:
+        return f"{name_of(ring.key)}, and {name_of(ring.new)} accepted beside it"
+    return f"{name_of(ring.key)}, and {name_of(ring.old)} accepted still" if ring.old else f"{name_of(ring.key)} alone"
+
+
+async def _awaited(ring: Keyring, urls: Sequence[str], *, within_s: float) -> list[str]:
+    """The members that do not have these keys in that time."""
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + within_s
+    while True:
+        seats = await _asked(urls)
+        _check(seats)
+        lacking = _lacking(ring, seats)
+        if not lacking or loop.time() > ends_at:
+            return lacking
+        await asyncio.sleep(_LOOK_S)
+
+
+def _lacking(ring: Keyring, seats: Sequence[Seat]) -> list[str]:
+    return [seat.member for seat in seats if seat.names != ring.names]
+
+
+def _check(seats: Sequence[Seat]) -> None:
+    """Check that all members take part.
+
+    Raises:
+        Failed: one does not.
+    """
+    troubles = [f"{seat.member}: {seat.trouble}" for seat in seats if seat.trouble]
+    if troubles:
+        raise failure("the key was not changed any further, because not every member takes part.\n" + "\n".join(troubles))
+
+
+async def _asked(urls: Sequence[str]) -> list[Seat]:
+    """What each member says, in the order of their names."""
+    answers = await asyncio.gather(*map(_ask, urls), return_exceptions=True)
+    views, seats, why = [], {}, []
+    for url, answer in zip(urls, answers, strict=True):
+        if isinstance(answer, ShoalError | TimeoutError):
+            why.append(f"{url}: {answer.message if isinstance(answer, ShoalError) else f'no answer within {_ANSWER_S:g} s'}")
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            status, view = answer
+            views.append(view)
+            seats[status.node] = Seat(view.members[0].name, status.cluster_keys or [], _trouble(status))
+    if not views:
+        raise failure("no node answered. Nothing was changed.\n" + "\n".join(why))
+    reasons = f" ({'; '.join(why)})" if why else ""
+    for view in views:
+        for member in view.members:
+            if member.part != "removed" and member.name not in {seat.member for seat in seats.values()}:
+                missing = f"it gave no answer: name its URL, too, start it, or `shoal cluster forget` it{reasons}"
+                seats[member.name] = Seat(member.name, [], missing)
+    return sorted(seats.values())
+
+
+async def _ask(url: str) -> tuple[NodeStatus, ClusterView]:
+    async with asyncio.timeout(_ANSWER_S), opened(chosen(None, url, environment={})) as store:
+        return await store.status(), await store.cluster()
+
+
+def _trouble(status: NodeStatus) -> str:
+    if status.cluster_keys is None:
+        return f"it runs version {status.version}, which cannot change its key while it runs: upgrade it first"
+    if not status.cluster_key_file:
+        return (
+            "its key is in its settings, or it has none: put the key into a file, and restart it with SHOAL_CLUSTER_KEY_FILE "
+            "in the place of SHOAL_CLUSTER_KEY, one node after another"
+        )
+    return status.cluster_key_trouble
+
+
+def _show(seats: Sequence[Seat], *, json: bool) -> None:
+    if json:
+        for seat in seats:
+            emit(seat._asdict())
+        return
+    table([("member", "keys"), *((seat.member, ", ".join(seat.names) or "none") for seat in seats)])
+    for seat in seats:
+        if seat.trouble:
+            line(f"{seat.member}: {seat.trouble}")
+
+
+def _write(file: Path, ring: Keyring) -> None:
+    """Replace the file in one step; it keeps its owner and group, and who of the group may read it."""
+    try:
+        before = file.stat()
+        replace_file(file, ring.text.encode())
+        if os.geteuid() == 0:
+            os.chown(file, before.st_uid, before.st_gid)
+        file.chmod(before.st_mode & 0o770)
+    except OSError as error:
+        raise failure(f"{file} cannot be replaced: {error.strerror}. The key was not changed any further.") from None
