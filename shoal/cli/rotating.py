@@ -24,7 +24,6 @@ from shoal.cli.target import Json, Url, chosen, opened
 from shoal.cluster.keyring import Keyring, name_of, strangers
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, NodeStatus
-from shoal.storage.layout import replace_file
 from shoal.transport.cluster_key import read
 
 _LOOK_S = 0.5
@@ -190,6 +189,8 @@ def _show(seats: Sequence[Seat], *, json: bool) -> None:
 
 def _write(file: Path, ring: Keyring) -> None:
     """Replace the file in one step; it keeps its owner and group, and who of the group may read it."""
+    from shoal.storage.layout import replace_file  # Most commands of this group need no storage.
+
     try:
         before = file.stat()
         replace_file(file, ring.text.encode())
