@@ -21,10 +21,10 @@ import typer
 from shoal.cli.execution import execute, failure
 from shoal.cli.output import emit, line, note, table
 from shoal.cli.target import Json, Url, chosen, opened
-from shoal.cluster.keyring import Keyring, name_of, strangers
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, NodeStatus
 from shoal.transport.cluster_key import read
+from shoal.transport.keyring import Keyring, name_of, strangers
 
 _LOOK_S = 0.5
 _ANSWER_S = 10.0  # For one node.

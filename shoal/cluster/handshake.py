@@ -10,7 +10,7 @@ messages to send are returned. Laws:
   hellos, byte for byte. Each hello holds a nonce: no proof is valid twice. A side
   believes nothing in the other's hello until it has checked the other's proof.
 - A side proves one key, and takes proofs of that one and of those that are accepted beside it: a cluster's key is changed
-  while its nodes have different ones (`shoal.cluster.keyring`).
+  while its nodes have different ones (`shoal.transport.keyring`).
 - If a side refuses, both know: it raises here, and `refusal` tells the other.
   A refusal itself is not proven: it is shown to people, and nothing is decided by it.
 - For any bytes, a side continues or raises a ShoalError.

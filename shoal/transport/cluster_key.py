@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shoal.cluster.keyring import Keyring, parsed
 from shoal.config import Config
 from shoal.errors import InvalidConfig
+from shoal.transport.keyring import Keyring, parsed
 
 _BYTES_MAX = 16 * 1024
 _EVERYBODY = 0o007

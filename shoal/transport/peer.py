@@ -15,10 +15,10 @@ from typing import Protocol
 from aiohttp import ClientError, WSCloseCode, WSMessage, WSMsgType
 
 from shoal.cluster.handshake import Side
-from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Peer
 from shoal.config import Config
 from shoal.errors import InvalidInput, ShoalError
+from shoal.transport.keyring import Keyring
 
 PEER_PATH = "/v1/peer"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
-from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Peer
 from shoal.config import Config
+from shoal.transport.keyring import Keyring
 from shoal.transport.peer import Keys, Report, Tls, Warnings, plain
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import rotating
 from shoal.cli.main import app
-from shoal.cluster.keyring import Keyring, name_of, parsed
 from shoal.errors import Unreachable
 from shoal.protocol.requests import ClusterView, Member, NodeStatus
+from shoal.transport.keyring import Keyring, name_of, parsed
 from tests.api.conftest import STATUS
 from tests.cli.conftest import PATIENCE_S
 from tests.deploy.conftest import Started, asked, free_addresses, ready, running

@@ -13,10 +13,10 @@ from typing import TypeVar
 from aiohttp import web
 
 from shoal.cluster.handshake import Side
-from shoal.cluster.keyring import Keyring
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import PeerRefused, ShoalError
+from shoal.transport.keyring import Keyring
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_link import PeerLink

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shoal.cluster.keyring import Keyring
 from shoal.config import Config
 from shoal.errors import InvalidConfig
 from shoal.transport.cluster_key import ClusterKey
+from shoal.transport.keyring import Keyring
 from tests.transport.dummy_node import CONFIG, DummyNode, until
 
 Make = Callable[..., Awaitable[DummyNode]]

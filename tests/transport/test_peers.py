@@ -15,11 +15,11 @@ from aiohttp.test_utils import TestServer
 
 from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
-from shoal.cluster.keyring import Keyring
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused
 from shoal.testing.loop import run
 from shoal.transport import peer_dialler
+from shoal.transport.keyring import Keyring
 from shoal.transport.peer import PEER_PATH
 from shoal.transport.peer_dial import dial
 from shoal.transport.peer_dialler import PeerDialler

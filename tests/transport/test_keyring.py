@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from shoal.cluster.handshake import ACCEPTED, Accepting, Dialling, Side
-from shoal.cluster.keyring import Keyring, name_of, parsed, strangers
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidConfig, PeerRefused
+from shoal.transport.keyring import Keyring, name_of, parsed, strangers
 
 OLD, NEW, THIRD = "an old key of the nodes, 1", "another key of the nodes 2", "a third key of the nodes 33"
 STEPS = [Keyring(OLD), Keyring(OLD, new=NEW), Keyring(NEW, old=OLD), Keyring(NEW)]
