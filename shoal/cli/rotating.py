@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from shoal.cli.output import emit, line, note, table
 from shoal.cli.target import Json, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, NodeStatus
+from shoal.records import NamedTuple
 from shoal.transport.cluster_key import read
 from shoal.transport.keyring import Keyring, name_of, strangers
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from shoal.config import check_cluster_key
 from shoal.errors import InvalidConfig
+from shoal.records import NamedTuple
 
 _NAME_CHARS = 12
 _KEYS_MAX = 2
