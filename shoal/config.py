@@ -40,6 +40,7 @@ class Config(Struct, frozen=True, kw_only=True):
     tls_key: str = ""  # Its private key.
     tls_ca: str = ""  # The CA of the nodes: of the peers, and of the nodes that a client calls. Empty: the system's, no peers.
     tls_crl: str = ""  # The CA's list of revoked certificates, for links among peers. Empty: none is revoked.
+    tls_peer_names: str = "any"  # Which certificate a peer may show: "any" of the CA, or its "own", which names its address.
     tls_look_s: float = 10.0  # Between two looks at whether the files have changed.
     tls_handshake_s: float = 10.0  # A connection that has not finished the handshake after this is closed.
     hsts_s: float = 365 * 24 * 3600.0  # For how long browsers shall use TLS alone with this host; 0: they are not told.
@@ -466,6 +467,8 @@ def _check_tls(config: Config) -> None:
         raise InvalidConfig(
             "tls_ca is not set. A node with peers needs the CA that issued their certificates.", field="tls_cert"
         )
+    if config.tls_peer_names not in ("any", "own"):
+        raise InvalidConfig(f"tls_peer_names must be any or own; it is {config.tls_peer_names!r}.", field="tls_peer_names")
     if config.tls_crl and not config.tls_ca:
         raise InvalidConfig("tls_crl is set, but not tls_ca, whose list of revoked certificates it is.", field="tls_crl")
     if config.join and config.tls_ca and not config.tls_cert:

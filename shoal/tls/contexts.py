@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
-from typing import Never
+from ipaddress import ip_address
+from typing import Any, Never
 
 from shoal.config import Config
 from shoal.errors import InvalidConfig
@@ -38,14 +40,14 @@ def listening(config: Config) -> ssl.SSLContext:
 def dialling_peers(config: Config) -> ssl.SSLContext:
     """A context for links to peers: both ends show a certificate of `tls_ca`.
 
-    The CA issues certificates to nodes of this cluster alone, so any of them is a member's; the name is not compared:
-    seeds and pods are dialled by addresses that no certificate contains.
+    The CA issues certificates to nodes of this cluster alone, so any of them is a member's. The name is compared only if
+    `tls_peer_names` says so: seeds and pods are dialled by addresses that no certificate contains.
 
     Raises:
         InvalidConfig: as `listening`.
     """
     context = _of(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
+    context.check_hostname = config.tls_peer_names == "own"
     _show(context, config)
     _trust(context, config.tls_ca)
     _refuse_revoked(context, config.tls_crl)
@@ -71,6 +73,16 @@ def key_of(certificate: bytes) -> bytes:
         _, at = _element(certificate, at)
     _, stop = _element(certificate, at)
     return sha256(certificate[at:stop]).digest()
+
+
+def names_host(certificate: Mapping[str, Any], host: str) -> bool:
+    """Whether a verified certificate, as `ssl` tells of it, is valid for this DNS name or IP address."""
+    try:
+        wanted = str(ip_address(host.strip("[]")))
+    except ValueError:
+        wanted = host.lower()
+    named = certificate.get("subjectAltName", ())
+    return any(str(ip_address(name)) == wanted if kind == "IP Address" else name.lower() == wanted for kind, name in named)
 
 
 def _element(encoded: bytes, at: int) -> tuple[int, int]:

@@ -11,7 +11,8 @@ Laws:
 - A newer link of the same node replaces the older one, and is read once the
   older one's last message was taken.
 - A link lasts no longer than the key that its other end proved is accepted (`rekeyed`).
-- If the node uses TLS, a peer that showed no certificate is refused before anything else.
+- If the node uses TLS, a peer that showed no certificate is refused before anything else; one whose certificate does not
+  name its address, if `tls_peer_names` is "own", once it has proven the cluster's key.
 - While a message is being taken no heartbeat can be read: each link sends its
   own, so that a busy node is not taken for a dead one.
 """
@@ -29,7 +30,7 @@ from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MA
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
-from shoal.tls.contexts import key_of
+from shoal.tls.contexts import key_of, names_host
 from shoal.transport.peer import BROKEN, CLOSE_S, Keys, Report, Warnings, accepts, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_dialler import REKEYED
 from shoal.transport.peer_link import STALLED_BEATS
@@ -225,6 +226,7 @@ class PeerDoor:
             if not accepts(self._keys(), meeting.proven_key):  # They changed meanwhile.
                 raise PeerRefused(f"{REKEYED}. Nothing was written.", reason="key")
             link.proven_key = meeting.proven_key
+            self._check_name(link, identity)
             self._peer.admit(identity)
             link.socket.widen(self._config.peer_message_bytes_max + 1)
             await link.socket.send_bytes(ACCEPTED)
@@ -242,6 +244,17 @@ class PeerDoor:
             link.deadline = None
             self._shaking.pop(link, None)
         return None
+
+    def _check_name(self, link: _Accepted, identity: Identity) -> None:
+        """Check that the certificate that a peer showed is its own, if `tls_peer_names` asks for that."""
+        transport = link.socket._req.transport if link.socket._req is not None else None
+        shown = None if transport is None else transport.get_extra_info("peercert")
+        if self._config.tls_peer_names == "own" and not names_host(shown or {}, identity.name.rpartition(":")[0]):
+            raise PeerRefused(
+                f"the certificate of the peer that claims to be {identity.name} does not name that host, and tls_peer_names is "
+                "own. Nothing was written. Issue one that does: `shoal tls node`.",
+                reason="certificate",
+            )
 
     @property
     def _limit_s(self) -> float:

@@ -32,6 +32,9 @@ UPGRADE = {
 }
 
 
+KEYED = {"cluster_key": "a secret of the nodes alone"}
+
+
 async def two(serve: Serve, one: dict[str, str], other: dict[str, str]) -> tuple[Served, Served]:
     """Two members with these settings."""
     ports = free_ports(2)
@@ -190,3 +193,41 @@ async def test_a_list_of_others_refuses_nobody(certificates: Certificates, serve
 async def test_a_file_that_is_no_list_of_revoked_certificates_is_named(certificates: Certificates, serve: Serve) -> None:
     with pytest.raises(InvalidConfig, match="contains no list of revoked certificates"):
         await two(serve, certificates.settings("n1") | {"tls_crl": certificates.ca}, certificates.settings("n2"))
+
+
+async def test_at_the_first_contact_a_certificate_speaks_for_its_names_alone(certificates: Certificates, serve: Serve) -> None:
+    """As of a thief of the files of n2, before the node has ever met n3."""
+    address = "n1:7400,n2:7400,n3:7400"
+    a = await serve(join=address, advertise="n1:7400", tls_peer_names="own", **KEYED, **certificates.settings("n1"))
+    assert a.node.replicator is not None
+    for claimed, refused in (("n3:7400", True), ("n2:7400", False)):
+        identity = a.node.replicator.identity()._replace(node=os.urandom(16), name=claimed, opening=os.urandom(16))
+        if refused:
+            with pytest.raises(PeerRefused, match="does not name that host"):
+                await dial_as(identity, certificates.settings("n2"), a.url)
+        else:
+            await dial_as(identity, certificates.settings("n2"), a.url)
+
+
+async def test_without_names_the_first_key_at_an_address_is_believed(certificates: Certificates, serve: Serve) -> None:
+    """What docs/TLS.md says of the default."""
+    a = await serve(join="n1:7400,n2:7400,n3:7400", advertise="n1:7400", **KEYED, **certificates.settings("n1"))
+    assert a.node.replicator is not None
+    identity = a.node.replicator.identity()._replace(node=os.urandom(16), name="n3:7400", opening=os.urandom(16))
+    await dial_as(identity, certificates.settings("n2"), a.url)
+    with pytest.raises(PeerRefused, match="shows the key of"):
+        await dial_as(identity._replace(name="n1:7400", node=os.urandom(16)), certificates.settings("n2"), a.url)
+
+
+async def test_a_node_that_is_dialled_must_show_its_own_certificate(certificates: Certificates, serve: Serve) -> None:
+    elsewhere = "127.0.0.2"  # Of this machine, and in no certificate.
+    b = await serve(join="127.0.0.1:9", listen_host=elsewhere, **KEYED, **certificates.settings("n2"))
+    a = await serve(join=b.address, tls_peer_names="own", **KEYED, **certificates.settings("n1"))
+    await until(lambda: "is not trusted" in a.reason(b))
+    assert not a.linked
+
+
+async def test_members_with_their_own_certificates_are_linked(certificates: Certificates, serve: Serve) -> None:
+    own = {"tls_peer_names": "own"}
+    a, b = await two(serve, own | certificates.settings("n1"), own | certificates.settings("n2"))
+    await until(lambda: a.linked and b.linked)
