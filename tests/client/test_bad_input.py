@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.client.thread.thread import Thread
@@ -80,3 +81,25 @@ def test_a_migration_is_named_by_a_number() -> None:
     one: Any = "one"
     with pytest.raises(InvalidSchema, match="keyed by the version they upgrade; got 'one'"):
         Schema("s", version=2, migrations={one: dict})
+
+
+@named
+class Handle:
+    """A handle whose method takes more than it says, and one that fails by itself."""
+
+    def taken(self, number: int) -> Any:
+        return number
+
+    def failing(self, number: int) -> Any:
+        raise TypeError(f"not for {number}")
+
+
+def test_a_call_that_succeeds_is_not_checked() -> None:
+    assert Handle().taken("text") == "text"  # type: ignore[arg-type]
+
+
+def test_an_error_that_no_argument_caused_stays() -> None:
+    with pytest.raises(TypeError, match="not for 1"):
+        Handle().failing(1)
+    with pytest.raises(InvalidInput, match="number must be an integer"):
+        Handle().failing("text")  # type: ignore[arg-type]

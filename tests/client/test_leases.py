@@ -16,8 +16,9 @@ from shoal.client.leases import tenure_of
 from shoal.client.store import Store
 from shoal.client.tenure import Keeper, Tenure
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
-from shoal.protocol.requests import AcquireLease
+from shoal.protocol.requests import AcquireLease, Append, Batch
 from shoal.testing.loop import STEPS_MAX, run
+from shoal.workflows.connection import threads_of
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL
 
@@ -369,3 +370,8 @@ def test_the_terms_of_a_store_are_renewed_together(monkeypatch: pytest.MonkeyPat
         assert 8 <= len(rounds) <= 10
 
     in_fleet(work)
+
+
+def test_a_batch_is_of_the_threads_of_its_parts() -> None:
+    batch = Batch([Append("s", thread, b"\xc0") for thread in ("t", "u", "t")])
+    assert threads_of(batch) == [("s", "t"), ("s", "u")]

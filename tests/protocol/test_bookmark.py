@@ -70,3 +70,16 @@ def test_a_session_that_observes_again_and_again_is_bounded() -> None:
     other.observe(Bookmark.unpack(packed(ORIGINS_MAX, 1)))
     with pytest.raises(TooLarge, match="of a partition"):
         other.observe(Bookmark.unpack(packed(1, 1, first=ORIGINS_MAX)))
+
+
+def test_what_was_seen_is_joined_with_what_is_noted() -> None:
+    bookmark, other = Bookmark(), VersionVector({Origin(b"b" * 16): 1})
+    bookmark.note(1, SEEN)
+    bookmark.note(1, other)
+    assert bookmark.vector(1) == SEEN.join(other)
+
+
+def test_it_holds_the_newest_operations_alone() -> None:
+    bookmark, newest = Bookmark(), Origin(b"b" * 16)
+    bookmark.note(1, SEEN.join(VersionVector({newest: 1})).with_frontier([newest]))
+    assert bookmark.vector(1) == VersionVector({newest: 1})

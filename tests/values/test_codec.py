@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
-from shoal.values import location
+from shoal.values import arrays, forms, location
 from tests.support.examples import examples
 from tests.support.samples import anything, hashables, shape
 
@@ -423,3 +423,22 @@ def test_text_forms_of_times_are_those_of_the_standards() -> None:
 def test_a_subclass_of_an_array_is_none() -> None:
     with pytest.raises(InvalidValue, match="not registered"):
         values.encode(numpy.ma.array([1, 2], mask=[True, False]))
+
+
+def test_codes_of_forms_never_change() -> None:
+    codes = {form.tag: form.code for form in forms.BY_CLASS.values()}
+    assert (forms.OBJECT_CODE, arrays.ARRAY.code, arrays.SCALAR.code) == (1, 13, 14)
+    tags = ["tuple", "set", "frozenset", "int", "complex", "datetime", "date", "time", "timedelta", "decimal", "uuid"]
+    assert codes == dict(zip(tags, range(2, 13), strict=True)) | {
+        "ordereddict": 15,
+        "defaultdict": 16,
+        "deque": 17,
+        "counter": 18,
+        "path": 19,
+    }
+
+
+@pytest.mark.parametrize(("code", "inner"), [(2, {"a": 1}), (3, "ab"), (5, 7), (10, [1, 2, "3"])])
+def test_what_no_dump_has_made_is_refused(code: int, inner: object) -> None:
+    with pytest.raises(InvalidValue):
+        values.decode(msgpack.packb(msgpack.ExtType(code, msgpack.packb(inner))))

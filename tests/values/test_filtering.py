@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.errors import TooLarge
+from shoal.errors import InvalidInput, TooLarge
 from shoal.values import filtering
-from shoal.values.filtering import Filter
+from shoal.values.filtering import Filter, meets
 from shoal.values.work import NODES_MAX, Allowance
 from tests.support.examples import examples
 
@@ -130,3 +131,44 @@ def test_bytes_that_are_no_value_are_measured_too(packed: bytes) -> None:
 
 def test_arrays_of_numbers_are_one_value() -> None:
     filter_of({"a": numpy.zeros(NODES_MAX * 2)})
+
+
+FIELDS = {"a": 1, "b": {"c": 2}, "b.d": 3, "b.c": 4, "l": [1, 2], "n": None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"a": 1, "l": [1, 2]}, True),
+        ({"a": 1, "b.d": 0}, False),
+        ({"b.c": 4}, True),
+        ({"b.c": 2}, False),
+        ({"missing": None, "n": None}, True),
+        ({"l": [1]}, False),
+        ({"l": [1, {"$gt": 1}]}, True),
+        ({"a": {"$gt": "text"}}, False),
+        ({"a": {"$lt": "text"}}, False),
+        ({"a": {"$ne": "text", "$lte": 1}}, True),
+    ],
+)
+def test_packed_and_decoded_fields_match_alike(wanted: dict[str, Any], expected: bool) -> None:
+    assert Filter(values.encode(wanted), terms_max=9).matches(values.encode(FIELDS)) is expected
+    assert meets(FIELDS, wanted) is expected
+
+
+def test_a_path_leads_where_no_field_has_its_name() -> None:
+    fields = {"b": {"c": 2}}
+    assert Filter(values.encode({"b.c": 2}), terms_max=9).matches(values.encode(fields))
+    assert meets(fields, {"b.c": 2})
+
+
+@pytest.mark.parametrize("wanted", [{"$gt": 1}, {"a": {"$like": 1}}, {"a": [{"$like": 1}]}])
+def test_an_operator_is_never_data(wanted: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Filter(values.encode(wanted), terms_max=9)
+
+
+def test_what_cannot_be_read_here_equals_nothing() -> None:
+    foreign = msgpack.packb({"a": 1, "f": msgpack.ExtType(1, msgpack.packb(["nobody.Knows", {}]))})
+    assert not Filter(values.encode({"f": None}), terms_max=9).matches(foreign)
+    assert Filter(values.encode({"a": 1}), terms_max=9).matches(foreign)

@@ -230,3 +230,9 @@ def test_a_version_that_nothing_upgrades_is_refused() -> None:
 def test_steps_with_a_gap_are_refused(version: int, steps: list[int]) -> None:
     with pytest.raises(InvalidValue, match="Nothing was registered"):
         _versioned(version, {step: lambda form: form for step in steps})
+
+
+@pytest.mark.parametrize("name", ["lan", "Step", "test_registry.Step", ["plan"], None])
+def test_a_name_that_was_not_registered_leads_nowhere(name: object) -> None:
+    with pytest.raises(InvalidValue, match="not registered"):
+        registry.entry_named(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -99,3 +100,12 @@ def test_any_allowance_finds_what_leads_from_one_to_the_other(old: list[int], ne
 @given(st.lists(st.integers(0, 5), max_size=40), st.lists(st.integers(0, 5), max_size=40))
 def test_enough_steps_find_what_difflib_finds(old: list[int], new: list[int]) -> None:
     assert Allowance().opcodes(old, new) == SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+
+
+def test_what_is_too_much_is_not_walked_through() -> None:
+    class Unread(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("it was read")
+
+    with pytest.raises(TooLarge):
+        Allowance(nodes=10).charge(Unread(range(100)))

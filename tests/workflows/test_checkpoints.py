@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,14 @@ import pytest
 import shoal
 from shoal import Space, Store
 from shoal.errors import HeadMoved, TooLarge
-from shoal.workflows import editing, merges, undo
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+from shoal.workflows import checkpoints, editing, merges, undo
+from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
+from shoal.workflows.connection import Connection
+from shoal.workflows.differences import difference
+from shoal.workflows.export import export
 
 
 @pytest.fixture
@@ -75,6 +82,25 @@ async def test_a_merge_that_was_made_is_not_made_again(space: Space, bare: Threa
     assert (await merges.merge(bare, heads, None, branch="main")).id == joined.id
 
 
+async def test_a_merge_of_one_schema_keeps_it(space: Space, bare: ThreadCheckpoints) -> None:
+    plan = shoal.Schema("plan", version=2)
+    first = await space.thread("t", schema=plan).save({"a": 1, "b": 1})
+    await space.thread("t", schema=plan).save({"a": 2, "b": 1}, parent=first.id)
+    await space.thread("t", schema=plan).save({"a": 1, "b": 3}, parent=first.id, on_conflict="fork")
+    joined = await bare.read((await merges.merge(bare, None, None, branch="main")).id)
+    assert (joined.schema, joined.schema_version) == ("plan", 2)
+
+
+async def test_a_difference_hides_what_either_side_does(space: Space, bare: ThreadCheckpoints) -> None:
+    before = await space.thread("t", schema=shoal.Schema("plan", secret={"a"})).save({"a": "old"})
+    newer = space.thread("t", schema=shoal.Schema("plan", version=2, migrations={1: lambda state: state}))
+    await newer.load()
+    after = await newer.save({"a": "new"})
+    assert after.secret == ()
+    [change] = (await difference(bare, before.id, after.id, reveal=False)).channels["a"]
+    assert (change.before, change.after) == ("«secret»", "«secret»")
+
+
 async def test_an_undo_and_an_edit_build_on_the_winner(space: Space, bare: ThreadCheckpoints) -> None:
     thread = space.thread("t")
     await thread.save({"n": 1})
@@ -116,3 +142,56 @@ async def test_the_states_of_a_merge_are_bounded_as_they_are_read(
     states.clear()
     await merges.merge(bare, heads[:1], lambda _channel, _base, _sides: 1, branch="main")
     assert 2 <= len(states) <= 3
+
+
+async def test_an_undo_is_made_on_what_it_has_read(
+    space: Space, bare: ThreadCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = space.thread("t")
+    await thread.save({"n": 1})
+    await thread.save({"n": 2})
+    sound = bare.save
+
+    async def late(request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
+        await thread.save({"n": 3})
+        return await sound(request, key, durability)
+
+    monkeypatch.setattr(bare, "save", late)
+    with pytest.raises(HeadMoved):
+        await undo.undo(bare, 1, branch="main")
+
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[requests.History]:
+    """The pages of two checkpoints that were asked for."""
+    asked, sound = list[requests.History](), Connection.read
+
+    async def read(self: Connection, request: Any, *, stale: bool = False) -> Any:
+        if isinstance(request, requests.History):
+            asked.append(request)
+        return await sound(self, request, stale=stale)
+
+    monkeypatch.setattr(Connection, "read", read)
+    monkeypatch.setattr(checkpoints, "PAGE", 2)
+    return asked
+
+
+async def test_a_page_is_read_when_it_is_needed(space: Space, bare: ThreadCheckpoints, pages: list[requests.History]) -> None:
+    thread = space.thread("t")
+    ids = [(await thread.save({"n": number})).id for number in range(5)]
+    async for found in bare.pages():
+        assert found.id == ids[-1]
+        break
+    assert len(pages) == 1
+    assert [each.id async for each in bare.pages()] == ids[::-1]
+    assert len(pages) == 1 + 3
+
+
+async def test_a_record_is_exported_once_it_is_read(store: Store, space: Space, pages: list[requests.History]) -> None:
+    thread = space.thread("t")
+    for number in range(7):
+        await thread.save({"n": number})
+    async with aclosing(export(store.connection, "crew", "t")) as records:
+        kinds = [(await anext(records))["type"] for _ in range(3)]
+    assert kinds == ["export", "branch", "checkpoint"]
+    assert len(pages) <= 1

@@ -7,7 +7,9 @@ import asyncio
 import pycrdt
 import pytest
 
-from shoal.client.document.changes import DocumentChange
+from shoal.client.document.changes import DocumentChange, Feed
+from shoal.client.document.content import Content
+from shoal.client.home import Home
 from shoal.config import Config
 from shoal.errors import (
     SlowConsumer,
@@ -122,3 +124,21 @@ async def test_changes_end_when_the_document_closes(mirror: Mirror) -> None:
     await document.close()
     assert [change async for change in changes] == []
     assert [change async for change in document.changes()] == []
+
+
+async def test_what_arrives_waits_behind_what_is_not_durable() -> None:
+    feed = Feed(1000, Home())
+    reader = feed.reader()
+    local, remote = (DocumentChange(kind, "", "add", ("m", kind), None, 1) for kind in ("local", "remote"))
+    feed.edited(1, [local], 10)
+    feed.arrived([remote], 10)
+    assert not reader._waiting
+    feed.written(1)
+    assert [await anext(reader), await anext(reader)] == [local, remote]
+
+
+async def test_without_a_reader_nothing_is_computed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = await mirror()
+    monkeypatch.setattr(Content, "_told", lambda *_: pytest.fail("it was computed"))
+    document.map("m")["a"] = 1
+    await document.flush()

@@ -65,3 +65,13 @@ def test_edits_that_were_sent_in_vain_wait() -> None:
     outbox.confirm(edits, clock)
     assert not outbox.is_full
     assert len(outbox.take()[0]) < len(update)
+
+
+def test_beyond_its_bound_it_keeps_no_edits() -> None:
+    outbox, text = filled(4096)
+    while outbox._bytes <= 4096:
+        text += "x" * 1500
+    assert outbox._updates == []
+    copy: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
+    copy.apply_update(outbox.take()[0])
+    assert str(copy.get("t", type=pycrdt.Text)) == str(text)

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 import shoal
+from shoal import workflows
 from shoal.client.store import Space, Store
 from shoal.client.thread.consumers import Consumer
 from shoal.client.thread.journal import Journal
 from shoal.config import Config
 from shoal.errors import ConsumerReset, InvalidInput, InvalidValue, NotFound, TooLarge
+from shoal.workflows import replay
 from shoal.workflows.events import Event
 from tests.client.test_store import subscribers
 
@@ -200,6 +202,21 @@ async def test_a_replay_folds_all_events_in_order(journal: Journal) -> None:
     initial: list[Any] = []
     assert await journal.replay(Listing(), initial=initial) == [0, 1, 2, 3]
     assert initial == []
+
+
+async def test_a_replay_folds_nothing_that_came_since(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows.events, "_PAGE", 2)
+    await filled(journal, 5)
+    sound = workflows.events.events
+
+    async def events(*where: Any, **how: Any) -> AsyncIterator[Event]:
+        async for event in sound(*where, **how):
+            yield event
+            if event.event == 0:
+                await journal.append("late")
+
+    monkeypatch.setattr(replay, "events", events)
+    assert await journal.replay(Listing(), initial=[]) == [0, 1, 2, 3, 4]
 
 
 async def test_a_replay_stops_at_an_event(journal: Journal) -> None:

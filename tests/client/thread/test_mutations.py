@@ -159,6 +159,14 @@ async def test_undo_takes_back_the_last_change_and_redo_brings_it_again(thread: 
         await thread.undo()
 
 
+async def test_an_undo_that_is_repeated_is_made_once(thread: Thread) -> None:
+    for number in range(3):
+        await thread.save({"n": number})
+    undone = await thread.undo(key="k")
+    assert (await thread.undo(key="k")).id == undone.id
+    assert await state(thread) == {"n": 1}
+
+
 async def test_what_was_undone_cannot_be_redone_once_something_else_is_saved(thread: Thread) -> None:
     for number in range(3):
         await thread.save({"n": number})

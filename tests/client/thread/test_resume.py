@@ -216,6 +216,13 @@ async def test_copies_that_double_the_state_are_refused(space: Space) -> None:
     assert (await thread.edit(bomb[:3])).state["a"]["k2"]["k1"]["k0"] == {"x": [1, 2, 3, 4]}
 
 
+async def test_what_an_edit_copies_is_charged(space: Space) -> None:
+    thread = space.thread("t")
+    await thread.save({"long": "x" * 6_000_000})
+    with pytest.raises(TooLarge, match="copy or read more"):
+        await thread.edit([{"op": "copy", "from": "/long", "path": f"/copy{number}"} for number in range(3)])
+
+
 async def test_a_copy_is_a_value_of_its_own(space: Space) -> None:
     thread = space.thread("t")
     await thread.save({"a": {"x": [1]}, "when": (1, 2)})

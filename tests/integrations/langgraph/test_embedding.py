@@ -15,6 +15,7 @@ from langgraph.store.memory import InMemoryStore
 
 from shoal.config import Config
 from shoal.errors import InvalidInput
+from shoal.integrations.langgraph.embedding import Embedding
 from shoal.integrations.langgraph.store import ShoalStore
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
@@ -144,3 +145,9 @@ def test_a_blocking_store_searches_by_meaning(tmp_path: Path) -> None:
         found = store.search(("n",), query="ee")
         assert [item.key for item in found] == ["2", "1"]
         assert found[0].score is not None
+
+
+async def test_a_put_has_one_vector_for_each_text() -> None:
+    embedding = Embedding(index(fields=["title", "more.body"]))
+    [vectors] = await embedding.of_puts([PutOp(("a",), "k", {"title": "ab", "more": {"body": "de"}})])
+    assert [list(vector) for vector in vectors] == embed(["ab", "de"])

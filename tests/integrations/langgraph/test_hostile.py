@@ -223,3 +223,9 @@ async def test_hostile_memories_are_read_or_refused(opened: Store, space: str) -
         await memory.asearch(("people",))
 
     await read_hostile(session, read)
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle", "", "msgpack+pickle"])
+def test_a_kind_that_is_never_written_is_refused(kind: str) -> None:
+    with pytest.raises(InvalidValue, match="never writes"):
+        StrictSerializer().loads_typed((kind, b"{}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,3 +32,23 @@ async def test_a_directory_below_the_home_is_found(environment: pytest.MonkeyPat
     environment.setenv("SHOAL_DATA", "~/state")
     async with server.checkpointer():
         assert (tmp_path / "state" / "db").is_dir()
+
+
+async def test_one_store_is_opened_and_closed_by_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    class Opening:
+        def begin(self) -> SimpleNamespace:
+            done.append("opened")
+            return SimpleNamespace(ask=lambda: None)
+
+        def close(self) -> None:
+            done.append("closed")
+
+    monkeypatch.setattr(server, "opening_of", lambda _: Opening())
+    shared = server._Shared()
+    async with shared.used() as one:
+        async with shared.used() as other:
+            assert one is other
+        assert done == ["opened"]
+    assert done == ["opened", "closed"]

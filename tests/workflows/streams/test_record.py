@@ -53,6 +53,7 @@ def test_a_record_of_a_fenced_holder_does_not_count() -> None:
 
 def test_a_record_that_arrives_late_shows_nothing_new() -> None:
     assert chosen((1, 0), (2, 1), (2, 2), (1, 1), (2, 3)) == [(1, 0), (2, 1), (2, 2), (2, 3)]
+    assert chosen((1, 0), (1, 1), (9, 0)) == [(1, 0), (1, 1)]
 
 
 def test_what_is_not_committed_is_not_shown() -> None:
