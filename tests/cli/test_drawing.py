@@ -108,3 +108,11 @@ def test_it_looks_like_a_graph(graph: Graph, picture: list[str]) -> None:
 
 def shapes(rows: Iterable[tuple[str, int | None]]) -> list[str]:
     return [row for row, _ in rows]
+
+
+def test_columns_are_used_again() -> None:
+    parents: dict[str, list[str]] = {"0": []}
+    for nth in range(1, 9):
+        parents |= {f"side {nth}": [str(nth - 1)], str(nth): [str(nth - 1), f"side {nth}"]}
+    rows = [row for row, _ in drawn(list(parents)[::-1], parents, ASCII)]
+    assert max(map(len, rows)) == len("| *")

@@ -130,3 +130,10 @@ async def test_who_was_at_a_node_that_is_cut_off_ages_out_and_comes_back_when_re
         await met(watcher)
         fleet.link_all("a")
         await met(watcher, {"name": "planner"})
+
+
+async def test_what_is_set_is_renewed_for_as_long(bench: Bench) -> None:
+    presence = bench.space.presence
+    await presence.set({"n": 1})
+    await asyncio.sleep(5 * bench.store.connection.config.presence_timeout_s)
+    assert [member.state for member in await presence.members()] == [{"n": 1}]

@@ -101,3 +101,10 @@ def test_channel_by_channel_a_state_passes_just_as_a_whole(state: dict[str, Any]
 def test_a_schema_that_compares_channels_is_checked_as_a_whole() -> None:
     assert not rule({"if": {"required": ["a"]}, "then": {"required": ["b"]}}).parted
     assert not rule({"properties": {"a": {}}, "dependentRequired": {"a": ["b"]}}).parted
+
+
+def test_a_schema_that_multiplies_is_no_rule() -> None:
+    parts: dict[str, Any] = {"d0": {"type": "integer"}}
+    parts |= {f"d{nth}": {"allOf": [{"$ref": f"#/$defs/d{nth - 1}"}] * 2} for nth in range(1, 20)}
+    with pytest.raises(InvalidSchema, match="asks for more than"):
+        Rule(json.dumps({"$defs": parts, "properties": {"a": {"$ref": "#/$defs/d19"}}}).encode())

@@ -247,3 +247,18 @@ async def test_a_write_of_an_interrupted_thread_is_not_sent(
     assert await asyncio.to_thread(blocked)
     send[0]()
     assert decided == []
+
+
+async def test_a_copy_builds_on_the_copy_of_its_parent(store: Store, saver: ShoalSaver) -> None:
+    await put(saver, "1")
+    await put(saver, "2", "1")
+    await saver.acopy_thread("t", "copy")
+    heads = await store.space("langgraph").thread("copy").heads()
+    assert [len(ids) for ids in heads.values()] == [1]
+
+
+@pytest.mark.parametrize("store", ["local"], indirect=True)
+async def test_a_write_is_begun_without_a_task(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreConnection, "write", lambda *_, **__: pytest.fail("a task was made"))
+    await put(saver, "1")
+    await saver.aput_writes(config("1"), [("a", 1)], "task")
