@@ -7,9 +7,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 import shoal
+from shoal.api.http import credentials
 from shoal.config import Config
+from shoal.errors import Unauthenticated
 from tests.access.conftest import Made, Mint, Serve, Served
 from tests.support.yjs_client import closed
 
@@ -285,3 +288,10 @@ async def test_a_revoked_token_ends_connections_and_what_they_send_from_then_on_
     assert await closed(socket) == (4401, "the token is revoked")
     async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
         assert [name async for name in store.space("crew").documents()] == []
+
+
+def test_what_is_no_bearer_token_is_not_repeated() -> None:
+    request = make_mocked_request("GET", "/", headers={"Authorization": "Basic c2VjcmV0"})
+    with pytest.raises(Unauthenticated) as refused:
+        credentials.presented(request)
+    assert "c2VjcmV0" not in refused.value.message

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from shoal.api.http.hosts import Hosts
 from shoal.config import Config
@@ -58,3 +60,12 @@ async def test_a_request_without_a_host_comes_from_no_page(serve: Serve) -> None
 )
 def test_names_are_compared_on_loopback_and_where_they_are_listed(listen: str, allowed: str, checks: bool) -> None:
     assert Hosts(Config(listen_host=listen, allowed_hosts=allowed))._checked is checks
+
+
+@pytest.mark.parametrize(("listens", "told"), [("0.0.0.0", "max-age=600"), ("127.0.0.1", None)])
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_over_tls_a_reachable_node_asks_for_it_again(listens: str, told: str | None, encrypted: bool) -> None:
+    response, tls = web.Response(), {"sslcontext": object()} if encrypted else {}
+    request: Any = SimpleNamespace(transport=SimpleNamespace(get_extra_info=tls.get))
+    await Hosts(Config(listen_host=listens, hsts_s=600)).tell(request, response)
+    assert response.headers.get("Strict-Transport-Security") == (told if encrypted else None)

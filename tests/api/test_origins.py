@@ -31,6 +31,7 @@ async def test_an_allowed_page_reads_every_answer_and_its_headers(
     served = await serve(allowed_origins=allowed)
     async with http.get(served.url + path, headers={"Origin": APP}) as answer:
         assert answer.headers["Access-Control-Allow-Origin"] == told
+        assert "Access-Control-Allow-Credentials" not in answer.headers  # No cookie is sent from there.
         assert "origin" in listed(answer, "Vary")
         exposed = listed(answer, "Access-Control-Expose-Headers")
         assert {"etag", "shoal-bookmark", "shoal-bookmark-left-out", "location", "retry-after", "allow"} <= exposed

@@ -11,6 +11,7 @@ import pytest
 
 from shoal import errors
 from shoal.client.resuming import StreamTimer, resumed
+from shoal.client.retrying import delays
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import EndStep
@@ -66,3 +67,8 @@ async def test_a_result_is_written_again_after_it_or_not(
         else:
             with pytest.raises(ShoalError):
                 await bench.space.thread("t").step("s", key="k", call=effect)
+
+
+async def test_pauses_grow_up_to_their_bound() -> None:
+    pauses = delays(Config(reconnect_delay_s_max=0.3))
+    assert [next(pauses) for _ in range(5)] == [0.05, 0.1, 0.2, 0.3, 0.3]

@@ -224,3 +224,19 @@ async def test_an_append_goes_on_on_the_head_that_descends_from_what_its_handle_
     await space.thread("p").save({"log": ["alone"]}, parent=shoal.NO_HEAD, on_conflict="fork")
     assert (await handle.append("log", "next")).parents == (left.id,)
     assert root.id != left.id
+
+
+async def test_a_handle_moves_with_the_branch_that_it_moves(space: Space) -> None:
+    thread = space.thread("p")
+    first = await thread.save({"x": 1})
+    await thread.save({"x": 2})
+    await thread.rollback(first.id)
+    assert (await thread.save({"x": 3})).parents == (first.id,)
+
+
+async def test_what_is_read_of_the_past_moves_nothing(space: Space) -> None:
+    thread = space.thread("p")
+    for number in range(3):
+        last = await thread.save({"x": number})
+    assert len([each async for each in thread.history(states=True)]) == 3
+    assert (await thread.save({"x": 9})).parents == (last.id,)

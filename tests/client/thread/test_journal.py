@@ -275,3 +275,19 @@ async def test_so_many_reducers_keep_snapshots_and_no_more(journal: Journal) -> 
 async def test_snapshots_every_so_often_need_a_name(journal: Journal) -> None:
     with pytest.raises(InvalidInput, match="name"):
         await journal.replay(Listing(), every=3)
+
+
+async def test_a_consumer_gets_what_came_again_once(store: Store) -> None:
+    class Source:
+        space, thread = "crew", "t"
+
+        async def read(self, **_: Any) -> AsyncIterator[Event]:
+            for event in [*found, found[0]]:
+                yield event
+
+    journal = store.space("crew").thread("t").journal
+    await journal.append({"n": 1}, key="k")
+    await journal.append({"n": 2})
+    found = [event async for event in journal.read()]
+    source: Any = Source()
+    assert [event.event async for event in Consumer(store.connection, source, "billing").read()] == [{"n": 1}, {"n": 2}]

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
@@ -433,3 +434,17 @@ async def test_a_batch_takes_no_step_of_another_thread(thread: Thread, node: Nod
             batch.thread("u").finish(step, 7)
         step.result = 8
     assert await thread.step("bill", key="k", call=lambda: 9) == 8
+
+
+async def test_a_caller_that_has_a_rival_withdraws(thread: Thread, effects: Effects, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = StoreConnection.write
+
+    async def write(self: StoreConnection, request: Any, **how: Any) -> Any:
+        reply = await sound(self, request, **how)
+        return replace(reply, rivals=["another"]) if isinstance(request, BeginStep) else reply
+
+    monkeypatch.setattr(StoreConnection, "write", write)
+    with pytest.raises(StepUnresolved):
+        await thread.step("pay", call=effects("pay"))
+    assert effects.calls == []
+    assert [record.state async for record in thread.steps()] == ["ready"]
