@@ -293,7 +293,8 @@ class of its request, which names its reply ([decision 0047](decisions/0047-decl
 has the fields. Paths are below `{SPACE}`. A route that is not derived from the declaration is written by hand, for the
 reason that is given. A command with a \\* is derived, the others are written by hand. *Batch* and *multi-read* say whether the
 operation can be one of several writes, or reads, at once. *Needs* is the family and the action that a token must grant
-([ACCESS.md](ACCESS.md)); of `watch` and `list-objects` the families are the kinds that they show.
+([ACCESS.md](ACCESS.md)); of `watch` and `list-objects` the families are the kinds that they show. [COSTS.md](COSTS.md) has what
+each costs at its largest.
 """
 _COLUMNS = (
     "| operation | what it does | needs | over HTTP | on the command line | also in |",

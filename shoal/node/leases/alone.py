@@ -40,6 +40,7 @@ _GATHER_S = 0.005  # A lease's end waits so long for the next claim at this node
 _LOOK_S = 0.25  # Until a claim that waits is tried again, although nobody told this node of a change.
 _ATTEMPTS_MAX = 8  # To decide and write again, each after an old write has arrived meanwhile.
 _SHOWN_MAX = 100
+_SHOWN_BYTES_MAX = 16 * 1024  # Of a value that is decoded to be shown.
 _RENEWALS = 3  # In each ttl.
 
 
@@ -276,7 +277,9 @@ class _Renewals:
 
 
 def _shown(packed: bytes) -> str:
-    """A value for people, shortened."""
+    """A value for people, shortened. A large one is not decoded for that."""
+    if len(packed) > _SHOWN_BYTES_MAX:
+        return f"a value of {len(packed)} bytes"
     try:
         text = repr(values.decode(packed))
     except Exception:  # Of a class that is not registered here, for one.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shoal import values
 from shoal.config import Config
 from shoal.crdt.values import counter, register
-from shoal.errors import InvalidInput, KeyReused, LeaseLost, RegisterChanged, TooManySiblings, Unsupported
+from shoal.errors import InvalidInput, KeyReused, LeaseLost, RegisterChanged, TooLarge, TooManySiblings, Unsupported
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
@@ -29,6 +29,7 @@ from shoal.protocol.requests import (
     WasSet,
 )
 from shoal.values.canonical import canonical
+from shoal.values.work import Allowance
 
 AMOUNT_MAX = 2**63 - 1
 
@@ -87,7 +88,7 @@ class Registers:
     def _check_compared(self, request: CompareAndSet | Swap) -> None:
         self._check(request)
         values.check(request.expected)
-        canonical(request.expected)
+        is_same(NIL, request.expected)
         check_size(self._config, len(request.expected), "an expected value")
 
     def _assign(self, context: WriteContext, request: Assign) -> Assigned:
@@ -138,7 +139,7 @@ class Registers:
         if request.made:
             swapped = latest is not None and latest.name == _swap_key(request.made).encode()
         else:
-            swapped = canonical(NIL if latest is None else latest.value) == canonical(request.expected)
+            swapped = is_same(NIL if latest is None else latest.value, request.expected)
         value: bytes | None = request.value
         key = _swap_key(request.fence)
         if request.settles:
@@ -163,6 +164,23 @@ def _refuse(context: WriteContext, request: CompareAndSet) -> WasSet:
         f"compare_and_set of register {request.register!r} takes a lease of its own, so it cannot be made under one. "
         "Nothing was written. Send it alone."
     )
+
+
+def is_same(held: bytes, expected: bytes) -> bool:
+    """Whether two packed values are equal. Those of more values than one request may compare are, if their bytes are.
+
+    Raises:
+        InvalidValue: one has no canonical form.
+    """
+    if held == expected:
+        return True
+    allowance = Allowance()
+    try:
+        allowance.charge_packed(held)
+        allowance.charge_packed(expected)
+    except TooLarge:
+        return False
+    return canonical(held) == canonical(expected)
 
 
 def _swap_key(fence: int) -> str:
