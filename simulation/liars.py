@@ -48,7 +48,8 @@ from shoal.cluster.snapshots.roots import RootsRequest
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.collection.entries import Garbage, What
+from shoal.node.appliers.effects import What
+from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import vector_root

@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import get_args
 
+from shoal.node.appliers import mutation
 from shoal.protocol import requests
 from shoal.protocol.requests.families import operations
 
@@ -320,6 +322,33 @@ def attributes_of(path: Path) -> set[str]:
 def test_a_folder_holds_no_more_modules_than_a_reader_can_keep_in_mind() -> None:
     counts = Counter(path.parent for path in modules() if path.stem != "__init__")
     assert {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > 20} == {}
+
+
+ASKING = {
+    "shoal/node/document/documents.py": "what a document's own memory makes of its own changes",
+    "shoal/node/values/sums.py": "what a map's own memory makes of its own changes",
+    "shoal/node/verification/logged.py": "how much a lost operation had added to a counter, for people",
+    "shoal/node/peers/read_repair.py": "the save of the one checkpoint that is repaired",
+}
+"""Modules outside the appliers that ask of which kind a change is, and what for: none of it follows from the change itself."""
+
+
+def test_only_appliers_ask_of_which_kind_a_change_is() -> None:
+    names = {f"{kind.__module__.rsplit('.', 1)[1]}.{kind.__name__}" for kind in get_args(mutation.Change)}
+    asking = {
+        str(path.relative_to(TOP))
+        for path in (ROOT / "node").rglob("*.py")
+        if "appliers" not in path.parts and not asked_of(path).isdisjoint(names)
+    }
+    assert asking == ASKING.keys()
+
+
+def asked_of(path: Path) -> set[str]:
+    """The types that `isinstance` and `match` ask for."""
+    tree = parsed(path)
+    calls = [n.args[1] for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "isinstance"]
+    cases = [n.cls for n in ast.walk(tree) if isinstance(n, ast.MatchClass)]
+    return {name.strip() for each in calls + cases for name in ast.unparse(each).strip("()").replace("|", ",").split(",")}
 
 
 def test_every_layer_is_in_the_table() -> None:

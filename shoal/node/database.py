@@ -30,7 +30,6 @@ from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.retiring import Retiring
 from shoal.node.collection.statuses import StatusLister
 from shoal.node.collection.truncating import Truncator
-from shoal.node.document.generations import DocumentContext
 from shoal.node.document.late import LateDocuments
 from shoal.node.environment import Environment
 from shoal.node.handler import (
@@ -38,6 +37,7 @@ from shoal.node.handler import (
     Contests,
     Handler,
     Maintainers,
+    Memories,
     Preparation,
     Readers,
     Scan,
@@ -56,7 +56,7 @@ from shoal.node.leases.tries import Tries
 from shoal.node.partitions import Partitions
 from shoal.node.rules import Rules
 from shoal.node.snapshots.switching import listed, spaces_of
-from shoal.node.target import Target, target_of
+from shoal.node.target import Place, Target, target_of
 from shoal.node.thread.branches import Branches
 from shoal.node.thread.checkpoints import Checkpoints
 from shoal.node.thread.consumers import Consumers
@@ -132,7 +132,7 @@ class Database:
         self.truncator = Truncator(
             storage, commit, partitions=self.partitions, garbage=self.garbage, config=config, environment=environment
         )
-        self._indexes = indexes = Indexes(storage)
+        indexes = Indexes(storage)
         self.indexer = Indexer(storage, commit, indexes, config, closed=self.partitions.closed)
         self.generations = Generations(indexes, known_max=config.objects_known_max)
         self.claims = ClaimSweeper(
@@ -155,18 +155,6 @@ class Database:
         rules = Rules(storage, self.catalog, self.generations, config)
         self.budgets = Budgets(incarnation, config)
         self._maps = Maps(incarnation, config)
-        self.eraser = Eraser(
-            self.generations,
-            self.garbage,
-            erasure=self.erasure,
-            partitions=self.partitions,
-            catalog=self.catalog,
-            shapes=shapes,
-            ended=self._ended,
-            known_max=config.objects_known_max,
-        )
-        retentions = Retentions(config, environment.now_ms, shown=lambda number: self.partitions.load(number).shown)
-        prunes = Prunes(config, environment.now_ms)
         self.late_documents = LateDocuments(
             config,
             environment.now_ms,
@@ -175,6 +163,28 @@ class Database:
             prepare=lambda request: self.prepare([(request, target_of(request))]),
             issue=lambda request: self.issue(request, None),
         )
+        self._memories = Memories(
+            {
+                Kind.THREAD: (shapes,),
+                Kind.DOCUMENT: (self.late_documents,),
+                Kind.ITEMS: (indexes, self._rankings),
+                Kind.MAP: (self._maps.sums,),
+                Kind.BUDGET: (self.budgets,),
+                Kind.SCHEMA: (rules,),
+            }
+        )
+        self.eraser = Eraser(
+            self.generations,
+            self.garbage,
+            erasure=self.erasure,
+            partitions=self.partitions,
+            catalog=self.catalog,
+            shapes=shapes,
+            ended=self._memories.ended,
+            known_max=config.objects_known_max,
+        )
+        retentions = Retentions(config, environment.now_ms, shown=lambda number: self.partitions.load(number).shown)
+        prunes = Prunes(config, environment.now_ms)
         steps = Steps(config)
         verifying = Verifying(config)
         handlers: list[Handler] = [
@@ -214,7 +224,6 @@ class Database:
         self.prepared = frozenset(self._preparations)
         """The requests that may need preparations: most writes are none of these, and need not ask."""
         self._contests: Contests = steps.contests
-        self._shapes, self._rules = shapes, rules
         self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
         self.issuer = Issuer(
             storage,
@@ -269,14 +278,11 @@ class Database:
             generations=self.generations,
             clock=self._clock,
             incarnation=self._incarnation,
-            budgets=self.budgets,
-            sums=self._maps.sums,
-            documents=self.documents,
+            memories=self._memories,
             eraser=self.eraser,
             garbage=self.garbage,
-            rules=self._rules,
             feed=self._feed,
-            forget=self._forget,
+            forget=self._replaced,
             keyed=self.claims.keyed,
             config=self._config,
         )
@@ -343,40 +349,10 @@ class Database:
         found = [c.target for c in changed if c.generation < self.generations.current(transaction, c.target).number]
         return list(dict.fromkeys(found))
 
-    def _ended(self, transaction: Transaction, target: Target) -> None:
-        """Drop what memory holds of an object whose generation this transaction ends."""
-        match target.kind:
-            case Kind.THREAD:
-                self._shapes.forget(target.space, target.name)
-                transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
-            case Kind.DOCUMENT:
-                self.documents.forget(transaction, target)
-            case Kind.MAP:
-                self._maps.sums.drop(transaction, target)
-            case Kind.BUDGET:
-                self.budgets.forget(transaction, target)
-            case Kind.ITEMS:
-                self._forget_items(target)
-                transaction.when_written(lambda: self._forget_items(target))
-            case Kind.SCHEMA:
-                transaction.when_written(lambda: self._rules.forget(target.space))
-
-    def _forget_items(self, target: Target) -> None:
-        self._indexes.moved(target)
-        self._rankings.forget(target)
-
-    def _forget(self, transaction: Transaction, target: Target) -> None:
+    def _replaced(self, transaction: Transaction, target: Target) -> None:
         """Drop what memory holds of an object once the transaction that replaces its rows is written."""
-        if target.kind is Kind.DOCUMENT:
-            self.documents.forget(transaction, target)
-        elif target.kind is Kind.SCHEMA:
-            transaction.when_written(lambda: self._rules.forget(target.space))
-        elif target.kind is Kind.BUDGET:
-            self.budgets.changes(transaction, target)
-        elif target.kind is Kind.MAP:
-            self._maps.sums.drop(transaction, target)
-        elif target.kind is Kind.THREAD:
-            transaction.when_written(lambda: self._shapes.forget(target.space, target.name))
+        self._memories.replaced(transaction, target)
+        if target.kind is Kind.THREAD:
             self.eraser.list_status(transaction, target)
         transaction.when_written(lambda: self.generations.forget(target))
 
@@ -399,15 +375,13 @@ class Database:
         self.on_replaced()
         self.generations.forget_all()
         self.eraser.forget_all()
-        self._rules.forget_all()
-        for cache in (self._shapes, self._indexes, self._rankings, self._maps.sums, self.late_documents):
-            cache.forget_partition(number)
+        self._memories.forget_partition(number)
         spaces = before.spaces | spaces_of(self._storage, number)
         for target in listed(self._storage, number, Kind.BUDGET):
             if target not in before.drawn:
-                self.budgets.replaced(target, ended=False)
+                self.budgets.switched(target, ended=False)
         for target, generation in before.drawn.items():
-            self.budgets.replaced(target, ended=self._generation_of(target) != generation)
+            self.budgets.switched(target, ended=self._generation_of(target) != generation)
         self.garbage.replaced(number)
         self.claims.keyed(number)
         self._feed.replaced(number, spaces, partition.vector)
@@ -447,12 +421,12 @@ class Database:
         shown = self.partitions.load(target.partition).shown
         return View(place.transaction, target, place.rows, shown, partial(self._floor_hlc, target))
 
-    def document(self, target: Target) -> DocumentContext:
+    def document(self, target: Target) -> Place:
         """The rows of an object's current generation, of any kind, in a transaction of their own."""
         if self.partitions.closed and target.partition in self.partitions.closed:
             self.partitions.load(target.partition).check_open()
         transaction = Transaction(self._storage)
-        return DocumentContext(transaction, self.generations.current(transaction, target).rows, target)
+        return Place(transaction, self.generations.current(transaction, target).rows, target)
 
     def vector(self, target: Target) -> VersionVector:
         """As `vector_of`, for the object's partition."""

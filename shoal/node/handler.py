@@ -4,6 +4,8 @@ Law: a handler checks a request (`checks`), decides a write (`writers`), and ans
 stored rows (`readers`). It changes an object only through `WriteContext.apply`. These are tables
 by request type, so that a new request is one entry, and code that serves every request names none.
 
+What is kept in memory of objects beside their rows follows these (`Memory`).
+
 Some handlers have further tables: `scans` for reads that take long, `maintenance` for requests that become many writes,
 `preparations` for what takes long before a write is decided or a read answered, and `contests` for writes that two nodes
 may decide at once.
@@ -11,7 +13,7 @@ may decide at once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -24,12 +26,13 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.implied_keys import implied_key
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, Edit, ObjectWrite
 from shoal.records import NamedTuple
+from shoal.storage.keys import Kind
 
 
 class Made(NamedTuple):
@@ -44,7 +47,7 @@ class Made(NamedTuple):
 class WriteContext:
     """The input of a write's decision, and the changes that it makes to one object."""
 
-    __slots__ = ("_first", "_place", "_spoken", "is_remembered", "key", "made", "rows", "target", "transaction", "unclaimed")
+    __slots__ = ("_first", "_place", "_spoken", "key", "made", "rows", "target", "transaction", "unclaimed")
 
     def __init__(
         self,
@@ -62,9 +65,6 @@ class WriteContext:
         self.rows = rows
         self.key = key  # Of the whole request: if the request went to two nodes, it makes their two writes count as one.
         self.made: list[Made] = []
-        # Whether the request's key is kept although nothing changed. A removal needs that: if the request is sent again
-        # after somebody has added the entry, it must not remove it.
-        self.is_remembered = False
         self.unclaimed = unclaimed  # The ids of entries of which it is known that nobody has claimed them.
         self._first = first
         self._place = place  # Of this write in the request.
@@ -172,3 +172,67 @@ class Handler(Protocol):
     def readers(self) -> Readers:
         """Answer a read from the view; nothing is written."""
         ...
+
+
+class Applied(NamedTuple):
+    """A peer's change that is in the rows now."""
+
+    stamp: Stamp
+    change: Change
+    attached: Blobs
+    outcome: Any  # As its type defines.
+    fresh: str | None  # The key of its request, if no other operation has it.
+
+
+class Memory:
+    """What a node keeps in memory of objects of one kind, beside their rows: open documents, sums, shapes, compiled schemas.
+
+    It follows the rows: it hears of each change that a peer made, of each generation that ends, and of rows that are replaced.
+    Each method does nothing unless a subclass says what.
+    """
+
+    def applied(self, place: Place, applied: Applied) -> None:
+        """A peer's change was applied; the write is not made yet."""
+
+    def told(self, place: Place, applied: Applied) -> Edit | None:
+        """The push to followers for it."""
+        return None
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """This transaction ends the generation of an object."""
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """This transaction replaces rows of an object."""
+
+    def forget_partition(self, number: int) -> None:
+        """The rows of a partition were replaced."""
+
+
+_NOTHING: Sequence[Memory] = ()
+
+
+class Memories:
+    """The memory of all kinds of objects."""
+
+    def __init__(self, memories: Mapping[Kind, Sequence[Memory]]) -> None:
+        self._of = memories
+
+    def of(self, kind: Kind) -> Iterable[Memory]:
+        """What is kept of objects of a kind."""
+        return self._of.get(kind, _NOTHING)
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop what is kept of an object whose generation this transaction ends."""
+        for memory in self.of(target.kind):
+            memory.ended(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop what is kept of an object whose rows this transaction replaces."""
+        for memory in self.of(target.kind):
+            memory.replaced(transaction, target)
+
+    def forget_partition(self, number: int) -> None:
+        """Drop what is kept of a partition whose rows were replaced."""
+        for memories in self._of.values():
+            for memory in memories:
+                memory.forget_partition(number)

@@ -23,8 +23,9 @@ from shoal.crdt import schema
 from shoal.errors import InvalidSchema, InvalidValue, SchemaViolation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
+from shoal.node.handler import Applied, Memory
 from shoal.node.recent import Recent
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.records import NamedTuple
 from shoal.schemas.rule import Flaw, Rule, reason_of
@@ -63,7 +64,7 @@ class Broken(NamedTuple):
 _Versions = dict[int, schema.Version]
 
 
-class Rules:
+class Rules(Memory):
     """The schemas of all spaces, read from storage when first needed and kept in memory, up to a bound."""
 
     def __init__(self, storage: Storage, catalog: Catalog, generations: Generations, config: Config) -> None:
@@ -74,12 +75,24 @@ class Rules:
         self._spaces: dict[str, dict[str, _Versions]] = {}
         self._sound: Recent[tuple[bytes, str, bytes]] = Recent(_SOUND_MAX)
 
+    def applied(self, place: Place, applied: Applied) -> None:
+        """A peer put a schema."""
+        self.replaced(place.transaction, place.target)
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """A schema is deleted."""
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop the schemas of a space from memory once a change of one is written."""
+        transaction.when_written(lambda: self.forget(target.space))
+
     def forget(self, space: str) -> None:
         """Drop the schemas of a space from memory, because one was put or deleted."""
         self._spaces.pop(space, None)
 
-    def forget_all(self) -> None:
-        """Drop all schemas from memory."""
+    def forget_partition(self, number: int) -> None:
+        """Drop all schemas from memory: those of a space are in any partition."""
         self._spaces.clear()
 
     def any(self, space: str) -> bool:

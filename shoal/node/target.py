@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.cluster.partition import partition_of
 from shoal.crdt.rows import successor
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.records import NamedTuple
 from shoal.storage import keys
@@ -30,6 +31,19 @@ class Target(NamedTuple):
     def snapshot_key(self) -> bytes:
         """The key of its snapshot, if it is a document."""
         return keys.snapshot(self.partition, *self)
+
+
+class Place(NamedTuple):
+    """Where an object is, within a transaction."""
+
+    transaction: Transaction
+    rows: ObjectRows  # Of its current generation.
+    target: Target
+
+    @property
+    def snapshot_key(self) -> bytes:
+        """The key in storage of the snapshot, if it is a document."""
+        return self.target.snapshot_key
 
 
 def target_of(request: requests.ObjectWrite[Any] | requests.ObjectRead[Any] | requests.Maintenance[Any]) -> Target:

@@ -143,6 +143,10 @@ class ObjectRows:
         """A row's key in storage."""
         return self._prefix + row
 
+    def wrote(self, row: bytes) -> bool:
+        """Whether this transaction has written or deleted the row."""
+        return self._prefix + row in self._transaction.rows
+
     def get(self, key: bytes, /) -> bytes | None:
         """The value of one of the object's rows, or None.
 

@@ -17,11 +17,11 @@ from shoal.crdt.thread import queue
 from shoal.crdt.values import counter, register
 from shoal.crdt.values.register import Assign
 from shoal.node.database import Database
-from shoal.node.handler import View
+from shoal.node.handler import Applied, View
 from shoal.node.peers.operations import incoming
 from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.values.scalars import Counters
 from shoal.node.watching import changelog, feed, resumable
 from shoal.node.watching.audience import Audience
@@ -92,14 +92,14 @@ def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
 
     sound = Incoming._receive
 
-    def receive(self: Incoming, place: Any, stamp: Stamp, change: Any, beside: Any) -> bool:
+    def receive(self: Incoming, place: Place, sent: Applied) -> Applied | None:
         before = place.rows.get(counter.VALUE)
-        filled = sound(self, place, stamp, change, beside)
-        if isinstance(change, counter.Add) and before is not None:
+        applied = sound(self, place, sent)
+        if isinstance(sent.change, counter.Add) and before is not None:
             added = amount(place.rows, counter.VALUE) - counter.unpack(before)
             place.rows.put(aside, counter.pack(amount(place.rows, aside) + added))
             place.rows.put(counter.VALUE, before)
-        return filled
+        return applied
 
     def read(self: Counters, view: View, request: requests.ReadCounter) -> CounterValue:
         value = counter.value(view.rows) + amount(view.rows, aside)

@@ -10,7 +10,7 @@ import pytest
 from shoal.cluster.knowledge import Knowledge
 from shoal.crdt.document import repeats
 from shoal.node.database import Database
-from shoal.node.handler import WriteContext
+from shoal.node.writes import issuing
 from tests.mutants.mutant import Mutant
 
 
@@ -32,7 +32,7 @@ def a_patch_at_two_nodes_is_carried_out_twice(patch: pytest.MonkeyPatch) -> None
 
 
 def a_removal_that_found_nothing_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(WriteContext, "is_remembered", property(lambda self: False, lambda self, _: None), raising=False)
+    patch.setattr(issuing, "_is_remembered", lambda write: False)
 
 
 MUTANTS = (

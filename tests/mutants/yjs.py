@@ -13,7 +13,7 @@ from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
 from shoal.node.blobs import Blobs
 from shoal.node.document.documents import Documents
-from shoal.node.document.generations import DocumentContext
+from shoal.node.target import Place
 from shoal.protocol.requests import Edit
 from shoal.values.work import Allowance
 from tests.mutants.mutant import Mutant
@@ -44,7 +44,7 @@ def a_beginning_that_lost_stays(patch: pytest.MonkeyPatch) -> None:
 def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
     sound = Documents.follow_update
 
-    def follow(self: Documents, place: DocumentContext, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
+    def follow(self: Documents, place: Place, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
         if not change.genesis:
             sound(self, place, stamp, change, attached)
 
@@ -52,10 +52,10 @@ def a_beginning_that_came_late_is_not_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_mirror_is_not_told_which_beginning_lost(patch: pytest.MonkeyPatch) -> None:
-    def told(self: Documents, place: DocumentContext, change: document.Update, update: bytes) -> Edit:
+    def told(self: Documents, place: Place, change: document.Update, update: bytes) -> Edit:
         return Edit(update, change.kinds, change.authors)
 
-    patch.setattr(Documents, "told", told)
+    patch.setattr(Documents, "told_update", told)
 
 
 def a_mirror_merges_a_beginning_that_its_node_lacks(patch: pytest.MonkeyPatch) -> None:

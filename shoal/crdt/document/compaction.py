@@ -104,7 +104,7 @@ def check(compact: Compact, stamp: Stamp, merged: bytes) -> None:
         readiness.advance(yjs.parse(merged), {})
 
 
-def vet(merged: bytes, *, structs_max: int) -> Iterator[None]:
+def vet(merged: bytes, *, structs_max: int) -> Generator[None, None, None]:
     """Check a merged update, some structs at a time; `check` does not check it again.
 
     Raises:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from shoal.crdt.document.document import Pace
 from shoal.crdt.rows import Rows, Stamp
+from shoal.node.appliers.effects import NO_EFFECTS, Effects
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.turns import Steps
+from shoal.protocol.requests import Edit
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
@@ -35,6 +39,10 @@ class Applier(NamedTuple):
     attached_of: Callable[[Rows, Stamp, Any], Blobs] = _nothing  # Raises StoreCorrupt if a row is missing or damaged.
     id_of: Callable[[str, Stamp, Any], str] = _nameless  # For watchers: the part of the object of that name.
     others: frozenset[Kind] = frozenset()  # Of other objects that it changes.
+    effects: Effects = NO_EFFECTS
+    edit_of: Callable[[Any, Blobs], Edit] | None = None  # The push to followers of a document.
+    vet: Callable[[Blobs, Pace], Steps[None]] | None = None  # Does beforehand, in steps, what takes long in its check.
+    since: Callable[[Any], int] | None = None  # As `mutation.since`.
 
     @property
     def names_content(self) -> bool:
@@ -55,6 +63,8 @@ def bare(
     apply: Callable[[Rows, Stamp, Any], Any],
     check: Callable[[Stamp, Any], None] = lambda _stamp, _change: None,
     id_of: Callable[[str, Stamp, Any], str] = _nameless,
+    effects: Effects = NO_EFFECTS,
+    since: Callable[[Any], int] | None = None,
 ) -> Applier:
     """The applier of a change without blobs."""
 
@@ -65,4 +75,4 @@ def bare(
         check(stamp, change)
         return attached
 
-    return Applier(kind, applied, checked, id_of=id_of)
+    return Applier(kind, applied, checked, id_of=id_of, effects=effects, since=since)

@@ -9,6 +9,7 @@ from shoal.crdt.thread import dag, pruning
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.effects import Effects
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
@@ -76,7 +77,17 @@ def _check_drop(_stamp: Stamp, change: dag.Drop) -> None:
 
 
 APPLIERS: Appliers = {
-    dag.Save: Applier(Kind.THREAD, _apply, _check, _record_of, id_of=lambda _name, _stamp, save: save.id.hex()),
+    dag.Save: Applier(
+        Kind.THREAD,
+        _apply,
+        _check,
+        _record_of,
+        id_of=lambda _name, _stamp, save: save.id.hex(),
+        effects=Effects(
+            record=lambda beside: dag.decode_record(beside.content),
+            erased_by=lambda _rows, _stamp, save, erased: save.id in erased.checkpoints,
+        ),
+    ),
     dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),
-    dag.Drop: bare(Kind.THREAD, dag.apply_drop, _check_drop),
+    dag.Drop: bare(Kind.THREAD, dag.apply_drop, _check_drop, since=lambda _: 7),
 }

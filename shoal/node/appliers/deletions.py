@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from shoal.crdt import deletion
 from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.appliers.effects import Effects, Sweep, What
 from shoal.storage.keys import Kind
 
-APPLIERS: Appliers = {deletion.Delete: bare(Kind.THREAD, deletion.apply)._replace(others=frozenset(Kind) - {Kind.THREAD})}
+APPLIERS: Appliers = {
+    deletion.Delete: bare(Kind.THREAD, deletion.apply, effects=Effects(ends=True, sweeps=Sweep(What.GENERATION)))._replace(
+        others=frozenset(Kind) - {Kind.THREAD}
+    )
+}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha256
 
 from shoal.crdt.document import compaction, document, repeats, yjs
+from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_names
 from shoal.node.appliers.applier import Applier, Appliers
+from shoal.node.appliers.effects import Effects, Erased, Sweep, What
 from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.node.turns import Steps
+from shoal.protocol.requests import Edit
 from shoal.storage.keys import Kind
 
 
@@ -74,7 +79,44 @@ def _merged_of(rows: Rows, stamp: Stamp, change: compaction.Compact) -> Blobs:
     return Blobs(merged)
 
 
+def _is_compacted(rows: Rows, stamp: Stamp, _change: document.Update, erased: Erased) -> bool:
+    # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
+    position = stamp.pack_position()
+    return compaction.is_awaited(rows, stamp) or any(coverage.covers(position) for coverage in erased.updates)
+
+
+def _is_dominated(_rows: Rows, _stamp: Stamp, change: compaction.Compact, erased: Erased) -> bool:
+    coverage = Coverage.unpack(change.coverage)
+    return sum(other.dominates(coverage) for other in erased.updates) > 1
+
+
+def _erases(change: compaction.Compact, erased: Erased) -> None:
+    with suppress(ValueError):
+        erased.updates.append(Coverage.unpack(change.coverage))
+
+
+def _replaced(stamp: Stamp, change: compaction.Compact) -> bytes:
+    return stamp.pack_position() + change.digest
+
+
+def _edit_of(change: document.Update, attached: Blobs) -> Edit:
+    return Edit(attached.content, change.kinds, change.authors)
+
+
+def _vet(beside: Blobs, pace: document.Pace) -> Steps[None]:
+    return compaction.vet(beside.content, structs_max=pace.updates)
+
+
 APPLIERS: Appliers = {
-    document.Update: Applier(Kind.DOCUMENT, _apply, _check, _update_of),
-    compaction.Compact: Applier(Kind.DOCUMENT, _compact, _check_compaction, _merged_of),
+    document.Update: Applier(
+        Kind.DOCUMENT, _apply, _check, _update_of, effects=Effects(erased_by=_is_compacted), edit_of=_edit_of
+    ),
+    compaction.Compact: Applier(
+        Kind.DOCUMENT,
+        _compact,
+        _check_compaction,
+        _merged_of,
+        effects=Effects(sweeps=Sweep(What.UPDATES, _replaced), erases=_erases, erased_by=_is_dominated),
+        vet=_vet,
+    ),
 }

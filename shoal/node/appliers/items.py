@@ -11,6 +11,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
 from shoal.names import check_label, check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.effects import Effects, always
 from shoal.storage.keys import Kind
 from shoal.values import vectors
 
@@ -64,7 +65,7 @@ def _address(first: str, _stamp: Stamp, change: items.Put | items.Delete) -> str
 
 APPLIERS: Appliers = {
     items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
-    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address),
+    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
     items.Refresh: _applier(items.apply_refresh, _check_refresh),
-    items.Expire: _applier(items.apply_expire, _check_expire),
+    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
 }

@@ -11,7 +11,9 @@ from shoal.crdt.thread.events import ERASED as ERASED_VALUE
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
+from shoal.node.appliers.effects import Effects, Erased, Sweep, What
 from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.node.transaction import ObjectRows
 from shoal.storage.keys import Kind
 
 
@@ -85,12 +87,56 @@ def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
         raise BadOperation(f"its retention is not valid ({error})", reason="content") from None
 
 
+def _late(rows: ObjectRows, stamp: Stamp, _change: journal.Append) -> bytes | None:
+    """The value of an append that arrived after the erasure of its event."""
+    position = stamp.pack_position()
+    return position if rows.wrote(trimming.aside(position)) else None
+
+
+def _is_erased(_rows: Rows, stamp: Stamp, change: journal.Append, erased: Erased) -> bool:
+    return erased.events.covers(stamp.dot) or not journal.names_of(stamp, change).isdisjoint(erased.values)
+
+
+def _kept_aside(rows: Rows, _stamp: Stamp, change: journal.Erase) -> bytes:
+    return b"".join(journal.kept_aside(rows, change))
+
+
+def _erases_values(change: journal.Erase, erased: Erased) -> None:
+    erased.values.update((change.position, change.mark))
+
+
+def _erases_events(change: trimming.Trim, erased: Erased) -> None:
+    erased.events = erased.events.join(trimming.covered(change.ends))
+
+
 APPLIERS: Appliers = {
-    journal.Append: Applier(Kind.THREAD, _apply, _check, _event_of, id_of=position_of),
-    journal.Erase: bare(Kind.THREAD, journal.apply_erase, _check_erase, _erased_id),
+    journal.Append: Applier(
+        Kind.THREAD,
+        _apply,
+        _check,
+        _event_of,
+        id_of=position_of,
+        effects=Effects(sweeps=Sweep(What.VALUES, lambda stamp, _append: stamp.pack_position(), _late), erased_by=_is_erased),
+    ),
+    journal.Erase: bare(
+        Kind.THREAD,
+        journal.apply_erase,
+        _check_erase,
+        _erased_id,
+        effects=Effects(sweeps=Sweep(What.VALUES, None, _kept_aside), erases=_erases_values),
+        since=lambda _: 7,
+    ),
     consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
     reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
     progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),
-    trimming.Trim: bare(Kind.THREAD, trimming.apply, _check_trim),
+    trimming.Trim: bare(
+        Kind.THREAD,
+        trimming.apply,
+        _check_trim,
+        effects=Effects(
+            sweeps=Sweep(What.EVENTS, lambda _stamp, trim: b"".join(trim.ends)),
+            erases=_erases_events,
+        ),
+    ),
     retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha256
 
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import labels, notes, ownership
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
+from shoal.node.appliers.effects import Effects, Erased, Sweep, What
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
@@ -51,10 +53,25 @@ def _check_mark(_stamp: Stamp, change: ownership.LeaseMark) -> None:
         raise BadOperation("its fencing number is out of range", reason="content")
 
 
+def _is_cut(_rows: Rows, stamp: Stamp, change: notes.Annotate, erased: Erased) -> bool:
+    return erased.notes.get(change.label, NOTHING_SEEN).covers(stamp.dot)
+
+
+def _erases(change: notes.Cut, erased: Erased) -> None:
+    with suppress(ValueError):
+        known = VersionVector.unpack(change.known)
+        erased.notes[change.label] = erased.notes.get(change.label, NOTHING_SEEN).join(known)
+
+
 APPLIERS: Appliers = {
     labels.Release: bare(Kind.THREAD, labels.apply),
-    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of),
-    notes.Cut: bare(Kind.THREAD, notes.cut, _check_cut),
+    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut)),
+    notes.Cut: bare(
+        Kind.THREAD,
+        notes.cut,
+        _check_cut,
+        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: notes.pack_cut(cut)), erases=_erases),
+    ),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
-    ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark),
+    ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
 }

@@ -16,6 +16,7 @@ import msgspec
 
 from shoal.crdt import deletion, schema
 from shoal.crdt.document import compaction, document
+from shoal.crdt.document.document import Pace
 from shoal.crdt.items import indexes, items
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import (
@@ -41,7 +42,10 @@ from shoal.node.appliers import indexes as index_changes
 from shoal.node.appliers import items as item_changes
 from shoal.node.appliers import labels as label_changes
 from shoal.node.appliers.applier import Appliers
+from shoal.node.appliers.effects import NO_EFFECTS, Effects
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.turns import Steps
+from shoal.protocol.requests import Edit
 from shoal.storage.keys import Kind
 
 Change = (
@@ -101,20 +105,16 @@ _APPLIERS: Appliers = {
     **prunes.APPLIERS,
 }
 
+_EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}
+
 
 def since(change: Change) -> int:
     """The version of the peer protocol that brought this change, if it is younger than the oldest one spoken here; else 0.
 
     A node that speaks an older version cannot apply it, so it is not issued while one is among the peers.
     """
-    match change:
-        case queue.Attempt() | register.Swap() | journal.Erase() | dag.Drop():
-            return 7
-        case queue.Enqueue(plan=plan) if plan is not None:
-            return 7
-        case queue.Dequeue(fence=fence) if fence:
-            return 7
-    return 0
+    found = _APPLIERS[type(change)].since
+    return 0 if found is None else found(change)
 
 
 class Mutation(msgspec.Struct, array_like=True, frozen=True):
@@ -157,6 +157,28 @@ def decode(payload: bytes) -> Sequence[FencedMutation]:
         return _decoder().decode(payload)
     except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def effects_of(change: Change) -> Effects | None:
+    """What it does beside its object's rows; None: nothing, as most do."""
+    return _EFFECTS.get(type(change))
+
+
+def ends(change: Change) -> bool:
+    """Whether it ends its object's generation."""
+    return (effects := _EFFECTS.get(type(change))) is not None and effects.ends
+
+
+def edit_of(change: Change, attached: Blobs) -> Edit | None:
+    """The push to followers of a document; None: it edits none."""
+    found = _APPLIERS[type(change)].edit_of
+    return None if found is None else found(change, attached)
+
+
+def vetting(change: Change, attached: Blobs, pace: Pace) -> Steps[None] | None:
+    """The steps that do beforehand what takes long in the check of a change; None: nothing does."""
+    vet = _APPLIERS[type(change)].vet
+    return None if vet is None else vet(attached, pace)
 
 
 def takes(kind: Kind, change: Change) -> bool:

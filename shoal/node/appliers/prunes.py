@@ -6,6 +6,7 @@ from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag, pruning
 from shoal.errors import BadOperation
 from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.appliers.effects import Effects, Erased, Sweep, What
 from shoal.storage.keys import Kind
 
 
@@ -16,4 +17,15 @@ def _check(stamp: Stamp, change: pruning.Prune) -> None:
         raise BadOperation("its prune forgets moves that are not in its past", reason="content")
 
 
-APPLIERS: Appliers = {pruning.Prune: bare(Kind.THREAD, pruning.apply, _check)}
+def _erases(change: pruning.Prune, erased: Erased) -> None:
+    erased.checkpoints.update(change.ids)
+
+
+APPLIERS: Appliers = {
+    pruning.Prune: bare(
+        Kind.THREAD,
+        pruning.apply,
+        _check,
+        effects=Effects(hides=lambda prune: prune.ids, sweeps=Sweep(What.CHECKPOINTS), erases=_erases),
+    )
+}

@@ -71,9 +71,17 @@ def _first_of(_name: str, stamp: Stamp, change: queue.Enqueue) -> str:
     return (queue.identify_position(stamp.pack_position(), 0) if key is None else queue.identify(key)).hex()
 
 
+def _entry_of(_name: str, _stamp: Stamp, change: queue.Dequeue | queue.Attempt) -> str:
+    return change.id.hex()
+
+
 APPLIERS: Appliers = {
-    queue.Enqueue: bare(Kind.THREAD, queue.apply_enqueue, _check_enqueue, _first_of),
-    queue.Dequeue: bare(Kind.THREAD, queue.apply_dequeue, _check_dequeue, lambda _name, _stamp, change: change.id.hex()),
-    queue.Attempt: bare(Kind.THREAD, queue.apply_attempt, _check_attempt, lambda _name, _stamp, change: change.id.hex()),
+    queue.Enqueue: bare(
+        Kind.THREAD, queue.apply_enqueue, _check_enqueue, _first_of, since=lambda enqueue: 0 if enqueue.plan is None else 7
+    ),
+    queue.Dequeue: bare(
+        Kind.THREAD, queue.apply_dequeue, _check_dequeue, _entry_of, since=lambda dequeue: 7 if dequeue.fence else 0
+    ),
+    queue.Attempt: bare(Kind.THREAD, queue.apply_attempt, _check_attempt, _entry_of, since=lambda _: 7),
     queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
 }

@@ -8,6 +8,7 @@ from shoal.crdt.thread.ownership import FENCE_MAX
 from shoal.crdt.values import counter, ormap, orset, register
 from shoal.errors import BadOperation
 from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.appliers.effects import NO_EFFECTS, Effects, always
 from shoal.node.implied_keys import check as check_implied
 from shoal.storage.keys import Kind
 
@@ -34,10 +35,16 @@ def _check_swap(_stamp: Stamp, change: register.Swap) -> None:
 APPLIERS: Appliers = {
     counter.Add: bare(Kind.COUNTER, counter.apply, _check_add),
     register.Assign: bare(Kind.REGISTER, register.apply),
-    register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap),
-    orset.Alter: bare(Kind.SET, orset.apply),
+    register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap, since=lambda _: 7),
+    orset.Alter: bare(Kind.SET, orset.apply, effects=Effects(frees=lambda alter: bool(alter.remove))),
     **{
-        kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key)
-        for kind in (ormap.Put, ormap.Add, ormap.Fold, ormap.Alter, ormap.Remove)
+        kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key, effects=effects)
+        for kind, effects in (
+            (ormap.Put, NO_EFFECTS),
+            (ormap.Add, NO_EFFECTS),
+            (ormap.Fold, NO_EFFECTS),
+            (ormap.Alter, NO_EFFECTS),
+            (ormap.Remove, Effects(frees=always)),
+        )
     },
 }

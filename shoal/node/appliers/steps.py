@@ -8,6 +8,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import status, step_log
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.effects import Effects
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
@@ -39,5 +40,5 @@ APPLIERS: Appliers = {
     step_log.Progress: bare(Kind.THREAD, step_log.apply),
     step_log.End: bare(Kind.THREAD, step_log.apply),
     step_log.Decide: bare(Kind.THREAD, step_log.apply),
-    status.Move: bare(Kind.THREAD, status.apply),
+    status.Move: bare(Kind.THREAD, status.apply, effects=Effects(sets_status=True)),
 }

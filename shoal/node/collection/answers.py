@@ -14,7 +14,6 @@ from collections.abc import Iterable
 import msgspec
 
 from shoal.cluster.operation import Body
-from shoal.crdt import deletion
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
@@ -59,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 def changed_by(mutations: Iterable[Mutation]) -> list[Changed]:
     """The objects that these mutations change, each once; those that they only delete are left out."""
-    found = [Changed(m.kind, m.space, m.name, m.generation) for m in mutations if not isinstance(m.change, deletion.Delete)]
+    found = [Changed(m.kind, m.space, m.name, m.generation) for m in mutations if not mutation.ends(m.change)]
     return list(dict.fromkeys(found)) if len(found) > 1 else found
 
 

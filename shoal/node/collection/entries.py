@@ -9,18 +9,16 @@ Laws:
 from __future__ import annotations
 
 import logging
-from enum import IntEnum
 
 import msgspec
 
 from shoal.cluster import operation
 from shoal.crdt import deletion
-from shoal.crdt.document import compaction
 from shoal.crdt.dot import NOTHING_SEEN, Dot
 from shoal.crdt.rows import Stamp, successor
-from shoal.crdt.thread import journal, notes, pruning, trimming
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node.appliers import mutation
+from shoal.node.appliers.effects import What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.target import Target
 from shoal.node.transaction import Readable
@@ -30,17 +28,6 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _log = logging.getLogger("shoal.node")
-
-
-class What(IntEnum):
-    """The kind of rows that an entry names. The numbers are on disk and never reused."""
-
-    GENERATION = 1  # The rows of an ended generation.
-    CHECKPOINTS = 2  # Pruned checkpoints.
-    EVENTS = 3  # Trimmed events of a journal.
-    UPDATES = 4  # Updates that a compaction covers.
-    VALUES = 5  # Values of events that were erased.
-    NOTES = 6  # Notes that were cut.
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -109,7 +96,7 @@ class Made:
         if self._has_ended(target, made.generation):  # Then it may have arrived too late, and its blobs go with the generation.
             lefts.append(Left(What.GENERATION, made.generation))
         right = [Garbage(left.what, *target, left.generation, left.ends) for left in lefts]
-        if named is not None and (named in right or self._is_of_erasure(target, made, named)):
+        if named is not None and (named in right or self._is_told_by_rows(target, made, named)):
             return named if self._is_over(partition, named) else None
         if not right or not self._is_over(partition, right[-1]):
             return None
@@ -133,9 +120,12 @@ class Made:
             raise StoreCorrupt(f"an entry of garbage names no change of operation {dot}. Run `shoal verify`.") from None
         return Stamp(dot, body.hlc, body.wall_ms, NOTHING_SEEN, nth), made
 
-    def _is_of_erasure(self, target: Target, made: Mutation, named: Garbage) -> bool:
-        """Whether an erasure may have made this entry: the rows, as they were then, said which values go."""
-        return isinstance(made.change, journal.Erase) and named == Garbage(What.VALUES, *target, made.generation, named.ends)
+    def _is_told_by_rows(self, target: Target, made: Mutation, named: Garbage) -> bool:
+        """Whether this may be the entry of a change whose object's rows, as they were then, said what goes."""
+        effects = mutation.effects_of(made.change)
+        if effects is None or effects.sweeps is None or effects.sweeps.names is not None:
+            return False
+        return named == Garbage(effects.sweeps.what, *target, made.generation, named.ends)
 
     def _is_over(self, partition: int, named: Garbage) -> bool:
         """Whether the rows of an object say that what an entry names is over, as far as they can."""
@@ -149,21 +139,10 @@ class Made:
 
 def left_by(stamp: Stamp, change: Mutation) -> Left | None:
     """What a change leaves to be swept, if that follows from it alone; None if it leaves nothing, or the rows say what."""
-    made = change.change
-    match made:
-        case deletion.Delete():
-            return Left(What.GENERATION, made.generation)
-        case pruning.Prune():
-            return Left(What.CHECKPOINTS, change.generation)
-        case trimming.Trim():
-            return Left(What.EVENTS, change.generation, b"".join(made.ends))
-        case notes.Cut():
-            return Left(What.NOTES, change.generation, notes.pack_cut(made))
-        case compaction.Compact():
-            return Left(What.UPDATES, change.generation, stamp.pack_position() + made.digest)
-        case journal.Append():
-            return Left(What.VALUES, change.generation, stamp.pack_position())
-    return None
+    effects = mutation.effects_of(change.change)
+    if effects is None or effects.sweeps is None or effects.sweeps.names is None:
+        return None
+    return Left(effects.sweeps.what, change.generation, effects.sweeps.names(stamp, change.change))
 
 
 def pack(garbage: Garbage) -> bytes:

@@ -28,9 +28,10 @@ from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.crdt.thread import dag, notes, pruning, trimming
 from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node.appliers.effects import What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection import sweeping
-from shoal.node.collection.entries import Garbage, GarbageEntry, Made, What, left_by, pack
+from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.collection.sweeping import SLICE, Marking

@@ -88,7 +88,7 @@ class Generations:
         Raises:
             StoreCorrupt: a row is missing, or does not match its hash in the log.
         """
-        if isinstance(change.change, deletion.Delete):
+        if mutation.ends(change.change):
             return NOTHING
         current = self.current(transaction, target)
         if change.generation == current.number:

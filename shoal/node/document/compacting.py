@@ -29,7 +29,7 @@ from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import expired_hlc
 from shoal.node.replicas import named
 from shoal.node.target import Target
@@ -51,7 +51,7 @@ class Folded(NamedTuple):
     merged: bytes  # Empty if it is not due.
 
 
-class Compactions:
+class Compactions(Memory):
     """The handler of compactions. `shoal.node.collection.garbage` sweeps the updates that they cover."""
 
     def __init__(self, config: Config, now_ms: Callable[[], int], catalog: Catalog) -> None:
@@ -65,7 +65,7 @@ class Compactions:
         self.writers: Writers = {Compact: self._compact}
         self.readers: Readers = {}
 
-    def forget_all(self) -> None:
+    def forget_partition(self, number: int) -> None:
         """Drop all merged updates that wait for their requests."""
         self._folded.clear()
 

@@ -28,10 +28,10 @@ from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
-from shoal.node.document.generations import DocumentContext, DocumentGenerations
+from shoal.node.document.generations import DocumentGenerations
 from shoal.node.document.opening import OpenDocument, Opening
-from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, WriteContext, Writers
-from shoal.node.target import Target
+from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
+from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once
 from shoal.protocol import requests
@@ -43,9 +43,9 @@ _CHORES_MAX = 1024
 _OPENINGS_MAX = 3  # Of a document that moves meanwhile.
 
 
-def place_of(at: WriteContext | View) -> DocumentContext:
+def place_of(at: WriteContext | View) -> Place:
     """The document that a write or a read is about."""
-    return DocumentContext(at.transaction, at.rows, at.target)
+    return Place(at.transaction, at.rows, at.target)
 
 
 class _Authored(NamedTuple):
@@ -54,7 +54,7 @@ class _Authored(NamedTuple):
     authors: dict[int, str]
 
 
-class Documents:
+class Documents(Memory):
     """The handler of documents, with their live replicas.
 
     `chores` are compactions that writes and reads found due; the database issues them.
@@ -133,7 +133,6 @@ class Documents:
         """
         self._check_expected(context, request)
         if not self._catalog.lists(context.transaction, context.target):
-            context.is_remembered = True
             return requests.Deleted(existed=False)
         clients = self._opened(place_of(context)).live.clients
         context.end(self._generations.ending(context.transaction, context.target, clients))
@@ -252,7 +251,14 @@ class Documents:
         self._integrate(context, made, attempt=attempt)
         return _json(live)
 
-    def follow_update(self, place: DocumentContext, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
+    def applied(self, place: Place, applied: Applied) -> None:
+        """Follow a peer's update; drop the live replica if a compaction of a peer filled a gap."""
+        if isinstance(applied.change, document.Update):
+            self.follow_update(place, applied.stamp, applied.change, applied.attached)
+        elif applied.outcome:
+            self.lose(place)
+
+    def follow_update(self, place: Place, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
         """Update the live replica with an update of another node, which is applied even if it breaks a bound of this node."""
         is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
         if is_gone(attached) or change.genesis or is_repeated:
@@ -274,9 +280,9 @@ class Documents:
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
-    def lose(self, place: DocumentContext) -> None:
+    def lose(self, place: Place) -> None:
         """Drop the live replica, because a gap appeared or was filled, or another beginning may count."""
-        self.forget(place.transaction, place.target)
+        self.replaced(place.transaction, place.target)
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
 
     def _merged(self, opened: OpenDocument, update: bytes) -> bool:
@@ -330,7 +336,7 @@ class Documents:
     def _read(self, view: View, request: requests.ReadDocument) -> requests.DocumentState:
         return self.state(place_of(view), request.state)
 
-    def follow(self, place: DocumentContext, request: requests.Follow) -> requests.DocumentState:
+    def follow(self, place: Place, request: requests.Follow) -> requests.DocumentState:
         """The first state that a follower gets.
 
         Raises:
@@ -350,7 +356,7 @@ class Documents:
             raise NotFound(f"space {view.target.space!r} has no document {view.target.name!r}.")
         return _json(self._opened(place_of(view)).live)
 
-    def state(self, place: DocumentContext, state: bytes) -> requests.DocumentState:
+    def state(self, place: Place, state: bytes) -> requests.DocumentState:
         """The updates that a client with the Yjs state vector `state` lacks, and what it must know beside them.
 
         Raises:
@@ -367,7 +373,7 @@ class Documents:
             named(place.rows),
         )
 
-    def live(self, place: DocumentContext) -> LiveDocument:
+    def live(self, place: Place) -> LiveDocument:
         """The live replica. The caller must not change it."""
         return self._opened(place).live
 
@@ -383,7 +389,7 @@ class Documents:
             return None
         return self.opening(lambda: place_of(view()))
 
-    def opening(self, place: Callable[[], DocumentContext]) -> Preparation:
+    def opening(self, place: Callable[[], Place]) -> Preparation:
         """Bring a document into memory, step by step. `place` gives its rows as they are now.
 
         Nothing is raised, and a document that moves all the time may not be there after it: its use opens it too.
@@ -403,7 +409,7 @@ class Documents:
                 if found is not None and key not in self._open:
                     self._keep(key, self._loaded(place().target, found))
 
-    def _opened(self, place: DocumentContext) -> OpenDocument:
+    def _opened(self, place: Place) -> OpenDocument:
         found = self._find(place.snapshot_key)
         if found is None:
             self._drop(place.snapshot_key)
@@ -429,7 +435,7 @@ class Documents:
         self._bytes += size - opened.counted
         opened.counted = size
 
-    def _load(self, place: DocumentContext) -> OpenDocument:
+    def _load(self, place: Place) -> OpenDocument:
         found = at_once(Opening(lambda: place, self._config).steps())
         assert found is not None  # Nothing moves within one turn.
         return self._loaded(place.target, found)
@@ -439,7 +445,13 @@ class Documents:
             self._ask_compaction(target)
         return found
 
-    def told(self, place: DocumentContext, change: document.Update, update: bytes) -> requests.Edit | None:
+    def told(self, place: Place, applied: Applied) -> requests.Edit | None:
+        """The push to followers for a peer's change; None if they need not know, or cannot while the document has a gap."""
+        if not isinstance(applied.change, document.Update):
+            return self._told_whole(place) if applied.outcome else None
+        return None if is_gone(applied.attached) else self.told_update(place, applied.change, applied.attached.content)
+
+    def told_update(self, place: Place, change: document.Update, update: bytes) -> requests.Edit | None:
         """The push to followers for an applied update; None while the document has a gap."""
         if compaction.has_gap(place.rows):
             return None
@@ -451,7 +463,7 @@ class Documents:
             kinds = {name: roots[name] for name in kinds if name in roots}
         return requests.Edit(update, kinds, change.authors, named(place.rows) if change.genesis else [])
 
-    def told_whole(self, place: DocumentContext) -> requests.Edit | None:
+    def _told_whole(self, place: Place) -> requests.Edit | None:
         """The push to followers once a gap is filled: the whole document. None if another gap remains."""
         if compaction.has_gap(place.rows):
             return None
@@ -466,8 +478,12 @@ class Documents:
         for key, opening in self._opening.items():
             opening.is_void = opening.is_void or key.startswith(prefix)
 
-    def forget(self, transaction: Transaction, target: Target) -> None:
-        """Drop the live replica and the snapshot, because the document's rows are replaced or deleted."""
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop the live replica and the snapshot, because the document is deleted."""
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop the live replica and the snapshot, because the document's rows are replaced."""
         key = target.snapshot_key
         transaction.delete(key)
         self._drop(key)

@@ -17,22 +17,8 @@ from shoal.crdt.document import yjs
 from shoal.errors import GenerationEnded, SessionBehind
 from shoal.node.collection.generations import Generations
 from shoal.node.target import Target
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Transaction
 from shoal.protocol.requests import ANY
-from shoal.records import NamedTuple
-
-
-class DocumentContext(NamedTuple):
-    """Where a document is, within a transaction."""
-
-    transaction: Transaction
-    rows: ObjectRows
-    target: Target
-
-    @property
-    def snapshot_key(self) -> bytes:
-        """The key in storage of the document's snapshot."""
-        return self.target.snapshot_key
 
 
 class DocumentGenerations:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from shoal.config import Config
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
-from shoal.node.handler import Checks, Preparation, Preparations, Readers, View, Writers
-from shoal.node.target import Target
-from shoal.protocol.requests import Compact, Follow, ObjectRead, ObjectWrite
+from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, Writers
+from shoal.node.target import Place, Target
+from shoal.node.transaction import Transaction
+from shoal.protocol.requests import Compact, Edit, Follow, ObjectRead, ObjectWrite
 from shoal.protocol.requests.document import documents
 from shoal.protocol.requests.families import operations
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _ABOUT_DOCUMENTS = [kind for kind in operations() if kind.__module__ == documents.__name__]
 
 
-class LateDocuments:
+class LateDocuments(Memory):
     """The handler of all requests about documents, which hands each to the `room`."""
 
     def __init__(
@@ -69,10 +70,26 @@ class LateDocuments:
         if self._is_made:
             self.room.compactor.stir()
 
+    def applied(self, place: Place, applied: Applied) -> None:
+        """See `Documents.applied`."""
+        self.room.documents.applied(place, applied)
+
+    def told(self, place: Place, applied: Applied) -> Edit | None:
+        """See `Documents.told`."""
+        return self.room.documents.told(place, applied)
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """See `Documents.ended`."""
+        self.room.documents.ended(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """See `Documents.replaced`."""
+        self.room.documents.replaced(transaction, target)
+
     def forget_partition(self, number: int) -> None:
         """Drop what memory holds of a partition's documents, because its rows were replaced."""
         if self._is_made:
-            self.room.compactions.forget_all()
+            self.room.compactions.forget_partition(number)
             self.room.documents.forget_partition(number)
 
     async def stop(self) -> None:

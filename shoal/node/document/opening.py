@@ -13,7 +13,7 @@ from shoal.crdt.document import compaction, document
 from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.document.pieces import parts
 from shoal.node.document.compacting import check_whole
-from shoal.node.document.generations import DocumentContext
+from shoal.node.target import Place
 from shoal.node.turns import Steps, document_pace
 
 
@@ -32,7 +32,7 @@ class OpenDocument:
 class Opening:
     """A live document in the making. `place` gives its rows as they are now."""
 
-    def __init__(self, place: Callable[[], DocumentContext], config: Config) -> None:
+    def __init__(self, place: Callable[[], Place], config: Config) -> None:
         self.is_void = False
         self._place = place
         self._config = config

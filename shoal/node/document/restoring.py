@@ -73,7 +73,7 @@ class Restoring:
             genesis=request.digest,
         )
         context.apply(change, Blobs(request.update))
-        context.tell(self._documents.told(place, change, request.update))
+        context.tell(self._documents.told_update(place, change, request.update))
         if yjs.parse(request.deletions).deletes:
             context.apply(document.Update(sha256(request.deletions).digest()), Blobs(request.deletions))
         self._documents.lose(place)  # Another beginning may count now.

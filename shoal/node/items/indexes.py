@@ -27,6 +27,7 @@ from shoal.crdt.items import indexes, items
 from shoal.crdt.items.items import ITEM
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.node.handler import Memory
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.storage import keys
@@ -54,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(IndexState)
 _NONE: Standings = {}
 
 
-class Indexes:
+class Indexes(Memory):
     """The states of all indexes on this node.
 
     `on_due` is called with an object whose index rows are not as declared. `on_moved` is called with each written item of
@@ -93,6 +94,15 @@ class Indexes:
         """Forget what is known of the objects of a partition, because its rows were replaced."""
         for target in [target for target in self._standings if target.partition == number]:
             del self._standings[target]
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Forget the states of the indexes of an object whose generation ends."""
+        self.moved(target)
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Forget the states of an object's indexes once its rows are replaced."""
+        transaction.when_written(lambda: self.moved(target))
 
     def moved(self, target: Target) -> None:
         """Forget the states of an object's indexes, because new ones were written or its generation ended."""

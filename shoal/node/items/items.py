@@ -158,7 +158,6 @@ class Items:
         shown = self._shown(there)
         _check_expected(request, shown)
         if there is None:
-            context.is_remembered = True
             return ItemDeleted(deleted=False)
         change = items.Delete(rest, request.key, there.seen)
         context.apply(change)

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 from shoal.config import Config
 from shoal.crdt.items import items
 from shoal.errors import InvalidInput, Unsupported
-from shoal.node.handler import Scans, View
+from shoal.node.handler import Memory, Scans, View
 from shoal.node.items.indexes import Indexes
 from shoal.node.items.items import check_matches, check_namespace, check_vector, fits, told
 from shoal.node.items.planning import SearchScope, plan
 from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
@@ -93,7 +94,7 @@ class _Last:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Rankings:
+class Rankings(Memory):
     """Semantic searches, and the vectors in memory that they share."""
 
     def __init__(self, config: Config, now_ms: Callable[[], int], indexes: Indexes) -> None:
@@ -154,8 +155,16 @@ class Rankings:
     def _bytes(self) -> int:
         return sum(matrix.size_bytes for matrix in self._matrices.values())
 
-    def forget(self, target: Target) -> None:
-        """Drop the vectors of an object from memory, because its generation ended."""
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop the vectors of an object whose generation ends."""
+        self._forget(target)
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop the vectors of an object once its rows are replaced."""
+        transaction.when_written(lambda: self._forget(target))
+
+    def _forget(self, target: Target) -> None:
         for root in [root for root in self._matrices if root.target == target]:
             del self._matrices[root]
         self._indexes.watched.discard(target)

@@ -95,7 +95,6 @@ class Branches:
         """Delete a branch, as far as it is known here."""
         heads = dag.heads(context.rows, request.branch)
         if not heads:
-            context.is_remembered = True  # Sent again after somebody has made the branch, it must not delete that.
             return BranchDeleted(request.branch, [])
         context.apply(dag.Drop(request.branch, [head.token for head in heads]))
         tell(context, "delete-branch", {"branch": request.branch, "from": hexed(heads)})

@@ -19,6 +19,9 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.thread import channel, dag, pruning, tree
 from shoal.crdt.thread.channel import Pieces, Recipe, Shape
 from shoal.errors import InvalidInput, StoreCorrupt
+from shoal.node.handler import Memory
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Save
 from shoal.records import NamedTuple
 
@@ -37,7 +40,7 @@ class Spot(Struct, frozen=True):
     id: bytes
 
 
-class ShapeCache:
+class ShapeCache(Memory):
     """The serialised values of recently used checkpoints, bounded by bytes; the least recently used is dropped first.
 
     A few comparisons in memory find the parts that a save shares with its parent.
@@ -75,8 +78,16 @@ class ShapeCache:
         while self._bytes > self._bytes_max and self._entries:
             self._bytes -= self._entries.popitem(last=False)[1][1]
 
-    def forget(self, space: str, thread: str) -> None:
-        """Drop all checkpoints of a thread, because it was deleted or its rows are replaced."""
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop all checkpoints of a thread that is deleted."""
+        self._forget(target.space, target.name)
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop all checkpoints of a thread once its rows are replaced."""
+        transaction.when_written(lambda: self._forget(target.space, target.name))
+
+    def _forget(self, space: str, thread: str) -> None:
         for spot in [spot for spot in self._entries if spot.thread == thread and spot.space == space]:
             self._drop(spot)
 

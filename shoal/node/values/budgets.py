@@ -19,11 +19,11 @@ from shoal.crdt.rows import Rows
 from shoal.crdt.values import budget, counter, shares
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.names import check_key, check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
 from shoal.node.implied_keys import expires, users_key
 from shoal.node.incarnation import Incarnation
 from shoal.node.naming import of_hex
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -53,7 +53,7 @@ class Drawn(NamedTuple):
     holder: bytes = b""  # The node of the source, if that is an account.
 
 
-class Budgets:
+class Budgets(Memory):
     """The handler of budgets, with the rights that this incarnation may spend.
 
     If set, `on_change` is called with every budget whose change was written here. `unsure` holds the unsure draws.
@@ -209,7 +209,15 @@ class Budgets:
         if self.on_change is not None:
             transaction.when_written(partial(self.on_change, target))
 
-    def forget(self, transaction: Transaction, target: Target) -> None:
+    def applied(self, place: Place, applied: Applied) -> None:
+        """A peer changed a budget."""
+        self.changes(place.transaction, place.target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """This transaction replaces rows of a budget. Unsure draws stay: an operation of this node made them."""
+        self.changes(transaction, target)
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
         """This transaction ends the budget's generation, and all rights with it."""
         self.changes(transaction, target)
         transaction.when_written(partial(self._settle, target))
@@ -219,7 +227,7 @@ class Budgets:
         """The budgets of a partition with unsure draws."""
         return [target for target in self.unsure if target.partition == number]
 
-    def replaced(self, target: Target, *, ended: bool) -> None:
+    def switched(self, target: Target, *, ended: bool) -> None:
         """The rows of a budget were replaced; `ended`: its generation has ended meanwhile, and with it its unsure draws.
 
         Other unsure draws stay: an operation of this node made them, and is among the new rows too.

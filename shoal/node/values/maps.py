@@ -169,7 +169,6 @@ class Maps:
         added = sum(not orset.contains(members, element) for element in add)
         size = orset.size(members)
         if not add and not remove:
-            context.is_remembered = bool(request.remove)
             return SetAltered(0, 0, size)
         self._bound(context.rows, request)
         if added and size + added > self._config.page_items_max:
@@ -184,7 +183,6 @@ class Maps:
 
     def _remove(self, context: WriteContext, request: RemoveEntry) -> EntryRemoved:
         if not ormap.holds(context.rows, request.key):
-            context.is_remembered = True
             return EntryRemoved(removed=False)
         change = ormap.removal(context.rows, request.key)
         context.apply(change)

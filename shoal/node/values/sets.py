@@ -60,7 +60,6 @@ class Sets:
                 "Remove some, or spread them over several sets."
             )
         if not add and not remove:
-            context.is_remembered = bool(request.remove)
             return SetAltered(0, 0, size)
         # An existing element is added again, so that it survives a concurrent removal that saw only the old add.
         change = orset.Alter(
@@ -74,8 +73,6 @@ class Sets:
         found = list(islice(orset.members(rows), most))
         if found:
             context.apply(orset.Alter(remove=tuple(orset.named(rows, element) for element in found)))
-        else:
-            context.is_remembered = True
         return SetCleared(len(found), more=orset.size(rows) > 0)
 
     def _read(self, view: View, request: ReadSet) -> SetMembers:

@@ -14,14 +14,15 @@ from functools import partial
 
 from shoal.crdt.rows import Rows
 from shoal.crdt.values import ormap
+from shoal.node.handler import Applied, Memory
 from shoal.node.implied_keys import is_of
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 
 _ADDS_MIN = 32  # Adding these up takes about 0.1 ms.
 
 
-class Sums:
+class Sums(Memory):
     """At most `sums_max` counters; the one that was not read for longest is dropped first."""
 
     def __init__(self, sums_max: int) -> None:
@@ -58,12 +59,21 @@ class Sums:
         for place in [place for place in self._known if place[0].partition == number]:
             del self._known[place]
 
-    def receive(self, transaction: Transaction, target: Target, change: ormap.Change, fresh: str | None) -> None:
-        """A peer's change of a map was applied. `fresh`: its request's key, if no other operation has it."""
-        if isinstance(change, ormap.Add) and is_of(change.request, fresh):
-            self.add(transaction, target, change.key, change.amount)
+    def applied(self, place: Place, applied: Applied) -> None:
+        """A peer's add joins the sum; one that may not count, or a removal, drops it."""
+        change = applied.change
+        if isinstance(change, ormap.Add) and is_of(change.request, applied.fresh):
+            self.add(place.transaction, place.target, change.key, change.amount)
         elif isinstance(change, ormap.Add | ormap.Remove):
-            self.drop(transaction, target, change.key)
+            self.drop(place.transaction, place.target, change.key)
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Drop all sums of a map that is deleted."""
+        self.drop(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Drop all sums of a map whose rows are replaced."""
+        self.drop(transaction, target)
 
     def _add(self, target: Target, key: str, amount: int) -> None:
         if (target, key) in self._known:

@@ -24,11 +24,10 @@ from shoal.cluster.operation import NO_TIP, Tip
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
-from shoal.crdt.thread import dag, pruning
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
+from shoal.node.appliers.effects import What
 from shoal.node.blobs import Blobs, is_gone
-from shoal.node.collection.entries import What
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations, split
 from shoal.node.partitions import Partitions
@@ -248,15 +247,18 @@ class Rebuilder:
             except ShoalError:
                 made.lacking.append(logged.dot)
                 break
-            if gone and isinstance(change.change, dag.Save):
+            effects = mutation.effects_of(change.change)
+            if effects is None:
+                continue
+            if gone and effects.record is not None:
                 made.erased.append(logged.dot)
-            elif isinstance(change.change, pruning.Prune) and change.generation == made.folded.current(place):
+            elif effects.hides is not None and change.generation == made.folded.current(place):
                 made = made._replace(pruned=(stamp, change.generation))
         return made
 
     def _unreadable(self, place: ObjectPlace, folded: Folded) -> list[bytes]:
         """The checkpoints that were not pruned but lack something; only prunes can cause that."""
-        if place.kind is not Kind.THREAD or place not in folded.pruned:
+        if place.kind is not Kind.THREAD or not folded.erased_of(place).checkpoints:
             return []
         own = {
             key: value for row, value in folded.rows[place].items() for of, key in [split(row)] if of == folded.current(place)

@@ -56,12 +56,12 @@ def standing(stored: Mapping[ObjectPlace, Mapping[bytes, bytes]], logged: list[L
         with suppress(StoreCorrupt):  # It is reported where the log is read.
             for change in mutation.decode(entry.body.payload):
                 place = ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name)
-                if not isinstance(change.change, deletion.Delete):
+                if not mutation.ends(change.change):
                     if change.generation == current.get(place, 0):
                         alive.add(place)
                 elif change.generation >= current.get(place, 0):
                     report.problem(f"{text_of(place)}: its rows lack a deletion that is in the log")
-    return Folded({}, alive, current, {}, {}, {}, {}, {})
+    return Folded({}, alive, current, {})
 
 
 def check_rows(found: Object, report: Report) -> None:

@@ -11,16 +11,17 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from typing import cast
 
 from shoal.crdt import deletion
-from shoal.crdt.document import compaction, document, repeats
+from shoal.crdt.document import repeats
 from shoal.crdt.document.coverage import Coverage
-from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
-from shoal.crdt.thread import dag, journal, notes, pruning, trimming
+from shoal.crdt.thread import dag, notes
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
+from shoal.node.appliers.effects import Erased
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.expiring import expires
 from shoal.node.collection.generations import split
@@ -39,15 +40,15 @@ class Folded(NamedTuple):
     rows: dict[ObjectPlace, dict[bytes, bytes]]
     alive: set[ObjectPlace]  # Objects with a change of their current generation.
     generations: dict[ObjectPlace, int]  # Of deleted objects: the number of the current generation.
-    pruned: dict[ObjectPlace, set[bytes]]  # Checkpoints that prunes name.
-    trimmed: dict[ObjectPlace, VersionVector]  # Operations whose events were trimmed.
-    compacted: dict[ObjectPlace, list[Coverage]]  # The updates that each compaction covers.
-    values: dict[ObjectPlace, set[bytes]]  # Events whose values were erased: their positions, and marks.
-    cut: dict[ObjectPlace, dict[str, VersionVector]]  # Operations whose notes were cut, by label.
+    erased: dict[ObjectPlace, Erased]  # What the operations in the log erased.
 
     def current(self, place: ObjectPlace) -> int:
         """The number of an object's current generation."""
         return self.generations.get(place, 0)
+
+    def erased_of(self, place: ObjectPlace) -> Erased:
+        """What the operations in the log erased of an object."""
+        return self.erased.get(place) or Erased()
 
     def shows(self, place: ObjectPlace, row: bytes) -> bool:
         """Whether a row is compared: one of the current generation, or that of the last deletion."""
@@ -93,7 +94,7 @@ def differing(place: ObjectPlace, stored: Mapping[bytes, bytes], folded: Folded)
         if prefix + notes.NOTES in there:
             there = _without_cuts(there, here)
     elif place.kind is Kind.DOCUMENT:
-        there = _without_settled(there, here, prefix, folded.compacted.get(place, []))
+        there = _without_settled(there, here, prefix, folded.erased_of(place).updates)
     there = {row: value for row, value in there.items() if row in here or not expires(place.kind, row)}
     return {row: there.get(row) for row in sorted(here.keys() | there.keys()) if here.get(row) != there.get(row)}
 
@@ -134,8 +135,8 @@ def fold(
         StoreCorrupt: the blobs of the change are missing or damaged here.
         BadOperation: the supplied blobs do not match the change.
     """
-    if isinstance(change.change, deletion.Delete):
-        deletion.apply(ObjectRows(into, b""), stamp, change.change)
+    if mutation.ends(change.change):
+        deletion.apply(ObjectRows(into, b""), stamp, cast(deletion.Delete, change.change))
         return False
     if change.generation != found.current(place):
         return False
@@ -144,47 +145,26 @@ def fold(
     folding = ObjectRows(into, deletion.prefix(change.generation))
     beside = mutation.attached_of(stored, stamp, change.change) if supplied is None else supplied
     if beside.erased:
-        _check_erased(stamp, change.change, found, place, stored)
+        _check_erased(stamp, change.change, found.erased_of(place), stored)
     if supplied is not None and not is_gone(supplied):
         beside = mutation.check(folding, stamp, change.change, supplied)
     mutation.apply(folding, stamp, change.change, beside)
     return is_gone(beside)
 
 
-def erased(
-    logged: list[Logged],
-) -> tuple[
-    dict[ObjectPlace, int],
-    dict[ObjectPlace, set[bytes]],
-    dict[ObjectPlace, VersionVector],
-    dict[ObjectPlace, list[Coverage]],
-    dict[ObjectPlace, set[bytes]],
-    dict[ObjectPlace, dict[str, VersionVector]],
-]:
-    """The current generations, and what prunes, trims, compactions, erasures and cuts erase: the last fields of `Folded`."""
+def erased(logged: list[Logged]) -> tuple[dict[ObjectPlace, int], dict[ObjectPlace, Erased]]:
+    """The current generations, and what the operations erase: the last fields of `Folded`."""
     current: dict[ObjectPlace, int] = {}
-    pruned: dict[ObjectPlace, set[bytes]] = {}
-    trimmed: dict[ObjectPlace, VersionVector] = {}
-    compacted: dict[ObjectPlace, list[Coverage]] = {}
-    values: dict[ObjectPlace, set[bytes]] = {}
-    cut: dict[ObjectPlace, dict[str, VersionVector]] = {}
-    for place, change in [found for entry in logged for found in _changes(entry)]:
-        if isinstance(change, deletion.Delete):
-            current[place] = max(change.generation + 1, current.get(place, 0))
-        elif isinstance(change, pruning.Prune):
-            pruned.setdefault(place, set()).update(change.ids)
-        elif isinstance(change, trimming.Trim):
-            trimmed[place] = trimmed.get(place, VersionVector()).join(trimming.covered(change.ends))
-        elif isinstance(change, journal.Erase):
-            values.setdefault(place, set()).update((change.position, change.mark))
-        elif isinstance(change, notes.Cut):
-            with suppress(ValueError):
-                known, before = VersionVector.unpack(change.known), cut.setdefault(place, {})
-                before[change.label] = before.get(change.label, NOTHING_SEEN).join(known)
-        elif isinstance(change, compaction.Compact):
-            with suppress(ValueError):
-                compacted.setdefault(place, []).append(Coverage.unpack(change.coverage))
-    return current, pruned, trimmed, compacted, values, cut
+    found: dict[ObjectPlace, Erased] = {}
+    for place, change in [made for entry in logged for made in _changes(entry)]:
+        effects = mutation.effects_of(change)
+        if effects is None:
+            continue
+        if effects.ends:
+            current[place] = max(cast(deletion.Delete, change).generation + 1, current.get(place, 0))
+        if effects.erases is not None:
+            effects.erases(change, found.setdefault(place, Erased()))
+    return current, found
 
 
 def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
@@ -195,29 +175,14 @@ def _changes(entry: Logged) -> list[tuple[ObjectPlace, mutation.Change]]:
         return []  # A damaged operation; it is reported when it is applied.
 
 
-def _check_erased(stamp: Stamp, change: mutation.Change, found: Folded, place: ObjectPlace, stored: ObjectRows) -> None:
-    """Check that a prune, trim, compaction or erasure erased the blobs of a change.
+def _check_erased(stamp: Stamp, change: mutation.Change, erased: Erased, stored: ObjectRows) -> None:
+    """Check that something erased the blobs of a change.
 
     Raises:
         StoreCorrupt: the rows that it produced are missing, and nothing erased them.
     """
-    pruned = isinstance(change, dag.Save) and change.id in found.pruned.get(place, set())
-    taken = isinstance(change, journal.Append) and (
-        found.trimmed.get(place, VersionVector()).covers(stamp.dot)
-        or not journal.names_of(stamp, change).isdisjoint(found.values.get(place, ()))
-    )
-    cut = found.cut.get(place, {})
-    dropped = isinstance(change, notes.Annotate) and cut.get(change.label, NOTHING_SEEN).covers(stamp.dot)
-    compacted = False
-    if isinstance(change, document.Update):
-        # Until a compaction that covers it arrives, a row says that it was erased elsewhere.
-        compacted = compaction.is_awaited(stored, stamp) or any(
-            coverage.covers(stamp.pack_position()) for coverage in found.compacted.get(place, ())
-        )
-    elif isinstance(change, compaction.Compact):
-        coverage = Coverage.unpack(change.coverage)
-        compacted = sum(other.dominates(coverage) for other in found.compacted.get(place, ())) > 1
-    if not (pruned or taken or dropped or compacted):
+    effects = mutation.effects_of(change)
+    if effects is None or effects.erased_by is None or not effects.erased_by(stored, stamp, change, erased):
         raise StoreCorrupt("the rows that it produced are missing, and nothing erased them.")
 
 

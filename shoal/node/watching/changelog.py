@@ -13,7 +13,6 @@ from itertools import islice
 
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
-from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
@@ -111,7 +110,7 @@ class Changelog:
 
     def is_ended(self, change: Mutation) -> bool:
         """Whether a change, other than a deletion, belongs to an ended generation of its object."""
-        if isinstance(change.change, deletion.Delete):
+        if mutation.ends(change.change):
             return False
         current = self._generations.current(Transaction(self._storage), target_of(change))
         return change.generation < current.number

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 from shoal.crdt import deletion
-from shoal.crdt.document import compaction
-from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, journal, notes, ownership, pruning, status, trimming
-from shoal.crdt.values import ormap, orset
+from shoal.crdt.thread import ownership, pruning, status
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_label, check_name
+from shoal.node.appliers import mutation
+from shoal.node.appliers.effects import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
-from shoal.node.collection.entries import What
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
@@ -49,13 +48,6 @@ from shoal.protocol.requests import (
 
 DEAD_LISTED_MAX = 100
 _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget, DeleteSchema, EndItems)
-_REMOVING = frozenset((items.Delete, items.Expire, ormap.Remove, orset.Alter))
-_ASKING = (
-    frozenset((deletion.Delete, pruning.Prune, trimming.Trim, compaction.Compact, dag.Save, status.Move, ownership.LeaseMark))
-    | frozenset((journal.Append, journal.Erase, notes.Cut))
-    | _REMOVING
-)
-"""Changes that need more than an entry of their object in the catalog."""
 
 
 class Deletions:
@@ -78,7 +70,6 @@ class Deletions:
     def _delete(self, context: WriteContext, _request: ObjectWrite[Deleted]) -> Deleted:
         """End the object's generation. Deleting an object that does not exist succeeds."""
         if not self._catalog.lists(context.transaction, context.target):
-            context.is_remembered = True
             return Deleted(existed=False)
         number = self._generations.current(context.transaction, context.target).number
         context.end(deletion.Delete(number))
@@ -128,49 +119,44 @@ class Eraser:
 
     def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Do what an applied change requires outside its object's rows; a deletion is applied here."""
-        if type(change.change) in _ASKING:
-            self._do_asked(transaction, target, stamp, change, beside)
+        effects = mutation.effects_of(change.change)
+        if effects is None:
+            self._catalog.enter(transaction, target)
+        elif effects.ends:
+            self._delete(transaction, target, stamp, change, cast(deletion.Delete, change.change))
         else:
             self._catalog.enter(transaction, target)
+            self._have(effects, transaction, target, stamp, change, beside)
 
-    def _do_asked(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
+    def _have(
+        self, effects: Effects, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs
+    ) -> None:
         made = change.change
-        if isinstance(made, deletion.Delete):
-            self._delete(transaction, target, stamp, change, made)
-            return
-        self._catalog.enter(transaction, target)
-        if isinstance(made, dag.Save):  # First, because most changes are saves.
-            marking = self._garbage.markings.get(target)
-            if marking is not None and beside.content:
-                marking.protect(dag.decode_record(beside.content))
-        elif isinstance(made, journal.Append):
-            self._sweep_late(transaction, target, stamp, change)
-        elif isinstance(made, journal.Erase):
-            rows = self._generations.current(transaction, target).rows
-            positions = b"".join(journal.kept_aside(rows, made))
-            self._garbage.enter(transaction, stamp, What.VALUES, target, change.generation, positions)
-        elif isinstance(made, pruning.Prune):
-            self._unpruned.drop(target)
-            transaction.when_written(lambda: self._unpruned.drop(target))
-            self._garbage.enter_left(transaction, stamp, target, change)
-            spots = [Spot(target.space, target.name, id) for id in made.ids]
-            self._shapes.drop(spots)
-            transaction.when_written(lambda: self._shapes.drop(spots))
-        elif isinstance(made, trimming.Trim | notes.Cut | compaction.Compact):
-            self._garbage.enter_left(transaction, stamp, target, change)
-        elif isinstance(made, ownership.LeaseMark):
-            self._unmarked.drop(target)
-            transaction.when_written(lambda: self._unmarked.drop(target))
-        elif isinstance(made, status.Move):
+        if effects.record is not None and beside.content and (marking := self._garbage.markings.get(target)) is not None:
+            marking.protect(effects.record(beside))
+        if effects.sweeps is not None:
+            self._enter(effects.sweeps, transaction, target, stamp, change)
+        if effects.hides is not None:
+            spots = [Spot(target.space, target.name, id) for id in effects.hides(made)]
+            _at_once_and_later(transaction, lambda: self._hide(target, spots))
+        if effects.marks_lease:
+            _at_once_and_later(transaction, lambda: self._unmarked.drop(target))
+        if effects.sets_status:
             self.list_status(transaction, target)
-        elif not isinstance(made, orset.Alter) or made.remove:
+        if effects.frees is not None and effects.frees(made):
             self._erasure.note(transaction)
 
-    def _sweep_late(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
-        """Have the value of an append swept that arrived after the erasure of its event."""
-        position = stamp.pack_position()
-        if self._generations.current(transaction, target).rows.key(trimming.aside(position)) in transaction.rows:
+    def _enter(self, sweep: Sweep, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
+        if sweep.found is None:
             self._garbage.enter_left(transaction, stamp, target, change)
+            return
+        rows = self._generations.current(transaction, target).rows
+        if (ends := sweep.found(rows, stamp, change.change)) is not None:
+            self._garbage.enter(transaction, stamp, sweep.what, target, change.generation, ends)
+
+    def _hide(self, target: Target, spots: list[Spot]) -> None:
+        self._unpruned.drop(target)
+        self._shapes.drop(spots)
 
     def list_status(self, transaction: Transaction, target: Target) -> None:
         """List a thread under the status that its rows say."""
@@ -206,13 +192,12 @@ class Eraser:
                 raise UnderLease(target, mark)
 
     def check(self, change: Mutation) -> None:
-        """Check a peer's change, if it is a deletion.
+        """Check a peer's deletion.
 
         Raises:
             BadOperation: it ends another generation than the one it belongs to, or the last possible one.
         """
-        made = change.change
-        if isinstance(made, deletion.Delete) and not change.generation == made.generation < deletion.GENERATIONS_MAX - 1:
+        if not change.generation == cast(deletion.Delete, change.change).generation < deletion.GENERATIONS_MAX - 1:
             raise BadOperation("it ends a generation other than its own", reason="content")
 
     def _delete(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, made: deletion.Delete) -> None:
@@ -235,3 +220,9 @@ class Eraser:
             self.dead.append(text)
 
         transaction.when_written(count)
+
+
+def _at_once_and_later(transaction: Transaction, drop: Callable[[], None]) -> None:
+    """Drop something from memory now, and again once the write is made: a read in between may have put it there."""
+    drop()
+    transaction.when_written(drop)

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -21,7 +21,6 @@ from shoal.cluster.messages import Shipment
 from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock
-from shoal.crdt.document import document
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
@@ -239,7 +238,6 @@ class Issuer:
         mutations: list[Mutation] = []
         besides: list[Blobs] = []
         staged: list[Staged] = []
-        is_remembered = False
         for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
@@ -250,7 +248,6 @@ class Issuer:
             if not fence and type(write) in DRIVING:
                 self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
             replies.append(self._writers[type(write)](context, write))
-            is_remembered = is_remembered or context.is_remembered
             for made in context.made:
                 at = Mutation(target.kind, target.space, target.name, made.change, generation.number)
                 mutations.append(FencedMutation(at.kind, at.space, at.name, at.change, at.generation, fence) if fence else at)
@@ -259,7 +256,7 @@ class Issuer:
                     staged.append(_staged(target, made))
                 self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
-        if not mutations and not (is_remembered and writing.key is not None):
+        if not mutations and not (writing.key is not None and any(map(_is_remembered, located.writes))):
             return Issued(reply, partition.written, partition.vector, endings)
         if (spoken := self.spoken()) < PEER_PROTOCOL:
             _check_spoken(mutations, spoken)
@@ -324,6 +321,12 @@ class Issuer:
         return partition
 
 
+def _is_remembered(write: ObjectWrite[Any]) -> bool:
+    """Whether the key of a request is kept although nothing changed."""
+    removes = requests.declaration_of(type(write)).removes
+    return removes is not None and removes(write)
+
+
 def _check_spoken(mutations: Iterable[Mutation], spoken: int) -> None:
     for each in mutations:
         if mutation.since(each.change) > spoken:
@@ -336,9 +339,5 @@ def _check_spoken(mutations: Iterable[Mutation], spoken: int) -> None:
 def _staged(target: Target, made: Made) -> Staged:
     stamp = made.stamp
     change = change_of(target, stamp, made.change)
-    if isinstance(made.change, document.Update):
-        edit = made.edit or requests.Edit(made.attached.content, made.change.kinds, made.change.authors)
-        return Staged(target.partition, change, stamp, edit)
-    if isinstance(made.change, deletion.Delete):
-        return Staged(target.partition, change, stamp, began=made.change.generation + 1)
-    return Staged(target.partition, change, stamp)
+    began = cast(deletion.Delete, made.change).generation + 1 if mutation.ends(made.change) else 0
+    return Staged(target.partition, change, stamp, made.edit or mutation.edit_of(made.change, made.attached), began)

@@ -15,7 +15,7 @@ from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
 from shoal.records import NamedTuple
 
-__all__ = ["Action", "Cli", "Declaration", "Http", "declaration_of", "declared", "operation"]
+__all__ = ["Action", "Cli", "Declaration", "Http", "always", "declaration_of", "declared", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
@@ -59,6 +59,9 @@ class Declaration(NamedTuple):
     durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
     frees: bool = False  # Whether it removes, so that a space takes it whatever its quota says.
+    # Whether a request removes something that it names. Its key is remembered although it found nothing: if it is sent again
+    # after somebody has added that, it must not remove it. None: no such request does.
+    removes: Callable[[Any], bool] | None = None
     drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
     action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
     family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
@@ -80,6 +83,7 @@ def operation(
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
     frees: bool = False,
+    removes: Callable[[Any], bool] | None = None,
     drives: bool = False,
     action: Action | None = None,
     family: str = "",
@@ -99,11 +103,29 @@ def operation(
         if kind in _DECLARED:
             raise TypeError(f"{kind.__name__} is declared twice")
         _DECLARED[kind] = Declaration(
-            batch, multi_read, durable, not_of_key, frees, drives, action, family, discloses, reveals, hearsay, http, tuple(cli)
+            batch,
+            multi_read,
+            durable,
+            not_of_key,
+            frees,
+            removes,
+            drives,
+            action,
+            family,
+            discloses,
+            reveals,
+            hearsay,
+            http,
+            tuple(cli),
         )
         return kind
 
     return declare
+
+
+def always(_request: Any) -> bool:
+    """A `removes`: each such request does."""
+    return True
 
 
 def declared() -> Mapping[type[Request[Any]], Declaration]:

@@ -15,7 +15,8 @@ from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.errors import BadOperation
 from shoal.node import blobs
-from shoal.node.collection.entries import Garbage, What
+from shoal.node.appliers.effects import What
+from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
 from shoal.node.snapshots.provenance import taken
 from shoal.node.snapshots.sending import SnapshotSender

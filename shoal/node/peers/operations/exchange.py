@@ -11,14 +11,11 @@ from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
-from shoal.node.document.documents import Documents
+from shoal.node.handler import Memories
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partitions
 from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.operations.outgoing import Outgoing
-from shoal.node.rules import Rules
-from shoal.node.values.budgets import Budgets
-from shoal.node.values.sums import Sums
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
 from shoal.node.watching.feed import Feed
@@ -38,12 +35,9 @@ class Exchange:
         generations: Generations,
         clock: HybridClock,
         incarnation: Incarnation,
-        budgets: Budgets,
-        sums: Sums,
-        documents: Documents,
+        memories: Memories,
         eraser: Eraser,
         garbage: Collector,
-        rules: Rules,
         feed: Feed,
         forget: Forget,
         keyed: Callable[[int], None],
@@ -55,11 +49,8 @@ class Exchange:
             partitions=partitions,
             clock=clock,
             incarnation=incarnation,
-            budgets=budgets,
-            sums=sums,
-            documents=documents,
+            memories=memories,
             eraser=eraser,
-            rules=rules,
             feed=feed,
             key_window_s=config.key_window_s,
         )

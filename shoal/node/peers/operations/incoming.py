@@ -11,35 +11,27 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Readiness, Tip, readiness
-from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
-from shoal.crdt.document import compaction, document
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.crdt.thread import dag
-from shoal.crdt.values import ormap
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.names import check_key, check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation, retirement
-from shoal.node.appliers.mutation import Change, Mutation
+from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
-from shoal.node.document.documents import Documents
-from shoal.node.document.generations import DocumentContext
+from shoal.node.handler import Applied, Memories
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
-from shoal.node.rules import Rules
-from shoal.node.target import Target
+from shoal.node.target import Place, Target
 from shoal.node.transaction import Nested, Transaction
-from shoal.node.values.budgets import Budgets
-from shoal.node.values.sums import Sums
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged
 from shoal.node.writes.erasing import Eraser
@@ -78,7 +70,7 @@ class _Object:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.generation = -1
-        self.place: DocumentContext | None = None  # The rows of that generation; None: look it up.
+        self.place: Place | None = None  # The rows of that generation; None: look it up.
 
 
 class _Batch:
@@ -119,11 +111,8 @@ class Incoming:
         partitions: Partitions,
         clock: HybridClock,
         incarnation: Incarnation,
-        budgets: Budgets,
-        sums: Sums,
-        documents: Documents,
+        memories: Memories,
         eraser: Eraser,
-        rules: Rules,
         feed: Feed,
         key_window_s: float,
     ) -> None:
@@ -132,11 +121,8 @@ class Incoming:
         self._partitions = partitions
         self._clock = clock
         self._incarnation = incarnation
-        self._budgets = budgets
-        self._sums = sums
-        self._documents = documents
+        self._memories = memories
         self._eraser = eraser
-        self._rules = rules
         self._feed = feed
         self._window_ms = int(key_window_s * 1000)
         self.on_dangling: Callable[[Target], None] = lambda _: None
@@ -252,59 +238,49 @@ class Incoming:
         place = found.place
         if place is None or change.generation != found.generation:
             current = self._eraser.belongs(own, target, change)
-            place = None if current is None else DocumentContext(own, current.rows, target)
+            place = None if current is None else Place(own, current.rows, target)
             found.place, found.generation = place, change.generation
-        filled = False
-        ends = isinstance(made, deletion.Delete)
-        if ends:
+        applied: Applied | None = None
+        if mutation.ends(made):
             self._eraser.check(change)
             found.place = None
         elif place is None:
             self._eraser.bury(own, target, stamp, change, beside)
             return
         else:
-            if isinstance(made, dag.Save) and self._dangles(place, beside):
-                own.when_written(lambda: self.on_dangling(target))
-            filled = self._receive(place, stamp, made, beside)
-            if target.kind is Kind.SCHEMA:
-                own.when_written(lambda: self._rules.forget(target.space))
-            elif target.kind is Kind.BUDGET:
-                self._budgets.changes(own, target)
-            elif target.kind is Kind.MAP:
-                self._sums.receive(own, target, cast(ormap.Change, made), fresh)
+            applied = self._receive(place, Applied(stamp, made, beside, None, fresh))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
-            edit: requests.Edit | None = None
-            if place is not None and filled:
-                edit = self._documents.told_whole(place)
-            elif place is not None and isinstance(made, document.Update) and not is_gone(beside):
-                edit = self._documents.told(place, made, beside.content)
-            began = change.generation + 1 if ends and place is not None else 0
+            edit = None if place is None or applied is None else self._told(place, applied)
+            began = change.generation + 1 if mutation.ends(made) and place is not None else 0
             batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
 
-    def _receive(self, place: DocumentContext, stamp: Stamp, change: Change, beside: Blobs) -> bool:
-        """Check and apply a change. True if it filled a gap of a document, so that followers lack what was there before."""
+    def _receive(self, place: Place, sent: Applied) -> Applied | None:
+        """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
+        stamp, change, beside = sent.stamp, sent.change, sent.attached
+        effects = mutation.effects_of(change)
+        if effects is not None and effects.record is not None and self._dangles(place, beside, effects.record):
+            place.transaction.when_written(lambda: self.on_dangling(place.target))
         try:
             checked = mutation.check(place.rows, stamp, change, beside)
         except BadOperation:
             if not is_gone(beside):
                 raise
-            return False  # Its content was erased, maybe by an operation that has not arrived yet.
-        outcome = mutation.apply(place.rows, stamp, change, checked)
-        if isinstance(change, document.Update):
-            self._documents.follow_update(place, stamp, change, checked)
-        elif isinstance(change, compaction.Compact):
-            if outcome:
-                self._documents.lose(place)
-            return bool(outcome)
-        return False
+            return None
+        applied = sent._replace(attached=checked, outcome=mutation.apply(place.rows, stamp, change, checked))
+        for memory in self._memories.of(place.target.kind):
+            memory.applied(place, applied)
+        return applied
 
-    def _dangles(self, place: DocumentContext, beside: Blobs) -> bool:
+    def _told(self, place: Place, applied: Applied) -> requests.Edit | None:
+        told = (memory.told(place, applied) for memory in self._memories.of(place.target.kind))
+        return next((edit for edit in told if edit is not None), None)
+
+    def _dangles(self, place: Place, beside: Blobs, record_of: Callable[[Blobs], dag.Record]) -> bool:
         """Whether a checkpoint builds on a pruned one, whose chunks may be swept here."""
         if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
             return False
-        record = dag.decode_record(beside.content)
-        bases = {recipe.base for recipe in record.channels.values() if recipe.base}
+        bases = {recipe.base for recipe in record_of(beside).channels.values() if recipe.base}
         return any(dag.shown(place.rows, base) is None for base in bases)
 
     def _write(self, batch: _Batch) -> Received:

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
-from shoal.crdt.document import compaction
 from shoal.crdt.document.document import Pace
 from shoal.node import blobs
 from shoal.node.appliers import mutation
@@ -28,5 +27,5 @@ def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
     with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
         body = operation.decode(shipment.packed)
         for change, beside in zip(mutation.decode(body.payload), blobs.unpack(shipment.attached), strict=False):
-            if isinstance(change.change, compaction.Compact) and not is_gone(beside):
-                yield from compaction.vet(beside.content, structs_max=pace.updates)
+            if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
+                yield from steps

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from shoal.protocol.fields import Authors, Elements, Roots
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
@@ -132,7 +132,7 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
     generation: int = ANY
 
 
-@operation(frees=True)
+@operation(frees=True, removes=always)
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
     """Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too."""
 

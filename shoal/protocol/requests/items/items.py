@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from shoal.protocol.fields import Elements, Few, Labels, Terms
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
@@ -72,7 +72,7 @@ class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
     version: str
 
 
-@operation(frees=True, batch=True)
+@operation(frees=True, removes=always, batch=True)
 class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
     """Delete the values of an item that the serving node shows."""
 
@@ -124,7 +124,7 @@ class ItemsDiscarded(Reply, array_like=True, frozen=True, tag="items-discarded")
     more: bool
 
 
-@operation(frees=True)
+@operation(frees=True, removes=always)
 class EndItems(ObjectWrite[Deleted], array_like=True, frozen=True, tag="end-items"):
     """A step of `DeleteItems`: end the generation of all items below a first label, with their indexes."""
 

@@ -8,7 +8,7 @@ from msgspec import field
 
 from shoal.protocol.fields import ChannelNames, Channels, Elements, Filtered, Joined, Merged, Secrets
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.requests.declared import Http, always, operation
 
 __all__ = [
     "Ancestor",
@@ -78,7 +78,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     headless: bool = False  # Needs a label.
 
 
-@operation(frees=True, drives=True)
+@operation(frees=True, removes=always, drives=True)
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
 
@@ -171,6 +171,7 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
 
 @operation(
     frees=True,
+    removes=always,
     batch=True,
     drives=True,
     http=Http(

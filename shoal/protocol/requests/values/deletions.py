@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shoal.protocol.requests.base import ObjectWrite
-from shoal.protocol.requests.declared import Action, Cli, Http, operation
+from shoal.protocol.requests.declared import Action, Cli, Http, always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSchema", "DeleteSet"]
@@ -27,7 +27,7 @@ def _deletion(kind: str, name: str, action: Action | None = None) -> Callable[[_
         shows="existed",
     )
     http = Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}")
-    return operation(frees=True, action=action, http=http, cli=[command])
+    return operation(frees=True, removes=always, action=action, http=http, cli=[command])
 
 
 @_deletion("counter", "tokens")

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.protocol.fields import Elements, Keys, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Cli, Http, operation
+from shoal.protocol.requests.declared import Cli, Http, always, operation
 from shoal.protocol.requests.values.scalars import Sibling
 from shoal.protocol.requests.values.sets import SetAltered
 
@@ -92,7 +92,7 @@ class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
     left: int
 
 
-@operation(discloses=True, batch=True)
+@operation(discloses=True, batch=True, removes=lambda request: bool(request.remove))
 class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
     """Remove elements from a key's set, and add others."""
 
@@ -104,6 +104,7 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
 
 @operation(
     frees=True,
+    removes=always,
     batch=True,
     http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)),
     cli=[

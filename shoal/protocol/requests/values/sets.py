@@ -6,12 +6,13 @@ from msgspec import field
 
 from shoal.protocol.fields import Elements, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Cli, Http, operation
+from shoal.protocol.requests.declared import Cli, Http, always, operation
 
 __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
 
 
 @operation(
+    removes=lambda request: bool(request.remove),
     discloses=True,
     batch=True,
     http=Http(
@@ -56,6 +57,7 @@ class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
 
 @operation(
     frees=True,
+    removes=always,
     batch=True,
     http=Http("DELETE", "/sets/{set}/members", "Remove members of a set, a bounded number per request", ops=("clear-set",)),
 )
