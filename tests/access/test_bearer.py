@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import msgspec
 import pytest
 
+from shoal.access.bearer import Bearer
+from shoal.access.gate import Gate
 from shoal.access.grants import Rights, parsed
+from shoal.access.keys import load
 from shoal.access.needs import rule_of
-from shoal.errors import Forbidden
+from shoal.access.token import Token
+from shoal.config import Config
+from shoal.errors import Forbidden, Unauthenticated
 from shoal.protocol import requests
 from shoal.protocol.requests import Request
 from shoal.protocol.requests.families import operations
+from tests.access.conftest import Mint
 
 VALUE = msgspec.msgpack.encode(1)
 UPDATE = requests.Update("s", "d", b"\0\0", {})
@@ -102,3 +110,30 @@ def test_what_is_about_the_cluster_is_granted_by_a_pattern_for_all_spaces_alone(
     for grant in ("s:admin", "?*:admin", "*:thread:admin", "*:cluster:write"):
         with pytest.raises(Forbidden, match="of the cluster"):
             rights(grant).check(requests.Status())
+
+
+# ── the token's end ───────────────────────────────────────────────────────────
+
+
+def test_each_request_of_a_token_that_ended_is_refused() -> None:
+    now_s = 0.0
+    token = Token("id", "ada", "shoal", "shoal", "key", 0.0, 10.0, [parsed("s:read")])
+    bearer = Bearer(token, now_s=lambda: now_s, entropy=os.urandom)
+    read = requests.ReadCounter("s", "n")
+    assert bearer.check(read) == read
+    now_s = 10.0
+    with pytest.raises(Unauthenticated, match="has expired"):
+        bearer.check(read)
+    now_s = 0.0
+    bearer.end("revoked")
+    with pytest.raises(Unauthenticated, match="is revoked"):
+        bearer.check(read)
+
+
+def test_a_bearer_keeps_no_text_of_a_token(mint: Mint) -> None:
+    made = mint.make("s:read")
+    gate = Gate({"shoal": load(mint.keys, cluster="shoal")}, config=Config(), now_s=time.time, entropy=os.urandom)
+    bearer = gate.bearer(made.text, address="10.0.0.1")
+    kept = [*vars(bearer).values(), *vars(gate).values(), *bearer.token]
+    assert made.text not in repr(kept)
+    assert made.text.rpartition(".")[2] not in repr(kept)

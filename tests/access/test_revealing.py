@@ -255,3 +255,10 @@ async def test_an_agent_with_the_right_resumes_with_its_secrets(served: Served, 
         found = await store.space("crew").thread("n", schema=LOGIN).resume()
         assert found.state["plan"]["key"] == f"{SMALL}-2"
         await store.space("crew").thread("n").save({**found.state, "n": 10}, overwrite=True)
+
+
+async def test_what_is_hidden_still_names_its_pointers(served: Served, mint: Mint, links: Any) -> None:
+    link = await links(mint.make("crew:read"))
+    found = await link.call(requests.Load("crew", "n"))
+    assert "token" in repr(found.secret)
+    assert not leaks(repr(found.channels))

@@ -528,3 +528,29 @@ async def test_a_status_tells_whose_token_ends_soon(mint: Mint) -> None:
     told = credentials_of(None, access, ClusterKey(Config()))
     assert told.tokens_end_ms == round(made.token.ends_s * 1000)
     assert [each.partition(" until ")[0] for each in told.tokens_ending] == ["planner"]
+
+
+async def test_revocations_are_known_once_access_has_started(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    await served.node.session().call(requests.PutEntry(".shoal", "revoked", "an-id", msgspec.msgpack.encode(0)))
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys)
+    access = Access(config, now_s=time.time, entropy=os.urandom)
+    await access.start(Silent(served.node.session()))  # type: ignore[arg-type]
+    assert access.gate._revoked == {"an-id"}
+    await access.stop()
+
+
+async def test_revocations_are_read_again_and_again(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    reads: list[Any] = []
+
+    class Counting(Silent):
+        async def call(self, request: Any, /, **manner: Any) -> Any:
+            reads.append(request)
+            return await super().call(request, **manner)
+
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
+    access = Access(config, now_s=time.time, entropy=os.urandom)
+    await access.start(Counting(served.node.session()))  # type: ignore[arg-type]
+    await until(lambda: len(reads) > 4)  # One at the start, and one by the watch that tells of nothing.
+    await access.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 import traceback
 from pathlib import Path
@@ -16,10 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.access import grants, keys, tokens
+from shoal.access.gate import Gate
 from shoal.access.token import Token
 from shoal.access.tokens import author_of
+from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
 from shoal.names import RESERVED
+from shoal.protocol import requests
 from tests.access.conftest import LIMITS, Made, Mint
 
 
@@ -309,3 +313,54 @@ def test_an_author_of_another_issuer_names_it() -> None:
     assert author_of("shoal", "ada") == "ada"
     assert author_of("https://login.example.com/tenant", "ada") == "ada@login.example.com/tenant"
     assert author_of("http://127.0.0.1:9", "ada") == "ada@http://127.0.0.1:9"
+
+
+def test_actions_include_others() -> None:
+    def allowed(action: str) -> set[str]:
+        rights = grants.Rights("a", [grants.parsed(f"crew:{action}")])
+        return {each for each in grants.RIGHTS if rights.allow("crew", "thread", each)}
+
+    assert allowed("read") == {"read"}
+    assert allowed("write") == {"write", "append"}
+    assert allowed("admin") == {"admin", "write", "append", "read"}
+    assert allowed("impersonate") == {"impersonate"}
+    assert allowed("reveal") == {"reveal"}
+
+
+# ── the gate ──────────────────────────────────────────────────────────────────
+
+
+def gate_of(mint: Mint, **settings: Any) -> Gate:
+    return Gate(
+        {"shoal": keys.load(mint.keys, cluster="shoal")}, config=Config(**settings), now_s=time.time, entropy=os.urandom
+    )
+
+
+def test_a_token_is_verified_once(mint: Mint, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, made, seen = gate_of(mint), mint.make("crew:read"), []
+    sound = tokens.verified
+    monkeypatch.setattr(tokens, "verified", lambda text, *args, **more: seen.append(text) or sound(text, *args, **more))  # type: ignore[func-returns-value]
+    first = gate.bearer(made.text, address="10.0.0.1")
+    for _ in range(3):
+        assert gate.bearer(made.text, address="10.0.0.2") is first
+        first.check(requests.ReadCounter("crew", "n"))
+    assert seen == [made.text]
+
+
+def test_known_tokens_are_bounded(mint: Mint) -> None:
+    gate = gate_of(mint, tokens_known_max=2)
+    for _ in range(5):
+        gate.bearer(mint.make("crew:read").text, address="10.0.0.1")
+    assert len(gate._known) == 2
+
+
+def test_a_revoked_token_ends_its_bearers(mint: Mint) -> None:
+    gate, made, other = gate_of(mint), mint.make("crew:read"), mint.make("crew:read")
+    bearers = [gate.bearer(each.text, address="10.0.0.1") for each in (made, other)]
+    gate.revoke([made.token.id])
+    with pytest.raises(Unauthenticated, match="is revoked"):
+        bearers[0].check_valid()
+    bearers[1].check_valid()
+    gate.trust(tokens.Keys("shoal", "shoal", ("EdDSA",), {}))
+    with pytest.raises(Unauthenticated, match="withdrawn"):
+        bearers[1].check_valid()

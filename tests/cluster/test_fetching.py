@@ -7,7 +7,8 @@ from shoal.cluster.fetching import OPERATIONS_WANTED, Fetching
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.messages import Want
 from shoal.cluster.quarantine import Quarantine
-from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from tests.cluster.test_delivery import arrival
 
 A = Origin(b"a" * 16)
 
@@ -68,3 +69,29 @@ def test_a_want_that_found_no_room_is_asked_again_soon() -> None:
         fetching.untaken(b"peer", want.id, at)
         assert fetching.want(b"peer", known, at + 0.01) is None
     assert fetching.want(b"peer", known, 0.8) is not None
+
+
+def test_what_waits_already_is_not_asked_for() -> None:
+    replica = Empty()
+    delivery = Delivery(replica.applied, bytes_max=1 << 20)
+    fetching = Fetching(replica, delivery, Quarantine(places_max=1, duration_s=1.0), grace_s=0.0, answer_s=1.0, pause_s_max=1.0)
+    early = arrival(Dot(A, 1), 1, Dot(Origin(b"b" * 16), 1))
+    delivery.take([early])
+    known = Knowledge(replica)
+    known.take([(0, A, 3)])
+    fetching.note(b"peer", 0, 0.0)
+    want = fetching.want(b"peer", known, 0.0)
+    assert want is not None
+    assert want.ranges == [(0, A, 2, 3)]
+
+
+def test_a_partition_is_fetched_from_one_peer() -> None:
+    replica = Empty()
+    delivery = Delivery(replica.applied, bytes_max=1)
+    fetching = Fetching(replica, delivery, Quarantine(places_max=1, duration_s=1.0), grace_s=0.0, answer_s=1.0, pause_s_max=1.0)
+    known = Knowledge(replica)
+    known.take([(0, A, 3)])
+    for peer in (b"one", b"other"):
+        fetching.note(peer, 0, 0.0)
+    assert fetching.want(b"one", known, 0.0) is not None
+    assert fetching.want(b"other", known, 0.0) is None

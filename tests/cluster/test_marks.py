@@ -284,3 +284,9 @@ def test_a_snapshot_may_bring_an_origin_as_retired_that_is_in_a_mark(monkeypatch
 def marked(one: ToyReplica, other: ToyReplica) -> VersionVector:
     """What `one` would tell `other` that it once held."""
     return one.machine.mark(other.name).vector(3)
+
+
+def test_a_mark_grows_with_what_its_peer_claims() -> None:
+    mark = Mark({1: vector(3, 2)})
+    mark.note(1, vector(1, 7))
+    assert mark.vector(1) == vector(3, 7)

@@ -31,6 +31,8 @@ from shoal.cluster.messages import (
     encode,
     encode_shipment,
     slices,
+    stamped,
+    unstamped,
 )
 from shoal.errors import InvalidValue
 
@@ -180,3 +182,9 @@ def test_a_question_for_what_cannot_be_lost_is_refused(lost: RepairRequest) -> N
 def test_an_impossible_message_of_the_quorum_register_is_refused(motion: Motion) -> None:
     with pytest.raises(InvalidValue, match="quorum register"):
         decode(msgspec.msgpack.encode(motion))
+
+
+@given(known, st.integers(0, 1 << 62))
+def test_an_epoch_stands_before_its_message(message: Message, epoch: int) -> None:
+    told, packed = unstamped(stamped(encode(message), epoch))
+    assert (told, decode(packed)) == (epoch, message)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
-from shoal.cluster.effects import Send
-from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Vectors, Want
+from shoal.cluster.effects import Apply, Reset, Send
+from shoal.cluster.marks import Mark
+from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Truncated, Vectors, Want
 from shoal.cluster.operation import Body
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -455,3 +456,45 @@ def test_peers_are_compared_with_in_rounds() -> None:
         ours.machine.tick(nth * 2 * LIMITS.sync_interval_s)
         told += [peer for effect in ours.machine.take_outbox() if isinstance(effect, Send) for peer in effect.peers]
     assert [sorted(told[start : start + 5]) for start in range(0, 20, 5)] == [peers] * 4
+
+
+def test_effects_come_in_the_order_they_were_made() -> None:
+    ours, theirs = pair()
+    ours.machine.issued([messages.encode_shipment(ours.write(0))])
+    ours.machine.deliver(theirs.name, [theirs.write(0)], 0)
+    assert [type(effect) for effect in ours.machine.take_outbox()] == [Send, Apply]
+
+
+def test_a_peer_counts_once_it_said_so() -> None:
+    ours, theirs = pair()
+    ours.machine.admitted(theirs.name)
+    assert not ours.machine.is_member(theirs.name)
+    ours.take(theirs.name, Digest(ours.machine.digest(), learner=True), 0)
+    assert not ours.machine.is_member(theirs.name)
+    ours.take(theirs.name, Digest(ours.machine.digest(), learner=False), 0)
+    assert ours.machine.is_member(theirs.name)
+    ours.machine.admitted(theirs.name)
+    assert not ours.machine.is_member(theirs.name)
+
+
+def test_a_peer_below_its_mark_counts_not() -> None:
+    ours, theirs = pair()
+    once = VersionVector({theirs.origin: 3})
+    ours.machine._state(theirs.name).mark = Mark({0: once})
+    ours.take(theirs.name, Digest(b"another digest", learner=False), 0)
+    assert not ours.machine.is_member(theirs.name)
+    ours.take(theirs.name, Vectors([(0, VersionVector({theirs.origin: 2}).pack())], False), 0)
+    assert not ours.machine.is_member(theirs.name)
+    ours.take(theirs.name, Vectors([(0, once.pack())], False), 0)
+    assert ours.machine.is_member(theirs.name)
+
+
+@pytest.mark.parametrize("enough", [1, 2])
+def test_a_truncation_that_no_majority_holds_is_ignored(enough: int) -> None:
+    ours, theirs = told_of_five()
+    ours.machine._is_majority = lambda peers: len(peers) >= enough
+    ours.machine.tick(1)
+    assert len(wants(ours)) == 1
+    ours.machine.receive(theirs.name, Truncated(0, VersionVector({theirs.origin: 5}).pack()), 1)
+    resets = [effect for effect in ours.machine.take_outbox() if isinstance(effect, Reset)]
+    assert len(resets) == (enough == 1)

@@ -224,3 +224,9 @@ def test_a_bound_that_was_lost_with_a_disk_is_replaced() -> None:
     step = advanced_step(Step(), [END], [owner({PAST: 3}), owner({PAST: 3, LIVE: 7})])
     owners = [owner({PAST: 3}), owner({PAST: 3})]
     assert may_retire(advanced_step(step, [END], owners), owners)
+
+
+def test_an_origin_is_ripe_once_all_hold_all() -> None:
+    assert ripe([END], [owner({PAST: 3}), owner({PAST: 3})]) == {END}
+    for other in (owner({PAST: 2}), owner({}), owner({PAST: 3}, whole=False)):
+        assert not ripe([END], [owner({PAST: 3}), other])

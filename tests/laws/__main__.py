@@ -32,7 +32,9 @@ class Tried(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    chosen = [guard for guard in guards() if guard.test and options.only in guard.module]
+    chosen = [
+        guard for guard in guards(options.areas) if guard.test and any(part in guard.module for part in options.only or [""])
+    ]
     if failing := _failing(sorted({guard.test for guard in chosen})):
         _say(f"these fail in the sound program:\n{failing}")
         return 1
@@ -50,7 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.laws", description=__doc__)
-    parser.add_argument("--only", default="", metavar="PART", help="the laws of modules whose path has this part")
+    parser.add_argument("areas", nargs="*", metavar="AREA", help="the laws of tests/laws/AREA.laws; default: of all")
+    parser.add_argument(
+        "--only", action="append", metavar="PART", help="the laws of modules whose path has this part, or one of several"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many copies of the tree are tried at once")
     return parser
 

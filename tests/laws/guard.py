@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,9 +43,10 @@ class Guard(NamedTuple):
     why: str = ""
 
 
-def guards() -> list[Guard]:
-    """All guards, area by area."""
-    return [guard for area in sorted(HERE.glob("*.laws")) for guard in parsed(area.read_text())]
+def guards(areas: Collection[str] = ()) -> list[Guard]:
+    """The guards of these areas; of all if none is named."""
+    files = [HERE / f"{area}.laws" for area in areas] or sorted(HERE.glob("*.laws"))
+    return [guard for file in files for guard in parsed(file.read_text())]
 
 
 def parsed(text: str) -> Iterator[Guard]:

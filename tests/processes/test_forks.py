@@ -111,3 +111,34 @@ with shoal.sync.open(sys.argv[1]) as store:
     print(sys.argv[1] in shown.stdout, "socket" in shown.stdout, "eventpoll" in shown.stdout)
 """
     assert output_of(program, str(tmp_path / "state"))[0].split() == ["False", "False", "False"]
+
+
+def test_a_child_ends_without_the_librarys_destructors(tmp_path: Path) -> None:
+    """They would wait for threads that stayed with the parent."""
+    program = """
+import os, sys, shoal
+from shoal.storage import engine
+registered = []
+class System:
+    def __init__(self, *_): pass
+    def __getattr__(self, name): return lambda *_: registered.append(name)
+engine.ctypes.CDLL, engine.ctypes.cast = System, lambda *_: None
+engine.prepare()
+engine._forked()
+print(registered)
+"""
+    assert output_of(program, str(tmp_path / "state"))[0].split("\n")[0] == "['on_exit', '__cxa_atexit']"
+
+
+def test_a_fork_before_the_first_store_changes_nothing(tmp_path: Path) -> None:
+    program = """
+import os, sys, shoal
+from shoal.storage import engine
+before, pid = engine.library, os.fork()
+if pid == 0:
+    with shoal.sync.open(sys.argv[1]) as store:
+        store.space("s").counter("n").add(1)
+    sys.exit(engine.library is not before)
+print(os.waitpid(pid, 0)[1])
+"""
+    assert output_of(program, str(tmp_path / "state"))[0].split() == ["0"]

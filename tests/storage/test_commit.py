@@ -425,3 +425,8 @@ async def test_waiters_of_spaces_wake_in_turn() -> None:
     while len(woken) < 5 * WOKEN_PER_TURN + 1:
         await asyncio.sleep(0)
     assert woken.index("quiet") == 1
+
+
+async def test_nothing_is_synced_that_was_not_written(bench: Bench) -> None:
+    await settle()
+    assert bench.gate.names == []

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from shoal.config import Config, MiB
+from shoal.storage.erasing import ErasingPass
 from shoal.storage.rocks import RocksStorage
 from tests.support.remains import files_with, uncompressed
 
@@ -111,3 +112,47 @@ def test_without_a_pass_the_bytes_stay(storage: RocksStorage, tmp_path: Path) ->
     storage.reclaim()
     storage.write_witness()
     assert storage.erase(10.0) is False
+
+
+class Options:
+    """A database of which nothing but options can be changed."""
+
+    def __init__(self) -> None:
+        self.set: list[dict[str, str]] = []
+
+    def property_value(self, _name: str) -> str:
+        return "0"
+
+    def live_files(self) -> list[dict[str, int]]:
+        return [{"level": 6, "num_deletions": 1}]
+
+    def iter(self) -> None:
+        """A reader of the files."""
+
+    def set_options(self, options: dict[str, str]) -> None:
+        self.set.append(options)
+
+
+def test_a_pass_changes_options_alone() -> None:
+    database = Options()
+    erasing = ErasingPass(database)  # type: ignore[arg-type]
+    for age_s in range(10):
+        erasing.advance(float(age_s))
+    assert erasing.advance(10.0)
+    assert {name for options in database.set for name in options} == {
+        "level0_file_num_compaction_trigger",
+        "ttl",
+        "periodic_compaction_seconds",
+    }
+
+
+class Busy(Options):
+    """A database that compacts whenever it is asked."""
+
+    def property_value(self, _name: str) -> str:
+        return "1"
+
+
+def test_a_pass_ends_although_the_store_is_always_busy() -> None:
+    erasing = ErasingPass(Busy())  # type: ignore[arg-type]
+    assert any(erasing.advance(float(age_s)) for age_s in range(1000))

@@ -97,3 +97,8 @@ def test_tables_do_not_overlap(identity: tuple[int, Kind, str, str], dot: Dot, t
         keys.snapshot(*identity),
     ]
     assert len({key[:1] for key in made}) == len(made)
+
+
+def test_a_name_is_preceded_by_its_length() -> None:
+    assert keys.object_rows(1, Kind.THREAD, "ab", "c") != keys.object_rows(1, Kind.THREAD, "a", "bc")
+    assert not keys.object_rows(1, Kind.THREAD, "a", "bc").startswith(keys.object_rows(1, Kind.THREAD, "a", "b"))

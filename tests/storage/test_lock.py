@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shoal.errors import StoreLocked
+from shoal.errors import StoreLocked, Unsupported
+from shoal.storage import lock
 from shoal.storage.lock import Holder, StoreLock, read_holder
 
 HOLDER = Holder(pid=4711, host="reef", command="shoal serve", since_ms=1_700_000_000_000)
@@ -132,3 +133,10 @@ def test_an_unreadable_text_in_the_file_is_no_obstacle(path: Path, text: str) ->
     assert read_holder(path) is None
     StoreLock.acquire(path, holder=HOLDER).release()
     assert read_holder(path) == HOLDER
+
+
+def test_without_flock_nothing_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "fcntl", None)
+    with pytest.raises(Unsupported, match="Nothing was opened"):
+        StoreLock.acquire(tmp_path / "LOCK", holder=Holder.this_process(0))
+    assert not (tmp_path / "LOCK").exists()

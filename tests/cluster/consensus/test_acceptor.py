@@ -203,3 +203,56 @@ def test_two_groups_decide_together() -> None:
     assert not joint.restores("a", "bde")
     assert not Electorate((frozenset("a"), frozenset("ab"))).restores("a", "")
     assert Electorate((frozenset("ab"),)).restores("a", "b")
+
+
+def test_terms_of_others_than_members_are_ignored() -> None:
+    voting = voter()
+    voting.written()
+    voting.hear({"x": Term(9, b"x", 0)})
+    assert "x" not in voting.terms
+    assert voting.rows == {}
+
+
+def test_a_halted_directory_neither_votes_nor_asks() -> None:
+    halted = voter()
+    halted.halt()
+    assert halted.questions() == []
+    assert vote(halted, Prepare("k", ONE, {})).refusal == "not-voting"
+    halted.receive("b", Known({"a": Term(1, b"a", 0)}, founding=True))
+    assert halted.term is None
+
+
+def test_terms_of_others_are_kept_with_the_next_vote() -> None:
+    voting = voter()
+    before = dict(voting.rows)
+    voting.written()
+    later = Term(3, b"later", 0)
+    voting.hear({"b": later})
+    assert not voting.is_due
+    vote(voting, Prepare("k", ONE, {}))
+    assert voting.is_due
+    rows = {key: value for key, value in (before | voting.rows).items() if value is not None}
+    assert acceptor("a", rows).terms["b"] == later
+
+
+def test_a_granted_term_is_written_at_once() -> None:
+    voting = voter("b")
+    voting.written()
+    assert answer(voting, "a", Ask(Term(3, b"x", 0), {})).grants
+    assert voting.is_due
+
+
+def test_each_answer_carries_the_terms_that_are_known() -> None:
+    voting = voter()
+    later = Term(3, b"later", 0)
+    voting.hear({"c": later})
+    assert vote(voting, Prepare("k", ONE, {})).terms["c"] == later
+    assert answer(voting, "b", Ask(Term(2, b"x", 0), {})).terms["c"] == later
+
+
+def test_no_other_member_than_the_first_founds() -> None:
+    members = {member: acceptor(member) for member in MEMBERS}
+    for other, question in members["b"].questions():
+        [(_, empty)] = members[other].receive("b", question)
+        assert members["b"].receive(other, empty) == []
+    assert members["b"].term is None

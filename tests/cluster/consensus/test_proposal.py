@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, NOTHING, Ballot, Ballots, Change, Electorate, Term
+from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, NOTHING, Ballot, Ballots, Change, Electorate, Term, Value
 from shoal.cluster.consensus.motions import Accept, Prepare, Refusal, Vote
-from shoal.cluster.consensus.proposal import Phase, Proposal
+from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 
 MEMBERS = Electorate((frozenset("abc"),))
 CHANGE = Change(b"c" * ID_BYTES, 0, b"content")
@@ -73,3 +74,67 @@ def test_a_chosen_value_is_sent_no_more() -> None:
             proposal.receive(member, vote(proposal, member))
     assert proposal.phase is Phase.CHOSEN
     assert proposal.messages() == []
+
+
+def given(proposal: Proposal, member: str, **changed: object) -> Vote:
+    return msgspec.structs.replace(vote(proposal, member), **changed)
+
+
+def test_a_vote_of_an_older_term_does_not_count() -> None:
+    """b has heard that a lost its disk after a voted: what a promised before is forgotten."""
+    proposal = begun()
+    proposal.receive("a", vote(proposal, "a"))
+    again = proposal.receive("b", given(proposal, "b", terms={"a": Term(2, b"new", 0)}))
+    assert proposal.counted == ["b"]
+    assert [member for member, _ in again] == ["a"]
+    assert proposal.phase is Phase.PREPARING
+
+
+def test_each_question_carries_the_terms_that_are_known() -> None:
+    known = {"a": Term(3, b"later", 0)}
+    proposal = Proposal("k", CHANGE, electorate=MEMBERS, ballots=Ballots(b"o" * ID_BYTES))
+    proposal.begin(known)
+    for _ in range(2):
+        assert all(motion.terms["a"] == known["a"] for _, motion in proposal.messages())
+        proposal.receive("b", given(proposal, "b"))
+        proposal.receive("c", given(proposal, "c"))
+
+
+def test_the_value_with_the_highest_ballot_is_proposed() -> None:
+    older, newer = Value(1, b"older", (b"x",)), Value(1, b"newer", (b"y",))
+    proposal = Proposal("k", None, electorate=MEMBERS, ballots=Ballots(b"o" * ID_BYTES))
+    proposal.begin({})
+    proposal.receive("a", given(proposal, "a", accepted=Ballot(1, b"p"), value=older))
+    proposal.receive("b", given(proposal, "b", accepted=Ballot(2, b"p"), value=newer))
+    assert proposal.value == newer
+
+
+def test_a_read_is_over_once_its_value_is_chosen() -> None:
+    found = Value(1, b"found", (b"x",))
+    proposal = Proposal("k", None, electorate=MEMBERS, ballots=Ballots(b"o" * ID_BYTES))
+    proposal.begin({})
+    for member in "ab":
+        proposal.receive(member, given(proposal, member, accepted=Ballot(1, b"p"), value=found))
+    assert proposal.phase is Phase.ACCEPTING
+    assert [motion.value for _, motion in proposal.messages() if isinstance(motion, Accept)] == [found] * 3
+
+
+def test_terms_go_with_the_lead() -> None:
+    known = {"a": Term(3, b"later", 0)}
+    proposal = begun()
+    proposal.begin({}, Lead(Ballot(9, b"o" * ID_BYTES), NOTHING, known))
+    for member in "ab":
+        proposal.receive(member, vote(proposal, member))
+    assert proposal.counted == ["b"]
+    assert proposal.phase is Phase.ACCEPTING
+
+
+def test_a_change_is_applied_once_in_all_attempts() -> None:
+    proposal = begun()
+    for member in "ab":
+        proposal.receive(member, vote(proposal, member))
+    made = proposal.value
+    proposal.begin({})
+    for member in "ab":
+        proposal.receive(member, given(proposal, member, accepted=Ballot(1, b"o" * ID_BYTES), value=made))
+    assert proposal.value == made

@@ -43,3 +43,10 @@ def test_a_row_has_the_answer_and_the_objects_of_an_operation_that_left(dot: Dot
 @given(dots)
 def test_a_row_is_the_dot_while_the_operation_is_in_the_log(dot: Dot) -> None:
     assert answers.unpack(dot.pack()) == answers.KeyRow(dot, None, None)
+
+
+def test_a_key_is_taken_over_after_its_window() -> None:
+    least, greater = Dot(Origin(b"a" * 16), 1), Dot(Origin(b"b" * 16), 1)
+    assert answers.counts(least, 0, greater, WINDOW_MS, window_ms=WINDOW_MS)
+    assert not answers.counts(least, 0, greater, WINDOW_MS + 1, window_ms=WINDOW_MS)
+    assert answers.counts(greater, WINDOW_MS + 1, least, 0, window_ms=WINDOW_MS)

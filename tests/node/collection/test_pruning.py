@@ -492,3 +492,29 @@ async def test_a_node_that_was_set_back_rolls_back_again_to_what_was_pruned_and_
     for name in "abc":
         assert (await fleet[name].store().space("crew").thread("agent").load()).id == last[-1]
         assert len((await fleet[name].store().space("crew").thread("agent").heads())["main"]) == 1
+
+
+async def test_what_became_a_head_meanwhile_stays(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 3)
+    request = Discard("crew", "agent", ids)
+    reply = await bench.node.session().call(request)
+    assert reply.gone == ids[:2]
+    assert (await thread.load()).id == ids[2]
+
+
+async def test_what_got_a_label_meanwhile_stays(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    labelled = await thread.save({"n": 1}, label="release")
+    later = await thread.save({"n": 2})
+    await thread.save({"n": 3})
+    reply = await bench.node.session().call(Discard("crew", "agent", [labelled.id, later.id]))
+    assert reply.gone == [later.id]
+
+
+async def test_a_kept_checkpoint_counts_under_its_first_reason(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    for n in range(4):
+        await thread.save({"n": n}, label=f"label {n}")
+    report = await thread.prune(keep_last=2, dry_run=True)
+    assert report.stays == {"head": 1, "recent": 1, "labelled": 2}

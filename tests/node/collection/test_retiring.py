@@ -456,3 +456,11 @@ async def test_a_moment_before_a_compaction_is_told_although_its_origins_are_for
                 await document.at(moments[-away])
         else:
             assert await document.at(moments[-away]) == {"t": "x" * 60}
+
+
+async def test_few_openings_are_not_retired(open_bench: Opener) -> None:
+    bench = await opened(open_bench, MIN - 1, append)
+    again = await reopened(bench.storage, open_bench, 99)
+    await append(again, 99)
+    assert again.node._database.retiring._task is None
+    assert retired(again.storage) == []

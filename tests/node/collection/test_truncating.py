@@ -421,3 +421,24 @@ async def test_a_key_that_is_used_again_after_its_window_names_the_new_operation
         assert {name: fleet[name].storage.get(keys.request_key(N, "k")) for name in "ab"} == dict.fromkeys(
             "ab", fleet["a"].storage.get(keys.request_key(N, "k"))
         )
+
+
+async def test_nothing_leaves_before_it_is_durable(bench: Bench) -> None:
+    await bench.space.counter("n").add(1)
+    bench.simulated.hold_syncs()
+    await bench.space.counter("n").add(1, durability="memory")
+    looking = asyncio.create_task(look(bench, after_ms=2 * HOUR_MS))
+    await asyncio.sleep(1)
+    before = logged(bench.storage)
+    bench.simulated.release_syncs()
+    await looking
+    assert (before, logged(bench.storage)) == (2, 0)
+
+
+async def test_one_turn_takes_a_bounded_number_of_operations(bench: Bench) -> None:
+    for number in range(300):
+        await bench.node.session().call(add(), key=f"k{number}")
+    bench.simulated.now_ms += 2 * HOUR_MS
+    truncator = bench.node._database.truncator
+    assert await truncator._look(N)
+    assert logged(bench.storage) == 300 - 256

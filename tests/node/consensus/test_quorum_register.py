@@ -431,3 +431,88 @@ async def test_an_operation_that_never_had_its_turn_wrote_nothing() -> None:
                 await register.change("k", 0, b"one")
             with pytest.raises(NoQuorum, match="cannot be reached"):
                 await first
+
+
+async def test_no_vote_leaves_before_it_is_durable() -> None:
+    async with fleet() as nodes:
+        await voting(nodes)
+        await nodes.isolate("c")
+        votes: list[Vote] = []
+
+        def listen(source: str, _target: str, message: bytes) -> bytes:
+            found = messages.decode(messages.unstamped(message)[1])
+            if source == "b" and isinstance(found, Vote):
+                votes.append(found)
+            return message
+
+        nodes.spoil = listen
+        nodes["b"].simulated.hold_syncs()
+        changing = asyncio.create_task(nodes["a"].node.register.change("new", 0, b"one"))
+        await asyncio.sleep(1)
+        before = list(votes)
+        nodes["b"].simulated.release_syncs()
+        assert await changing == (1, b"one")
+        assert before == []
+
+
+async def test_each_run_proposes_under_a_new_name() -> None:
+    names: set[bytes] = set()
+    storage = MemoryStorage()
+    for seed in range(2):
+        node = single(storage, seed=seed)
+        await node.register.read("k")
+        names.add(node.register._ballots.proposer)
+        storage = storage.left_by_crash(None)
+        await node.stop()
+    assert len(names) == 2
+
+
+async def test_a_lead_is_used_once() -> None:
+    async with fleet() as nodes:
+        await voting(nodes)
+        register = nodes["a"].node.register
+        await register.change("k", 0, b"one")
+        assert register._lead("k") is not None
+        assert register._lead("k") is None
+
+
+async def test_a_lead_ends_with_its_epoch() -> None:
+    async with fleet() as nodes:
+        await voting(nodes)
+        register = nodes["a"].node.register
+        await register.change("k", 0, b"one")
+        register.reform(register._acceptor.electorate)
+        assert register._lead("k") is None
+
+
+async def test_a_vote_whose_sync_failed_is_not_sent() -> None:
+    async with fleet() as nodes:
+        await voting(nodes)
+        await nodes.isolate("c")
+        votes: list[Vote] = []
+
+        def listen(source: str, _target: str, message: bytes) -> bytes:
+            found = messages.decode(messages.unstamped(message)[1])
+            if source == "b" and isinstance(found, Vote):
+                votes.append(found)
+            return message
+
+        nodes.spoil = listen
+        nodes["b"].storage.fail_next("sync")
+        with pytest.raises(NoQuorum), impatient(nodes["a"]):
+            await nodes["a"].node.register.change("new", 0, b"one")
+        assert votes == []
+
+
+async def test_an_unused_register_asks_for_no_votes() -> None:
+    async with fleet(quorum_register_found_s=1e6) as nodes:
+        asked: list[object] = []
+        register = nodes["a"].node.register
+        register.links = register.links._replace(send=lambda _node, message: asked.append(message))
+        register._next_question = 0.0
+        register.tick(1e9)
+        assert asked == []
+        register.found()
+        register.tick(2e9)
+        await asyncio.sleep(1)
+        assert asked != []

@@ -11,9 +11,10 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.motions import Accept
+from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.notices import Membership
-from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, OutcomeUnknown, PeerRefused
+from shoal.cluster.membership.notices import Membership, Standing
+from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, OutcomeUnknown, PeerRefused, RegisterChanged
 from shoal.node.membership.changes import Changes
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
@@ -424,3 +425,36 @@ async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:
         await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
         await fleet.until(lambda: is_done(fleet, "abcd"))
         assert "d:1" in fleet["a"].replicator.quorum.members.reached
+
+
+async def test_members_take_the_next_step_in_turn() -> None:
+    async with cluster() as fleet:
+        for name in "abc":
+            changes(fleet, name).heard("b:1", Standing(0, True, True))
+            changes(fleet, name).heard("a:1", Standing(0, True, True))
+        at_once, later = 1.0, 100.0  # As seconds since their epoch began.
+        for name in "abc":
+            changes(fleet, name)._since = 1.0
+        assert [changes(fleet, name)._is_turn(at_once) for name in "abc"] == [True, False, False]
+        assert all(changes(fleet, name)._is_turn(later) for name in "abc")
+
+
+async def test_a_step_from_an_older_record_is_not_made() -> None:
+    async with cluster() as fleet:
+        before = record(fleet, "a")
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        other = epochs.begin(before, "add", joins="e:1", leaves="", hands_over=False, directories={})
+        with pytest.raises(RegisterChanged):
+            await changes(fleet, "a")._asked(before, other)
+        assert "d:1" in record(fleet, "a").everyone
+
+
+async def test_a_change_that_comes_second_names_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked_late(*_: Record) -> Record:
+        raise RegisterChanged("the key has another version. Nothing was written.", version=1)
+
+    async with cluster() as fleet:
+        first = await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        monkeypatch.setattr(changes(fleet, "a"), "_asked", asked_late)
+        with pytest.raises(ChangeUnderWay, match="`shoal cluster add d:1` came first"):
+            await changes(fleet, "a")._set(first, first)

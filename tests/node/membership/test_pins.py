@@ -75,3 +75,25 @@ async def test_the_key_of_a_forgotten_member_is_refused_everywhere() -> None:
                 fleet["a"].replicator.admit(gone._replace(name=name, node=b"n" * 16, key=KEYS["c"]))
         with pytest.raises(PeerRefused, match="was removed from the members"):
             fleet["a"].replicator._pins.check(gone._replace(name="b:1", key=KEYS["c"]), ["c:1"], own="a:1")
+
+
+async def test_no_member_speaks_for_this_node() -> None:
+    async with Fleet("abc") as fleet:
+        met(fleet, fleet["a"])
+        pins = fleet["a"].replicator._pins
+        with pytest.raises(PeerRefused, match="claims to be a:1 shows the key of b:1"):
+            pins.check(shown(fleet, "b", "b")._replace(name="a:1"), [], own="a:1")
+
+
+async def test_without_tls_no_key_is_remembered() -> None:
+    async with Fleet("abc") as fleet:
+        pins = fleet["a"].replicator._pins
+        for name in "bc":
+            pins.admitted(fleet[name].identity()._replace(key=b""))
+        assert pins._addresses == {}
+
+
+async def test_a_key_speaks_for_each_of_its_addresses() -> None:
+    async with Fleet("abc") as fleet:
+        for name, key in ("bb", "cb", "cc", "cb"):  # One for both, and later one of c's own.
+            fleet["a"].replicator.admit(shown(fleet, name, key))

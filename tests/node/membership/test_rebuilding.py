@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD
-from shoal.cluster.membership.epochs import REBUILD_AHEAD
+from shoal.cluster import messages
+from shoal.cluster.consensus.ballots import Term as VotersTerm
+from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD, Foundation, Remains
+from shoal.cluster.membership.epochs import REBUILD_AHEAD, Record
+from shoal.cluster.membership.rebuilds import Founding, Inquiry, Report
 from shoal.errors import InvalidInput, LeaseHeld, NoQuorum, NotAMember, PeerRefused, ShoalError, Unavailable
+from shoal.node.membership.rebuilding import Survey
 from shoal.protocol.requests import AcquireLease, RebuildView, Term
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 
@@ -444,6 +449,85 @@ async def test_one_of_two_rebuilds_bars_the_other() -> None:
         await fence(fleet, later)
         with pytest.raises(ShoalError):
             await fence(fleet, earlier)
+
+
+async def test_a_halted_member_votes_no_more() -> None:
+    async with cluster() as fleet:
+        rebuilding = fleet["a"].replicator.memberships.rebuilding
+        await rebuilding._answer(Inquiry(bytes(16), epoch=7))
+        assert not fleet["a"].replicator.register.is_voting
+
+
+async def test_a_member_halted_again_refuses_the_older_founding() -> None:
+    async with cluster() as fleet:
+        rebuilding = fleet["a"].replicator.memberships.rebuilding
+        older, later = b"o" * 16, b"l" * 16
+        await rebuilding._answer(Inquiry(older, epoch=7))
+        await rebuilding._answer(Inquiry(later, epoch=8))
+        for id, epoch in ((older, 7), (later, 7), (older, 8)):
+            with pytest.raises(Unavailable, match="not halted for this founding"):
+                await rebuilding._begin(Founding(id, Record(epoch, ("a:1",)), Foundation(id, {}, [])))
+
+
+async def test_a_founding_and_its_votes_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with cluster() as fleet:
+        roster, storage = fleet["a"].replicator.quorum.members.roster, fleet["a"].storage
+        written: list[set[bytes]] = []
+        write = storage.write
+
+        def noted(rows: Mapping[bytes, bytes | None], ranges: Any = ()) -> int:
+            written.append(set(rows))
+            return write(rows, ranges)
+
+        monkeypatch.setattr(storage, "write", noted)
+        vote = keys.meta("a vote")
+        roster.rebuilt(Record(7, ("a:1", "b:1", "c:1")), {vote: b"v"}, then=lambda: None)
+        await roster.reach(7)
+        [together] = [rows for rows in written if vote in rows]
+        assert keys.meta("members") in together
+
+
+async def test_a_survivor_of_another_epoch_is_asked() -> None:
+    async with cluster() as fleet:
+        memberships = fleet["a"].replicator.memberships
+        peer = fleet["b"].identity()._replace(epoch=9)
+        memberships.heard(peer, Inquiry(bytes(16), epoch=7))
+        await fleet.until(lambda: not fleet["a"].replicator.register.is_voting)
+
+
+def test_copies_wait_while_an_original_was_met() -> None:
+    def report(name: str, *met: bytes) -> Report:
+        voter = name[:1].encode() * 16
+        term = VotersTerm(1, voter, 1)
+        remains = Remains(b"copy of " + voter[:8], "forgotten", voter, name, term, {}, [])
+        return Report(bytes(16), 0, record, remains, False, 0, {}, {}, list(met))
+
+    record = Record(0, ("a:1", "b:1"))
+    alone = Survey(record, {name: report(name) for name in record.members}, {}, [])
+    assert alone.whole == ""
+    met = Survey(record, {"a:1": report("a:1", b"b" * 16), "b:1": report("b:1")}, {}, [])
+    assert "that of b:1 is a copy is in use" in met.whole
+
+
+async def test_no_founding_is_sent_before_all_have_halted() -> None:
+    async with cluster() as fleet:
+        left = await all_crash(fleet, "ab")
+        fleet.start("b", copied(left["b"]), linked=False)
+        await fleet.until(lambda: "b:1" in fleet["c"].replicator.quorum.members.reached)
+        store = fleet["c"].store()
+        plan = (await asked(fleet, store.rebuild_cluster())).plan
+        sent: list[Founding] = []
+
+        def spoil(source: str, target: str, message: bytes) -> bytes | None:
+            """b hears nothing of a halt."""
+            found = messages.decode(messages.unstamped(message)[1])
+            sent.extend([found] if isinstance(found, Founding) else [])
+            return None if target == "b" and isinstance(found, Inquiry) and found.epoch else message
+
+        fleet.spoil = spoil
+        with pytest.raises(Unavailable, match="while it was halted"):
+            await asked(fleet, store.rebuild_cluster(plan, leases_after=0.0))
+        assert sent == []
 
 
 # ── the page ──────────────────────────────────────────────────────────────────

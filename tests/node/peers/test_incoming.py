@@ -25,7 +25,9 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.peers.operations import vetting
 from shoal.node.target import Target
+from shoal.node.turns import document_pace
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
@@ -293,3 +295,32 @@ async def test_redelivered_operations_change_nothing() -> None:
         before = fleet.rows("b")
         assert await take(fleet["b"], [*shipments, *reversed(shipments)]) == []
         assert fleet.rows("b") == before
+
+
+async def test_a_bad_change_leaves_no_trace_of_others() -> None:
+    """The first change of the operation is sound, and was made before the second was refused."""
+    async with Fleet("a", join="b:1") as fleet:
+        sound = shipped(msgspec.structs.replace(BODY, payload=mutation.encode([ADD])))
+        bad = holding(ADD, Mutation(77, "crew", "n", counter.Add(5)))
+        before = fleet.rows("a")
+        assert await take(fleet["a"], [bad]) != []
+        await asyncio.sleep(2 * fleet["a"].config.quarantine_s)
+        assert fleet.rows("a") == before
+        other = msgspec.structs.replace(sound, origin=b"t" * 16)
+        chain = operation.chain(CHAIN_START, other.partition, other.dot, other.packed)
+        assert await take(fleet["a"], [bad, msgspec.structs.replace(other, chain=chain)]) != []
+        assert await fleet["a"].store().space("crew").counter("n").value() == 5
+
+
+async def test_a_message_is_one_write() -> None:
+    async with Fleet("a", join="b:1") as fleet:
+        commit = fleet["a"].replicator._commit
+        await take(fleet["a"], [])
+        before = commit.written
+        await take(fleet["a"], [shipped()])
+        assert commit.written == before + 1
+
+
+def test_vetting_refuses_nothing() -> None:
+    for bad in (shipped(beside=b"\xc1"), changed(payload=b"\xc1"), msgspec.structs.replace(shipped(), packed=b"\xc1")):
+        assert list(vetting.vet(bad, document_pace(Config()))) == []

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
 from shoal.cluster import messages
+from shoal.cluster.learning import Learning
+from shoal.cluster.membership.epochs import Change, Record
 from shoal.cluster.messages import Digest, Vectors
+from shoal.cluster.partition import partition_of
 from shoal.cluster.replication import Replication
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere
+from shoal.node.membership.roster import Roster
 from shoal.protocol.requests import BeginStep, CatchUp, ReadStep, Step
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
@@ -252,3 +258,53 @@ async def test_the_status_tells_from_whom_it_learns_and_how_far_it_is(fleet: Fle
     async with asyncio.timeout(30):
         while (await fleet["c"].store().cluster()).learning != ["a:1: all fetched", "b:1: not heard yet"]:
             await asyncio.sleep(0.002)
+
+
+async def test_a_learner_counts_once_its_admission_is_durable(fleet: Fleet) -> None:
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    admission, protocol = fleet["c"].replicator._admission, fleet["c"].replicator._protocol
+    admission._write = 1 << 40
+    assert not admission.durable((1 << 40) - 1)
+    assert protocol.learning is not None
+    assert admission.durable(1 << 40)
+    assert protocol.learning is None
+
+
+async def test_a_node_that_a_member_refused_is_not_admitted(fleet: Fleet) -> None:
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    by = fleet["a"].identity()._replace(epoch=7)
+    fleet["c"].replicator.memberships._roster.refused("c:1 is no member. Nothing was written.", is_removed=True, by=by)
+    fleet.link_all("c")
+    await asyncio.sleep(1)
+    assert fleet["c"].replicator._protocol.learning is not None
+
+
+async def test_a_learner_that_lacks_something_is_not_admitted(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    await forget(fleet, "c", "wiped", MemoryStorage())
+    monkeypatch.setattr(Roster, "is_admissible", True)
+    admission = fleet["c"].replicator._admission
+    admission.seek()
+    assert admission._write is None
+
+
+async def test_a_learner_knows_of_nobodys_holdings(fleet: Fleet) -> None:
+    await begun(fleet["a"], "first")
+    await fleet.converged()
+    quorum, protocol = fleet["a"].replicator.quorum, fleet["a"].replicator._protocol
+    number = partition_of("crew", "t")
+    await fleet.until(lambda: all(held.vector for held in quorum.holdings(number).values()))
+    protocol.learning = Learning(lambda _: VersionVector(), {number: VersionVector({Origin(b"o" * 16): 1})})
+    assert [held.whole for held in quorum.holdings(number).values()] == [None, None]
+    assert not any(held.vector for held in quorum.holdings(number).values())
+
+
+@pytest.mark.parametrize(("is_done", "holds"), [(True, True), (True, False), (False, True)])
+async def test_a_leaving_node_hands_over_all(fleet: Fleet, is_done: bool, holds: bool) -> None:
+    replicator = fleet["a"].replicator
+    roster = replicator.memberships._roster
+    change = Change("drain", "", "c:1", is_joint=True, hands_over=True)
+    roster.record = Record(2, ("a:1", "b:1", "c:1"), change=change)
+    replicator._protocol.handover = SimpleNamespace(is_done=lambda *_, **__: is_done, holds=lambda _: holds)  # type: ignore[assignment]
+    assert replicator._admission.is_caught_up is (is_done and holds)
+    replicator._protocol.handover = None
+    roster.record = Record(0, ("a:1", "b:1", "c:1"))

@@ -10,11 +10,17 @@ from typing import cast
 import msgspec
 import pytest
 
+from shoal.cluster import messages
+from shoal.cluster.consensus.motions import Known
+from shoal.cluster.effects import Reset
 from shoal.cluster.membership import epochs
+from shoal.cluster.membership.notices import Membership
 from shoal.cluster.peering import Identity, Outlet
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import PeerRefused
 from shoal.node.membership.roster import Roster
 from shoal.node.peers.members import Members
+from shoal.node.peers.resets import Resets
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
@@ -171,3 +177,70 @@ def test_what_has_a_link_and_was_not_removed_may_be_added_while_it_lasts() -> No
     roster.removed.add(new)
     roster.enter("a:1", "c:1")
     assert [state.node for state in members.reform()] == [new]
+
+
+# ── epochs ────────────────────────────────────────────────────────────────────
+
+
+async def said(fleet: Fleet, message: messages.Message, *, epoch: int) -> None:
+    """b sends this to a, in some epoch."""
+    packed = messages.stamped(messages.encode(message), epoch)
+    await fleet["a"].replicator.received(fleet["b"].identity(), packed)
+
+
+async def test_a_vote_of_another_epoch_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet() as fleet:
+        heard: list[object] = []
+        monkeypatch.setattr(fleet["a"].replicator.register, "heard", lambda _node, motion: heard.append(motion))
+        await said(fleet, Known({}), epoch=9)
+        assert heard == []
+        await said(fleet, Known({}), epoch=0)
+        assert heard == [Known({})]
+
+
+async def test_a_sender_in_an_older_epoch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet() as fleet:
+        roster = fleet["a"].replicator.memberships._roster
+        roster.learn(epochs.Record(2, ("a:1", "b:1", "c:1")))
+        await roster.reach(2)
+        told: list[messages.Message] = []
+        monkeypatch.setattr(fleet["a"].replicator._outlets, "send", lambda _nodes, message: told.append(message))
+        await said(fleet, Known({}), epoch=1)
+        assert Membership(roster.record) in told
+
+
+async def test_what_has_no_handler_is_for_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet() as fleet:
+        replicator, taken = fleet["a"].replicator, []
+        monkeypatch.setattr(replicator._protocol, "receive", lambda _peer, message, *_, **__: taken.append(message))
+        await said(fleet, messages.Digest(b""), epoch=0)
+        assert taken == [messages.Digest(b"")]
+        assert messages.Digest not in replicator.handlers
+
+
+def test_a_partition_is_listed_until_its_base_is_held() -> None:
+    origin = Origin(b"o" * 16)
+    held = VersionVector()
+    resets = Resets(vector_of=lambda _: held, named=lambda _: "b:1")
+    resets.note(Reset(b"b" * 16, 3, VersionVector({origin: 2})))
+    assert ["lacks 2 operations" in text for text in resets.told] == [True]
+    held = VersionVector({origin: 2})
+    assert resets.told == []
+
+
+async def test_a_newer_epoch_in_a_message_ends_counting() -> None:
+    async with Fleet() as fleet:
+        members = fleet["a"].replicator.quorum.members
+        assert members.decides(["b:1", "c:1"], "quorum")
+        await said(fleet, Known({}), epoch=9)
+        assert not members.decides(["b:1", "c:1"], "all")
+
+
+async def test_a_node_that_waits_asks_all_members_it_hears_of() -> None:
+    async with Fleet("abc") as fleet:
+        fleet.start("d", MemoryStorage(), linked=False, join="a:1")
+        memberships = fleet["d"].replicator.memberships
+        member = fleet["a"].identity()._replace(members=("a:1", "b:1", "d:1"))
+        assert memberships.addresses == ["a:1"]
+        memberships.refused(PeerRefused("d:1 is no member. Nothing was written.", reason="member"), member)
+        assert memberships.addresses == ["a:1", "b:1"]

@@ -200,3 +200,19 @@ async def test_a_lost_directory_is_forgotten_only_while_all_members_are_up() -> 
         with pytest.raises(InvalidInput, match="b:1 cannot be reached, and all members must be up"):
             await changes(fleet, "a").change("forget", leaves=directory.hex()[:8])
         assert fleet["a"].replicator.quorum.members.roster.epoch == 0
+
+
+async def test_one_member_alone_retires() -> None:
+    async with cluster(**FAST) as fleet:
+        await add(fleet, "c", 10)
+        await fleet.converged()
+        await without_c(fleet)
+        assert fleet["a"].replicator.quorum.estate.directories
+        assert not fleet["b"].replicator.quorum.estate.directories
+
+
+async def test_without_removed_directories_there_is_no_task() -> None:
+    async with cluster(**FAST) as fleet:
+        orphans = fleet["a"].node._database.orphans
+        orphans.stir()
+        assert orphans._task is None

@@ -62,3 +62,11 @@ def test_a_full_queue_is_told_of() -> None:
     outlets.linked(Identity(b"free", "free", "shoal"), Taken())
     outlets.send([b"full", b"free", b"unlinked"], Clock(1, 2))
     assert dropped == [(b"full", Clock(1, 2))]
+
+
+def test_each_message_names_the_epoch() -> None:
+    outlets = Outlets(dropped=lambda node, message: None, bytes_max=1, epoch=lambda: 7)
+    outlets.linked(Identity(b"peer", "peer", "shoal"), taken := Taken())
+    outlets.send([b"peer"], Digest(b""))
+    outlets.offer(b"peer", Digest(b""))
+    assert [messages.unstamped(message)[0] for message in taken.messages] == [7, 7]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.node.peers.quorum import Sharing
+from shoal.node.peers.quorum import Sharing, _Waiter
 from shoal.testing.loop import run
 
 
@@ -85,5 +85,15 @@ def test_a_run_that_nobody_waits_for_is_cancelled_and_one_that_somebody_does_is_
         work.free.set()
         await sharing.run()
         assert (work.begun, work.ended) == (2, 1)
+
+    run(main())
+
+
+def test_a_wait_ends_in_its_time() -> None:
+    async def main() -> None:
+        ended: list[bool] = []
+        _Waiter([], lambda: False, 2.0, ended.append)
+        await asyncio.sleep(3.0)
+        assert ended == [False]
 
     run(main())

@@ -17,6 +17,7 @@ from shoal.crdt.thread.dag import CHECKPOINT, CHUNK
 from shoal.errors import NotFound, StoreCorrupt, Unavailable
 from shoal.node.peers import read_repair
 from shoal.node.peers.read_repair import Verdict
+from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -412,3 +413,23 @@ async def test_only_rows_that_can_be_checked_are_given(fleet: Fleet) -> None:
         RepairRequest(7, keys.Kind.THREAD, "crew", "t", 0, [b"Bmain", CHUNK + bytes(32)])
     )
     assert answer == RepairReply(7, [])
+
+
+async def test_a_damaged_row_is_not_given(fleet: Fleet) -> None:
+    await saved(fleet)
+    digests = [key.partition(b"crew")[2][3:] for key in rows_of(fleet["a"], CHUNK)]
+    assert all(digest.startswith(CHUNK) for digest in digests)
+    request = RepairRequest(7, keys.Kind.THREAD, "crew", "t", 0, digests)
+    mender = fleet["a"].replicator._mender
+    assert len(mender.answer(request).rows) == len(digests) > 0
+    spoil(fleet["a"], DAMAGES["flipped"], CHUNK)
+    assert mender.answer(request) == RepairReply(7, [])
+
+
+async def test_peers_that_failed_are_not_asked_again(fleet: Fleet) -> None:
+    await saved(fleet)
+    mender = fleet["a"].replicator._mender
+    heard = listen(fleet)
+    place = read_repair.DamagedObject(Target(keys.Kind.THREAD, "crew", "t"), 0)
+    brought = await mender._fetch(place, (CHUNK + bytes(32),), frozenset(["b:1", "c:1"]))
+    assert (brought.rows, brought.failed, heard) == ({}, {}, [])

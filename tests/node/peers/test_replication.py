@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -286,3 +287,20 @@ async def test_a_node_that_never_wrote_is_the_same_one_after_a_crash(fleet: Flee
     before = fleet["c"].identity()
     fleet.start("c", await fleet.crash("c"))
     assert fleet["c"].identity().node == before.node
+
+
+async def test_a_lost_direction_leaves_the_other() -> None:
+    async with Fleet("ab") as fleet:
+        await fleet.cut("a", "b")
+        await fleet["b"].store().space("crew").counter("n").add(1)
+        await fleet.converged()
+        assert await fleet["a"].store().space("crew").counter("n").value() == 1
+
+
+async def test_a_late_write_names_its_holders(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").counter("n").add(1)
+    await fleet.converged()
+    await asyncio.sleep(1)
+    quorum, number = fleet["a"].replicator.quorum, partition_of("crew", "n")
+    late = quorum._late(number, fleet["a"].node._database.vector_of(number), "quorum")
+    assert late.detail["acknowledged"] == ["a:1", "b:1", "c:1"]

@@ -11,7 +11,9 @@ import pytest
 from benchmarks.rights import Case, Outcome, one
 from shoal.client.values.budgets import Budget
 from shoal.errors import ClockWrong, RightsElsewhere
+from shoal.node.target import Target
 from shoal.protocol.requests import ReleaseRights
+from shoal.storage.keys import Kind
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
 
@@ -236,5 +238,59 @@ def test_what_two_nodes_drew_too_much_is_put_back_even_if_that_failed_at_first()
         await settled(fleet)
         assert (await of(fleet, "a").rights()).pool == 0
         assert await rights(fleet) == [3, 3, 3]
+
+    in_a_fleet(scene)
+
+
+def test_a_look_takes_a_bounded_number_of_budgets() -> None:
+    async def scene(fleet: Fleet) -> None:
+        spreading = fleet["a"].node.service._spreading
+        spread: list[object] = []
+
+        async def noted(target: object) -> bool:
+            spread.append(target)
+            return True
+
+        spreading._rights.spread = noted  # type: ignore[method-assign]
+        spreading._due = {Target(Kind.BUDGET, "crew", f"b-{number}"): None for number in range(9)}
+        await spreading._look()
+        assert len(spread) == 2
+
+    in_a_fleet(scene, rights_spread_max=2)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_budget_that_waits_stays_due(is_done: bool) -> None:
+    async def scene(fleet: Fleet) -> None:
+        spreading = fleet["a"].node.service._spreading
+
+        async def spread(_: object) -> bool:
+            return is_done
+
+        spreading._rights.spread = spread  # type: ignore[method-assign, assignment]
+        target = Target(Kind.BUDGET, "crew", "b")
+        spreading._due = {target: None}
+        await spreading._look()
+        assert (target in spreading._due) is not is_done
+        spreading._due.clear()
+
+    in_a_fleet(scene)
+
+
+@pytest.mark.parametrize("is_unsettled", [True, False])
+def test_what_must_be_put_back_stays_due(is_unsettled: bool) -> None:
+    async def scene(fleet: Fleet) -> None:
+        spreading = fleet["a"].node.service._spreading
+
+        async def spread(_: object) -> bool:
+            raise ClockWrong("this node's clock is wrong. Nothing was written.")
+
+        spreading._rights.spread = spread  # type: ignore[method-assign, assignment]
+        spreading._rights.is_unsettled = lambda _: is_unsettled  # type: ignore[method-assign, assignment]
+        target = Target(Kind.BUDGET, "crew", "b")
+        spreading._due = {target: None}
+        await spreading._look()
+        assert (target in spreading._due) is is_unsettled
+        spreading._due.clear()
 
     in_a_fleet(scene)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from shoal.client.values.budgets import Budget
-from shoal.cluster.messages import RightsRequest
+from shoal.cluster.messages import RightsReply, RightsRequest
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, NoQuorum, RightsElsewhere, ShoalError
 from shoal.node.peers.rights import Rights
 from shoal.node.target import Target
@@ -365,3 +365,16 @@ async def test_whatever_happens_acknowledged_spends_never_exceed_the_grants(flee
     assert all(holder.rights >= 0 for holder in state.holders)
     assert state.pool + sum(holder.rights for holder in state.holders) == state.remaining
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_a_late_answer_changes_nothing(fleet: Fleet) -> None:
+    await granted(fleet, 30)
+    before = await of(fleet, "a").rights()
+    fleet["a"].replicator._seeker.given(fleet["b"].identity().node, RightsReply(99, 5, b"o" * 16, 1))
+    assert await of(fleet, "a").rights() == before
+
+
+async def test_nodes_draw_again_one_after_the_other(fleet: Fleet) -> None:
+    by_id = sorted("abc", key=lambda name: fleet[name].identity().node)
+    pauses = [fleet[name].node.service._spreading._rights._turn_s for name in by_id]
+    assert pauses[0] < pauses[1] < pauses[2]

@@ -10,6 +10,7 @@ import pytest
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
+from shoal.cluster.scrub import Piece
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag
@@ -334,3 +335,15 @@ async def test_a_false_claim_does_not_hide_a_log_that_decides(monkeypatch: pytes
         scrubber = fleet["a"].replicator.scrubber
         settled = await scrubber.majority.settle(place_of(name), name, *bounds(place_of(name).partition))
         assert (settled, _objects(fleet, "a")[key]) == (Outcome.MENDED, value)
+
+
+async def test_hashes_of_another_vector_are_ignored() -> None:
+    async with Fleet("ab", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        await _written(fleet)
+        scrubber = fleet["a"].replicator.scrubber
+        place = keys.split_object(next(iter(_objects(fleet, "a"))))
+        piece = scrubber._database.exchange.evidence.next(place[0], b"")
+        assert piece is not None
+        other = Piece(piece.partition, b"another vector", piece.start, piece.stop, 0, [], frozenset())
+        scrubber.heard(fleet["b"].identity().node, other.told_of_objects(answer=False), 0.0)
+        assert scrubber.told == []

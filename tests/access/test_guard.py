@@ -1,0 +1,84 @@
+"""A guarded session passes on what a token grants, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from shoal.access.bearer import Bearer
+from shoal.access.grants import parsed
+from shoal.access.guard import Guarded
+from shoal.access.token import Token
+from shoal.errors import Forbidden, ReadOnly, Unauthenticated
+from shoal.protocol import requests
+
+
+class Inside:
+    """A session that notes what reaches it."""
+
+    def __init__(self) -> None:
+        self.reached: list[Any] = []
+
+    async def call(self, request: Any, /, **_: Any) -> Any:
+        self.reached.append(request)
+        after = getattr(request, "after", None)
+        return requests.Names(["crew", "other"], True) if after is None else requests.Names(["crew-2"], False)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Any, /) -> AsyncIterator[AsyncIterator[Any]]:
+        self.reached.append(subscription)
+
+        async def pushes() -> AsyncIterator[Any]:
+            for number in range(3):
+                yield number
+
+        yield pushes()
+
+
+def bearer(*allow: str) -> Bearer:
+    token = Token("id", "ana", "shoal", "shoal", "key", 0.0, 100.0, [parsed(each) for each in allow])
+    return Bearer(token, now_s=lambda: 0.0, entropy=os.urandom)
+
+
+async def test_what_is_not_granted_never_goes_in() -> None:
+    inside = Inside()
+    guarded = Guarded(inside, bearer("crew:read"))  # type: ignore[arg-type]
+    with pytest.raises(Forbidden, match="Nothing was written"):
+        await guarded.call(requests.Add("crew", "n", 1))
+    assert inside.reached == []
+    await guarded.call(requests.ReadCounter("crew", "n"))
+    assert len(inside.reached) == 1
+
+
+async def test_no_push_is_delivered_once_a_token_ended() -> None:
+    mine = bearer("crew:read")
+    guarded = Guarded(Inside(), mine)  # type: ignore[arg-type]
+    async with guarded.subscribe(requests.Watch("crew")) as pushes:
+        assert cast("Any", await anext(pushes)) == 0
+        mine.end("revoked")
+        with pytest.raises(Unauthenticated, match="revoked"):
+            await anext(pushes)
+
+
+async def test_a_page_of_spaces_names_granted_ones_alone() -> None:
+    guarded = Guarded(Inside(), bearer("crew-*:read"))  # type: ignore[arg-type]
+    assert await guarded.call(requests.ListSpaces()) == requests.Names(["crew-2"], False)
+
+
+class Unwritable:
+    """A log of reads that cannot be written."""
+
+    async def note(self, *_: Any) -> None:
+        raise ReadOnly("storage failed. Nothing was written.")
+
+
+async def test_nothing_is_read_that_could_not_be_noted() -> None:
+    inside = Inside()
+    guarded = Guarded(inside, bearer("crew:read"), Unwritable())  # type: ignore[arg-type]
+    with pytest.raises(ReadOnly):
+        await guarded.call(requests.ReadCounter("crew", "n"))
+    assert inside.reached == []
