@@ -8,6 +8,7 @@ Laws:
   before: its sync and its answer need several turns of the loop.
 - Requests of one space begin in the order in which they came, and one that works in steps is done before the next begins:
   if all took turns, all would be answered last. One whose caller gives up while it waits never begins.
+- Only a request that has not begun is refused: one that has may have written, and waits however many others do.
 - A node that is not busy is not delayed: nothing waits until a slice is used up, or several while one space is alone.
 - Only the order of steps depends on what they took, so in a simulated run, where they take no time, spaces alternate.
 """
@@ -131,16 +132,17 @@ class Sharing:
         """
         thrown: BaseException | None = None
         goes_on = False  # From one step to the next, without having waited for anything.
+        has_begun = False
         self.entered(lane)
         try:
             while True:
                 expected_s = 0.0
                 if thrown is None and ((goes_on and self._queue) or not self.is_free(lane)):
                     try:
-                        expected_s = yield from self._wait(lane, goes_on=goes_on)
+                        expected_s = yield from self._wait(lane, goes_on=goes_on, has_begun=has_begun)
                     except BaseException as error:
                         thrown = error
-                began = self.now()
+                began, has_begun = self.now(), True
                 try:
                     awaited = work.send(None) if thrown is None else work.throw(thrown)
                 except StopIteration as done:
@@ -158,8 +160,8 @@ class Sharing:
         finally:
             self.left(lane)
 
-    def _wait(self, lane: Lane, *, goes_on: bool) -> Generator[Any, Any, float]:
-        if len(lane.waiting) >= self._waiting_max and not goes_on:
+    def _wait(self, lane: Lane, *, goes_on: bool, has_begun: bool) -> Generator[Any, Any, float]:
+        if len(lane.waiting) >= self._waiting_max and not has_begun:
             raise Overloaded(
                 f"{len(lane.waiting)} requests of this space wait for their turn at this node. Nothing was written. "
                 "Send fewer at a time, or try again later.",

@@ -14,7 +14,7 @@ from shoal.config import Config
 from shoal.errors import Overloaded
 from shoal.node.spaces.sharing import Sharing
 from shoal.protocol.requests import Add
-from tests.node.conftest import Bench
+from tests.node.conftest import Bench, Opener
 
 SLICE_S = 0.001
 
@@ -156,6 +156,29 @@ async def test_too_many_waiting_requests_are_rejected() -> None:
     assert all(each.detail["retry_after_s"] for each in rejected)
 
 
+async def test_a_request_that_has_begun_is_never_rejected() -> None:
+    loop = Loop(turn_waiting_max=1)
+    synced = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        await synced  # As a write does that is in the log, and whose answer waits for the disk.
+        return "written"
+
+    @coroutine
+    def taken() -> Generator[Any, Any, str]:
+        return (yield from loop.sharing.taken(loop.sharing.lane("busy"), work()))
+
+    async def run() -> str:
+        return await taken()
+
+    begun = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    others = [loop.start("busy", 100 * SLICE_S) for _ in range(20)]
+    synced.set_result(None)  # It is told once they fill the queue.
+    assert await begun == "written"
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 async def test_nothing_waits_at_an_idle_node() -> None:
     loop = Loop()
     assert loop.sharing.is_free(loop.sharing.lane("any"))
@@ -201,3 +224,15 @@ async def test_a_crowd_does_not_hold_up_another_space(bench: Bench, durability: 
     quiet = asyncio.create_task(add("quiet", 0))
     await asyncio.gather(quiet, *crowd)
     assert answered[1:].index("quiet") < 1000
+
+
+async def test_nothing_that_is_refused_was_written(open_bench: Opener) -> None:
+    bench = open_bench(turn_waiting_max=1, turn_slice_s=1e-6)  # A step takes more than a slice.
+    calls: list[asyncio.Future[Any]] = []
+    for _ in range(100):
+        calls += [asyncio.ensure_future(bench.node.session().call(Add("crew", "n", 1))) for _ in range(5)]
+        await asyncio.sleep(0)
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [each for each in outcomes if isinstance(each, Overloaded)]
+    assert refused
+    assert await bench.space.counter("n").value() == len(outcomes) - len(refused)
