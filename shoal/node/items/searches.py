@@ -2,7 +2,8 @@
 
 Laws:
 - A page reads a bounded number of rows and bytes, and says where the next page begins. It is read in steps, between which
-  others get their turn; so an item that is written meanwhile may be shown as it was or as it is.
+  others get their turn; so an item that is written meanwhile may be shown as it was or as it is. If the index that is read is
+  dropped meanwhile, the rest of the page is planned anew.
 - Items are in the order of (namespace, key), whether an index or a scan found them. The filter is
   applied to all of them, so that an index changes only how much is read.
 """
@@ -44,11 +45,14 @@ class Searches:
         check_namespace(self._config, request.items, request.rest)
         check_matches(self._config, request.matches)
         filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
-        seen = view()
-        chosen = plan(_place(seen, request, request.after), filter.wanted, self._standings(seen, filter), self._config)
-        search = _Search(request, filter, chosen, self._config, self._now_ms())
-        while search.step(view()):
+        search = _Search(request, filter, self._config, self._now_ms())
+        search.choose(seen := view(), self._standings(seen, filter))
+        while search.step(seen):
             yield
+            seen = view()
+            if not search.can_go_on(standings := self._standings(seen, filter)):
+                search.choose(seen, standings)
+        chosen = search.chosen
         how = SearchPlan(chosen.how, chosen.field, chosen.index_rows, chosen.item_rows) if request.explain else None
         return ItemsPage(search.found, search.skipped, search.cursor, search.more, how)
 
@@ -62,19 +66,31 @@ class Searches:
 class _Search:
     """A page in the making: what was found up to the path `cursor`."""
 
-    def __init__(self, request: SearchItems, filter: Filter, chosen: Plan, config: Config, now_ms: int) -> None:
+    def __init__(self, request: SearchItems, filter: Filter, config: Config, now_ms: int) -> None:
         self.found: list[requests.Item] = []
         self.skipped = 0
         self.cursor = request.after
         self.more = False
+        self.chosen = Plan("scan", "", 0, None)
         self._request = request
         self._filter = filter
-        self._chosen = chosen
         self._config = config
         self._now_ms = now_ms
         self._limit = min(max(1, request.limit), config.page_items_max)
         self._looked_at = 0
         self._bytes = 0
+
+    def choose(self, view: View, standings: Standings) -> None:
+        """Plan what is left of the page. The rows that were read before it still count."""
+        before = self.chosen
+        self.chosen = plan(_place(view, self._request, self.cursor), self._filter.wanted, standings, self._config)
+        self.chosen.index_rows += before.index_rows
+        self.chosen.item_rows += before.item_rows
+
+    def can_go_on(self, standings: Standings) -> bool:
+        """Whether the rows of an index that are still to be read are there. A lookup has read its own."""
+        standing = standings.get(self.chosen.field)
+        return self.chosen.how != "stream" or (standing is not None and standing.built)
 
     def step(self, view: View) -> bool:
         """Look at some more items. Returns whether there is more to be done."""
@@ -95,7 +111,7 @@ class _Search:
 
     def _stored(self, view: View) -> Iterator[tuple[bytes, bytes]]:
         """The rows of the items that the plan finds after the cursor, in order."""
-        request, chosen = self._request, self._chosen
+        request, chosen = self._request, self.chosen
         paths = chosen.paths(_place(view, request, self.cursor))
         if paths is None:
             for found in items.stored_below(view.rows, request.rest, after=self.cursor):

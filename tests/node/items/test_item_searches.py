@@ -149,3 +149,17 @@ async def test_steps_of_a_search_lose_and_repeat_nothing(open_bench: Opener) -> 
     for filter, found in zip(filters, scanned, strict=True):
         assert await items.search(("memory",), filter=filter) == found
         assert await items.search(("memory",), filter=filter, limit=1, offset=1) == found[1:2]
+
+
+async def test_an_index_dropped_during_a_search_hides_nothing(open_bench: Opener) -> None:
+    bench = open_bench(read_step_rows_max=1, item_probe_rows_max=1)
+    await fill(bench)
+    items = bench.space.items
+    everything = await items.search(("memory",), filter={"user.name": "u1"})
+    await items.index(("memory",), "user.name")
+    while not all((await items.indexes(("memory",))).values()):
+        await asyncio.sleep(0)
+    search = asyncio.create_task(items.search(("memory",), filter={"user.name": "u1"}))
+    await asyncio.sleep(0)
+    await items.unindex(("memory",), "user.name")
+    assert await search == everything
