@@ -29,8 +29,10 @@ _UNBOUNDED = 1 << 62
 _EACH = 4  # Parts of a step, in which texts are charged.
 _PLACE_STEPS = 16  # For a place that is walked.
 
-# A straight line of single characters and exact repetitions: wherever a text is, the automaton is at one place.
-_STRAIGHT = re.compile(r"\^(?:\[\^?[^\[\]\\]+\]|\\[dDsSwW]|\\[^\w\s]|[^\\\[\](){}*+?|.^$]|\{\d+\})*\$?")
+# A straight line of single characters and exact repetitions: wherever a text is, the automaton is at one place. What ends the
+# line may be repeated as often as it likes: nothing comes after it that a text could be at as well.
+_ONE = r"(?:\[\^?(?:\\.|[^\[\]\\])+\]|\\[dDsSwW]|\\[^\w\s]|\.|[^\\\[\](){}*+?|.^$])"
+_STRAIGHT = re.compile(rf"\^(?:{_ONE}|\{{\d+\}})*(?:{_ONE}(?:[*+?]|\{{\d+,\d*\}}))?\$?")
 _ATOM = re.compile(r"\[\^?(?:\\.|[^\[\]\\])+\]|\\.|[^\[\]{}()\\]|[()]")
 _FEW_ATOMS = 8  # Of which an automaton makes at most some hundred states, which it keeps.
 

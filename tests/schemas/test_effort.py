@@ -63,6 +63,9 @@ def test_work_beyond_the_bound_is_never_begun(schema: Any, value: Any) -> None:
         (alternatives(40), [1] * 50_000),
         ({"pattern": r"\S"}, TEXT * 5),
         ({"items": {"pattern": "^[0-9a-f]{64}$"}}, ["0" * 64] * 20_000),
+        ({"items": {"pattern": "^.{1,255}$"}}, ["A title that people write, about this long"] * 20_000),
+        ({"items": {"pattern": "^[A-Za-z0-9_-]{1,64}$"}}, ["call_0123456789abcdef"] * 50_000),
+        ({"items": {"pattern": r"^[\w.-]+$"}}, ["shoal.node"] * 50_000),
         ({"items": {"pattern": r"^[^@\s]+@[^@\s]+\.[^@\s]+$"}}, ["ada@example.org"] * 50_000),
         (
             {"items": {"properties": {"id": {"pattern": SLUG}, "text": {"type": "string"}}}},
