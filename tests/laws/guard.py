@@ -12,7 +12,8 @@
 Of a law that no line holds `why:` says why. An empty line ends an entry.
 
 Laws:
-- A law is an entry of the list under `Laws:` in a module's first lines, or the paragraph after `Law:`.
+- A law is an entry of the list directly under `Laws:` in a module's first lines, or the paragraph after `Law:`. A line that
+  is no part of an entry ends the list: lists after it describe.
 - The text of a guard, context and line, stands once in its file.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,7 +92,8 @@ def laws_of(source: str) -> list[str]:
         return []
     if not found[1].startswith("\n"):
         return [_joined(found[1])]
-    return [_joined(entry) for entry in _ENTRY.split(found[1])[1:]]
+    entries = takewhile(lambda line: not line or line.startswith(("- ", "  ")), found[1].split("\n"))
+    return [_joined(entry) for entry in _ENTRY.split("\n".join(entries))[1:]]
 
 
 def _joined(text: str) -> str:
