@@ -96,6 +96,13 @@ def sample(text: str, name: str, **labels: str) -> float | None:
     return float(found[1]) if found else None
 
 
+async def test_two_nodes_of_a_process_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.count(Add("s", "c", 1), "ok", 0.0)
+    assert one.registry.get_sample_value("shoal_requests_total", {"kind": "add", "outcome": "ok"}) == 1
+    assert other.registry.get_sample_value("shoal_requests_total", {"kind": "add", "outcome": "ok"}) is None
+
+
 async def test_peers_are_measured(http: aiohttp.ClientSession, served: Served) -> None:
     async with http.get(served.url + "/metrics") as response:
         text = await response.text()

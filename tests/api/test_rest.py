@@ -11,6 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from shoal import values
 from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SpansPartitions
@@ -359,6 +360,15 @@ async def test_a_bug_is_a_500_without_internals(rest: Rest) -> None:
     problem = await rest.problem("GET", f"{SPACE}/counters/c")
     assert (problem["status"], problem["code"], problem["written"]) == (500, "error", "unknown")
     assert "secret" not in str(problem)
+
+
+async def test_a_bug_ends_no_connection(rest: Rest) -> None:
+    """Requests of others may wait on it, as behind a proxy; and the log says which request met the bug."""
+    rest.served.session.failure = KeyError("secret")
+    with capture_logs() as logs:
+        async with rest.request("GET", f"{SPACE}/counters/c") as response:
+            assert (response.status, response.headers.get("Connection")) == (500, None)
+    assert [entry["where"] for entry in logs] == ["GET /v1/spaces/crew/counters/c"]
 
 
 async def test_what_does_not_exist_is_not_found(rest: Rest) -> None:

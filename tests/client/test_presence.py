@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from shoal.client.presence import Presence, PresenceChange, PresentMember
+from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, Overloaded, TooLarge
+from shoal.protocol.requests import Presence as PresenceReply
+from shoal.protocol.requests import Present, Push, Subscription
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, bench, open_bench
 
@@ -47,6 +51,29 @@ async def test_changes_begin_with_who_is_here(bench: Bench) -> None:
         assert await anext(changes) == PresenceChange("left", PresentMember(one.id, {"n": 2}, False))
 
 
+class Nodes:
+    """Each subscription is served by the next node, which says who is there, and goes away."""
+
+    def __init__(self, *there: list[Present]) -> None:
+        self._there = iter(there)
+
+    @asynccontextmanager
+    async def subscribe(self, _: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        yield self._pushed(next(self._there))
+
+    async def _pushed(self, there: list[Present]) -> AsyncIterator[Push]:
+        yield PresenceReply(there)
+
+
+async def test_a_member_unknown_to_the_next_node_left() -> None:
+    here, lost = Present(1, 1, b'{"n":1}'), Present(2, 1, b'{"n":2}')
+    session: Any = Nodes([here, lost], [here])
+    presence = Presence(session, "crew", "", client_id=9, config=Config(reconnect_delay_s_max=0.001))
+    async with aclosing(presence.changes()) as changes:
+        told = [await anext(changes) for _ in range(3)]
+    assert [(change.kind, change.member.id) for change in told] == [("joined", 1), ("joined", 2), ("left", 2)]
+
+
 async def test_a_document_and_its_space_are_two_places(bench: Bench) -> None:
     async with await bench.space.document("plan") as document:
         await document.presence.set({"at": "plan"})
@@ -70,7 +97,8 @@ async def test_who_is_taken_for_gone_says_that_it_is_here(open_bench: Opener) ->
     await presence.set({"n": 1})
     bench.simulated.now_ms += 101_000
     bench.node.service.presences._look()
-    await met(bench.store.space("crew").presence, {"n": 1})
+    async with asyncio.timeout(10.0):  # Long before it is renewed.
+        await met(bench.store.space("crew").presence, {"n": 1})
 
 
 @pytest.mark.parametrize(

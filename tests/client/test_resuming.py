@@ -13,7 +13,8 @@ from shoal.client.resuming import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown, StoreClosed
 
-CONFIG = Config(request_timeout_s=30.0, reconnect_delay_s_max=0.001)
+FAILOVER_S = 2.0
+CONFIG = Config(request_timeout_s=30.0, reconnect_delay_s_max=0.001, failover_timeout_s=FAILOVER_S)
 
 
 class Node:
@@ -120,6 +121,45 @@ async def test_attempts_that_bring_nothing_do_not_begin_the_timeout_anew() -> No
             yield number
 
     assert [number async for number in resumed(CONFIG, empty, timeout=5.0)] == []
+
+
+@pytest.mark.virtual_time
+async def test_a_timeout_begins_anew_with_each_item() -> None:
+    async def slow(timer: StreamTimer) -> AsyncGenerator[int, None]:
+        timer.served()
+        for number in range(3):
+            await asyncio.sleep(0.8)
+            yield number
+        await asyncio.Event().wait()
+
+    assert [number async for number in resumed(CONFIG, slow, timeout=1.0)] == [0, 1, 2]
+
+
+@pytest.mark.virtual_time
+async def test_a_timeout_leaves_time_to_find_another_node() -> None:
+    lost = 0
+
+    async def served_again(timer: StreamTimer) -> AsyncGenerator[int, None]:
+        nonlocal lost
+        if lost == 0:
+            timer.served()
+            await asyncio.sleep(0.9)
+            lost += 1
+            raise gone()
+        await asyncio.sleep(FAILOVER_S / 2)  # The next node is dialled.
+        yield 1
+
+    assert await taken(resumed(CONFIG, served_again, timeout=1.0), 1) == [1]
+
+
+@pytest.mark.virtual_time
+async def test_a_timeout_that_no_node_served_is_an_error() -> None:
+    async def unserved(_: StreamTimer) -> AsyncGenerator[int, None]:
+        await asyncio.Event().wait()
+        yield 1
+
+    with pytest.raises(Disconnected, match="no node answered"):
+        await anext(resumed(CONFIG, unserved, timeout=1.0))
 
 
 def test_every_subscription_of_the_client_is_made_by_what_is_resumed() -> None:

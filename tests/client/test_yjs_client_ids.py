@@ -211,3 +211,10 @@ async def test_the_place_at_which_none_was_left_for_longest_loses_its_ids() -> N
     assert ids.take(PLACE._replace(document="1"), 1) == Ended(1, 1, 0, 1)
     assert ids.take(PLACE._replace(document="1"), 1) is None
     assert not ids._left
+
+
+def test_ids_of_an_ended_connection_are_forgotten() -> None:
+    ids = ClientIds()
+    ids.leave(PLACE, Ended(1, 1, 0, 1), ids_max=3)
+    assert ids.take(PLACE, 2) is None
+    assert ids.take(PLACE, 1) is None
