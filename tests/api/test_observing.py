@@ -165,7 +165,7 @@ def faults(family: Metric) -> Iterator[str]:
             yield f"is a gauge whose sample is {sample.name}"
         if family.type == "unknown":
             yield "has no type"
-        if set(sample.labels) - {"le"} - {"kind", "outcome", "space", "peer", "version", "python"}:
+        if set(sample.labels) - {"le"} - {"kind", "outcome", "space", "peer", "reason", "version", "python"}:
             yield f"has other labels: {sample.labels}"
 
 
@@ -177,7 +177,7 @@ async def test_metrics_follow_the_conventions_of_prometheus(http: aiohttp.Client
     kinds = {name: family.type for name, family in families.items()}
     counters = {"requests", "space_requests", "received_bytes", "sent_bytes", "group_commits", "operations", "died_changes"}
     counters |= {"repaired_rows", "failed_repairs", "replaced_objects", "peer_dropped_messages", "quota_refusals"}
-    counters |= {"unshown_logs"}
+    counters |= {"unshown_logs", "refused_tokens"}
     assert counters == {name.removeprefix("shoal_") for name, kind in kinds.items() if kind == "counter"} - {
         "process_cpu_seconds"
     }

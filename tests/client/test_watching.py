@@ -10,11 +10,11 @@ import shoal
 from shoal.client.connection import StoreConnection
 from shoal.client.watching import watched
 from shoal.config import Config
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, Push, Reset, Subscription, Watch, Watching
 
-ORIGIN = b"o" * 16
+ORIGIN = Origin(b"o" * 16)
 CONFIG = Config(request_timeout_s=30.0, reconnect_delay_s_max=0.001)
 
 
@@ -47,7 +47,8 @@ class Nodes:
 async def test_a_watcher_that_fell_behind_gets_one_reset() -> None:
     session: Any = Nodes([Watching(at(1).pack()), change("a"), Reset(at(7).pack(), "too slow"), change("b")], [change("c")])
     connection = StoreConnection(session, CONFIG, "local", bytes)
-    names, resets = [], []
+    names: list[str] = []
+    resets: list[tuple[int, str, Position]] = []
     async with aclosing(watched(connection, "crew", kinds=[], prefix="", after=None, timeout=None)) as changes:
         while len(names) < 3:
             match await anext(changes):

@@ -77,6 +77,16 @@ async def test_a_root_that_is_held_leads_on(session: FakeSession, document: Docu
     assert session.live.to_py()["t"] == str(text) == "äx\ufffd|\ufffdy"
 
 
+async def test_a_mirror_keeps_its_client_id(session: FakeSession, document: Document) -> None:
+    """Its author is recorded under this id, and a later mirror continues with it."""
+    before = document._mirror.content.doc
+    await push(session, CUT)
+    assert document.to_py() == {"t": "x\ufffd|\ufffdy"}
+    made = document._mirror.content.doc
+    assert made is not before
+    assert made.client_id == before.client_id
+
+
 async def test_edits_that_wait_are_sent(session: FakeSession, document: Document) -> None:
     session.gate.clear()
     document.text("t").insert(0, "a")

@@ -86,6 +86,13 @@ async def test_ready_waits_for_approval_and_saving_does_not(thread: Thread, node
     await waiting
 
 
+async def test_a_paused_thread_is_saved_and_not_ready(thread: Thread) -> None:
+    await thread.pause()
+    await thread.save({"n": 1})
+    with pytest.raises(TimeoutError):
+        await thread.ready(timeout=0.01)
+
+
 @pytest.mark.parametrize("status", ["asleep", (), ("done", "asleep")])
 async def test_a_status_that_does_not_exist_is_refused(thread: Thread, status: object) -> None:
     with pytest.raises(InvalidInput, match="a status must be one of"):
