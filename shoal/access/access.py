@@ -112,9 +112,10 @@ def reaches_quorum(view: ClusterView) -> bool:
     return sum(member.state != "unreachable" and member.part == "member" for member in view.members) >= view.quorum
 
 
-def _stamp(file: str) -> tuple[int, int, int] | None:
+def _stamp(file: str) -> tuple[int, ...] | None:
     try:
         status = os.stat(file)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    # A file that could not be read may be given another owner, or other rights, alone: that changes its ctime only.
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -72,7 +72,7 @@ class CurrentTls:
         return ""
 
     def has_changed(self) -> bool:
-        """Whether a file was written since it was looked at last."""
+        """Whether a file was written, or given other rights, since it was looked at last."""
         return self._stamped() != self._stamps
 
     def reload(self) -> None:
@@ -97,7 +97,7 @@ class CurrentTls:
         dialling = contexts.dialling_peers(config) if config.join else None
         return _Loaded(accepting, dialling, certificate.ends_s, day(certificate.ends))
 
-    def _stamped(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _stamped(self) -> tuple[tuple[int, ...] | None, ...]:
         config = self._config
         return tuple(_stamp(file) for file in (config.tls_cert, config.tls_key, config.tls_ca, config.tls_crl) if file)
 
@@ -109,9 +109,10 @@ _SOON_S = 30 * 24 * 3600.0
 """A certificate that ends within this time is reported."""
 
 
-def _stamp(file: str) -> tuple[int, int, int] | None:
+def _stamp(file: str) -> tuple[int, ...] | None:
     try:
         status = os.stat(file)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    # A file that could not be read may be given another owner, or other rights, alone: that changes its ctime only.
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

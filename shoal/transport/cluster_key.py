@@ -39,7 +39,7 @@ class ClusterKey:
         return self._file is not None
 
     def has_changed(self) -> bool:
-        """Whether the file was written since it was looked at last."""
+        """Whether the file was written, or given other rights, since it was looked at last."""
         return self._stamped() != self._stamp
 
     def reload(self) -> None:
@@ -58,12 +58,15 @@ class ClusterKey:
             raise
         self.trouble = ""
 
-    def _stamped(self) -> tuple[int, int, int] | None:
+    def _stamped(self) -> tuple[int, ...] | None:
         try:
             status = None if self._file is None else os.stat(self._file)
         except OSError:
             return None
-        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+        if status is None:
+            return None
+        # A file that was refused for its rights or its owner may be given others alone: that changes its ctime only.
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read(file: Path) -> Keyring:

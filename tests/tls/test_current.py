@@ -56,6 +56,13 @@ async def test_new_connections_get_the_new_certificate_and_existing_ones_go_on(
     assert await shown(node.url, certificates.ca) != before
 
 
+async def test_files_with_other_rights_are_read_again(certificates: Certificates, serve: Serve) -> None:
+    settings = certificates.settings("n1")
+    node = await serve(**settings)
+    Path(settings["tls_key"]).chmod(0o640)  # As one does whose node could not read a new key.
+    assert tls_of(node).has_changed()
+
+
 async def test_another_ca_is_taken_over_too(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
     node = await serve(join="127.0.0.1:9", **certificates.settings("n1"))
     other = Certificates(tmp_path / "other")

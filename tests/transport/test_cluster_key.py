@@ -102,6 +102,17 @@ def test_a_broken_file_leaves_the_former_keys(file: Path, text: str, mode: int, 
     assert (key.ring, key.trouble) == (STEPS[1], "")
 
 
+def test_a_file_made_private_is_loaded_again(file: Path) -> None:
+    key = ClusterKey(Config(cluster_key_file=str(file)))
+    write(file, STEPS[1].text, 0o644)
+    with pytest.raises(InvalidConfig, match="chmod 600"):
+        key.reload()
+    file.chmod(0o600)  # As the error says.
+    assert key.has_changed()
+    key.reload()
+    assert (key.ring, key.trouble) == (STEPS[1], "")
+
+
 def test_a_missing_file_stops_a_start_and_nothing_that_runs(file: Path) -> None:
     key = ClusterKey(Config(cluster_key_file=str(file)))
     file.unlink()
