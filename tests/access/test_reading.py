@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, ForwardRef, get_args, get_type_hints
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 import shoal
+from shoal.access.bearer import Bearer
 from shoal.access.needs import action_of, discloses
 from shoal.access.reading import READS
 from shoal.access.reading import ReadLog as Log
 from shoal.errors import Forbidden, ReadOnly
 from shoal.names import RESERVED
-from shoal.protocol.requests import Append, ReadLog, Request
+from shoal.protocol.requests import Append, ReadCounter, ReadLog, Request
 from tests.access.conftest import Mint, Serve, Served
 
 
@@ -91,6 +93,19 @@ async def test_what_cannot_be_noted_is_not_read(mint: Mint, serve: Serve, monkey
         with pytest.raises(shoal.errors.ShoalError) as caught:
             await store.space("crew").counter("n").value()
         assert caught.value.written == "no"
+
+
+class Full:
+    """A node's session that can write nothing."""
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        raise ReadOnly("the disk is full. Nothing was written.")
+
+
+async def test_a_note_that_could_not_be_written_is_an_error(mint: Mint) -> None:
+    bearer = Bearer(mint.make("crew:read").token, now_s=lambda: 0.0, entropy=os.urandom)
+    with pytest.raises(ReadOnly):
+        await Log(Full(), config=shoal.Config(audit_reads="crew")).note(bearer, ReadCounter("crew", "n"))  # type: ignore[arg-type]
 
 
 async def test_reads_of_several_objects_at_once_are_one_entry(mint: Mint, serve: Serve) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +95,23 @@ def test_the_algorithm_that_a_token_names_is_not_believed(mint: Mint) -> None:
         with pytest.raises(Unauthenticated) as caught:
             verified(text, mint)
         assert caught.value.detail["reason"] in ("signature", "malformed")
+
+
+def test_another_algorithm_of_the_same_key_is_refused() -> None:
+    private, issuer = rsa.generate_private_key(65537, 2048), "https://id.example"
+    known = tokens.Keys(issuer, "shoal", ("RS256",), {"k": private.public_key()})
+    claims = {"iss": issuer, "aud": "shoal", "sub": "ana", "jti": "1", "exp": 100, tokens.GRANTS: ["crew:read"]}
+    issuers = {issuer: known}
+
+    def signed_by(algorithm: str) -> Token:
+        text = jwt.encode(claims, private, algorithm=algorithm, headers={"kid": "k"})
+        return tokens.verified(text, issuers, now_s=0.0, bytes_max=5000, grants_max=5)
+
+    assert signed_by("RS256").author == "ana@id.example"
+    for algorithm in ("PS256", "RS512"):
+        with pytest.raises(Unauthenticated) as caught:
+            signed_by(algorithm)
+        assert caught.value.detail["reason"] == "signature"
 
 
 def test_each_claim_is_checked(mint: Mint) -> None:

@@ -194,8 +194,10 @@ async def dialled(node: DummyNode, name: bytes = b"c") -> AsyncIterator[PeerLink
     """A link that the test itself dials, and may misuse."""
     link = await dial(node.address, side=side(name), nonce=os.urandom(32), config=CONFIG, admit=lambda peer: None)
     assert link is not None
-    yield link
-    await link.close(1000, reason="")
+    try:
+        yield link
+    finally:
+        await link.close(1000, reason="")
 
 
 def raw(link: PeerLink) -> asyncio.Transport:

@@ -45,6 +45,7 @@ async def test_an_overflow_shows_what_came_before_it_and_nothing_after() -> None
     assert inbox.ended
     inbox.put(raw("d"))
     assert await anext(inbox) == change("a")
+    inbox.put(raw("e"))  # For which there is room now.
     assert await anext(inbox) == change("b")
     with pytest.raises(SlowConsumer, match="Subscribe again"):
         await anext(inbox)

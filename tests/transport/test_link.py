@@ -149,7 +149,7 @@ async def test_a_broken_link_under_what_may_write_piece_by_piece_leaves_it_unkno
 async def test_a_write_on_a_lost_link_never_left(peer: Peer, dial: Dial) -> None:
     link = await dial()
     await link.close()
-    with pytest.raises(Disconnected, match="Nothing was written"):
+    with pytest.raises(Disconnected, match=r"closed here\. Nothing was written"):
         await link.call(WRITE)
 
 

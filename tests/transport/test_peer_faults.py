@@ -249,6 +249,21 @@ async def test_stopping_says_so_and_leaves_no_task_behind() -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_the_next_message_is_read_once_the_last_was_taken(make: Make) -> None:
+    b, sent = await make(b"b"), [b"one", b"two", b"three"]
+    async with dialled(b) as link:
+        b.open.clear()
+        running = asyncio.create_task(link.run())
+        for message in sent:
+            link.offer(message)
+        await until(lambda: b.taking and not link.waiting_bytes)
+        for _ in range(100):  # Turns, in which another one could be read.
+            await asyncio.sleep(0)
+        b.open.set()
+        assert [await b.next() for _ in sent] == [(b"c", message) for message in sent]
+        running.cancel()
+
+
 async def test_stopping_does_not_wait_for_a_message_that_is_being_taken(make: Make) -> None:
     b = await make(b"b")
     async with dialled(b) as link:

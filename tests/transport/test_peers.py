@@ -148,6 +148,7 @@ async def test_an_address_that_leads_to_the_node_itself_is_told_and_dialled_agai
     await a.outlet()
     await until(lambda: "leads to this node" in a.peers.reasons.get(address, ""))
     assert f"SHOAL_ADVERTISE={address}" in a.peers.reasons[address]
+    assert any("leads to this node" in reason for reason in a.reported("peer not linked"))
     a.peers.reasons.clear()  # type: ignore[attr-defined]
     await until(lambda: "leads to this node" in a.peers.reasons.get(address, ""))
 
@@ -275,7 +276,7 @@ async def test_who_says_nothing_is_shown_out(make: Make) -> None:
 
 
 async def test_silent_sockets_keep_no_peer_out(make: Make) -> None:
-    b = await make(b"b", peer_handshakes_max=2)
+    b = await make(b"b", peer_handshakes_max=2, peer_connect_timeout_s=1000.0, connect_timeout_s=1000.0)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         silent = [await stack.enter_async_context(http.ws_connect(f"http://{b.address}{PEER_PATH}")) for _ in range(6)]
@@ -350,3 +351,40 @@ async def test_a_dial_that_is_given_up_within_the_handshake_cuts_its_connection(
         dialling.cancel()
         await asyncio.wait([dialling])
     assert cuts == [1]
+
+
+# ── laws of the dialler ───────────────────────────────────────────────────────
+
+
+async def test_addresses_change_while_it_runs(make: Make) -> None:
+    a, b, c = await make(b"a", start=False), await make(b"b"), await make(b"c")
+    a.start(b.address)
+    assert (await a.outlet()).peer.node == b.node
+    a.peers.dial([c.address])
+    assert (await a.outlet()).peer.node == c.node
+    assert (await soon(a.losses.get())).node == b.node
+    assert list(a.peers._dialler._tasks) == [c.address]
+
+
+def test_delays_between_attempts_double_up_to_their_bound() -> None:
+    silent = cast(Any, lambda *_, **__: None)
+    dialler = PeerDialler(
+        silent,
+        addresses=[],
+        config=Config(reconnect_delay_s_max=2.0),
+        entropy=lambda count: b"\xff" * count,
+        report=silent,
+        warn=silent,
+        keys=silent,
+    )
+    first = peer_dialler.DELAY_S_FIRST
+    assert [dialler._delay_s(failures) for failures in (1, 2, 3, 40)] == [first, 2 * first, 4 * first, 2.0]
+    dialler._entropy = bytes
+    assert dialler._delay_s(40) == 0.0
+
+
+async def test_closing_a_link_cuts_its_connection(make: Make) -> None:
+    async with dialled(await make(b"b")) as link:
+        await link.close(1000, reason="done")
+        assert link._socket.connection.is_closing()
+        assert link._http.closed

@@ -6,17 +6,19 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import pytest
 
 from shoal.cli.serving import listening, peers_of
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
+from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import CatchingUp
 from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
+from shoal.transport import seeds
 
 WAIT_S = 30.0
 
@@ -137,3 +139,55 @@ async def test_a_node_of_another_cluster_counts_for_nothing(service: Service) ->
         asked = service.asked
         await until(lambda: service.asked >= asked + 6)
         assert sum(name.startswith("not-found-yet") for name in one.members) == 2
+
+
+class Waiting:
+    """A node that never knows its members, and has heard so many rounds."""
+
+    told = ""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    @property
+    def is_over(self) -> bool:
+        return self.rounds == 0
+
+    async def heard(self, _peers: list[Identity], /) -> None:
+        self.rounds -= 1
+
+
+async def seeded(rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[str]]:
+    """The pauses between rounds in which a seed led nowhere, and what was reported."""
+    pauses: list[float] = []
+    reported: list[str] = []
+
+    async def slept(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def nowhere(_host: str, _port: int) -> list[str]:
+        raise OSError("no such name")
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    made = seeds.Seeds(
+        cast(Any, None),
+        Waiting(rounds),
+        addresses=["gone:1"],
+        config=Config(reconnect_delay_s_max=2.0),
+        entropy=lambda count: b"\xff" * count,
+        report=cast(Any, lambda text, **_: reported.append(text)),
+        keys=cast(Any, None),
+        resolve=nowhere,
+    )
+    await made._run()
+    return pauses, reported
+
+
+async def test_rounds_are_spread_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, _ = await seeded(12, monkeypatch)
+    assert pauses[1] == 2 * pauses[0]
+    assert max(pauses) <= 2.0
+
+
+async def test_what_leads_nowhere_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await seeded(5, monkeypatch))[1] == ["seed leads nowhere"]

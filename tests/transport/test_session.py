@@ -26,11 +26,13 @@ from shoal.errors import (
     StorageFull,
     StoreClosed,
     StoreCorrupt,
+    Unauthenticated,
     Unavailable,
 )
 from shoal.protocol.frames import encode_error, encode_push, encode_reply
 from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests import Added, Change, CounterValue, Prune, Watch
+from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
@@ -186,7 +188,8 @@ async def test_after_a_broken_link_each_address_is_tried_once_without_a_pause(
     call = asyncio.create_task(session.call(WRITE))
     first = await peer.next_call()
     await peer.hang_up()
-    second = await other_peer.next_call()
+    async with asyncio.timeout(20):
+        second = await other_peer.next_call()
     peer.answer = added
     await other_peer.hang_up()
     assert await call == Added(1, True)
@@ -206,6 +209,20 @@ async def test_a_node_that_stops_answering_is_left_for_another(peer: Peer, other
     other_peer.answer = counted
     peer.paused = True
     assert await session.call(READ) == CounterValue(7)
+
+
+async def test_a_refused_token_is_replaced_once_if_it_may_be(peer: Peer, connect: Connect) -> None:
+    peer.answer = lambda frame: encode_error(frame.id, Unauthenticated("the token has ended"))
+    for credential, shown in (
+        (lambda: f"token-{len(peer.headers)}", ["Bearer token-0", "Bearer token-1"]),
+        ("fixed", ["Bearer fixed"]),
+    ):
+        session = connect(peer.url)
+        session._credentials = Credentials(credential)
+        with pytest.raises(Unauthenticated):
+            await session.call(READ)
+        assert peer.headers == shown
+        peer.headers.clear()
 
 
 async def test_any_error_of_unknown_outcome_names_the_key_to_send_it_again_with(peer: Peer, connect: Connect) -> None:
