@@ -140,6 +140,14 @@ async def test_a_program_that_opens_its_store_for_a_moment_only_truncates_it_too
     assert verify(storage, config=Config()).sound
 
 
+async def test_what_was_used_is_truncated_before_a_stop(bench: Bench) -> None:
+    await bench.node.session().call(add())
+    bench.simulated.now_ms += 2 * HOUR_MS
+    assert logged(bench.storage) == 1
+    await bench.node.stop()
+    assert logged(bench.storage.left_by_crash(0)) == 0
+
+
 async def test_one_that_is_killed_each_time_truncates_too() -> None:
     storage, now_ms = MemoryStorage(), 1_700_000_000_000
     for opening in range(20):
