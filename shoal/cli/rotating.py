@@ -189,12 +189,12 @@ def _show(seats: Sequence[Seat], *, json: bool) -> None:
 
 
 def _write(file: Path, ring: Keyring) -> None:
-    """Replace the file in one step; it keeps its owner and group, and who of the group may read it."""
+    """Replace the file at once; it keeps its owner and group, and who of the group may read it. A link still leads to it."""
     from shoal.storage.layout import replace_file  # Most commands of this group need no storage.
 
     try:
-        before = file.stat()
-        replace_file(file, ring.text.encode())
+        before, linked = file.stat(), file.resolve()
+        replace_file(linked, ring.text.encode())
         if os.geteuid() == 0:
             os.chown(file, before.st_uid, before.st_gid)
         file.chmod(before.st_mode & 0o770)

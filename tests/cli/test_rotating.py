@@ -271,6 +271,14 @@ def test_an_interrupted_change_goes_on_with_the_same_key(cluster: Cluster) -> No
     assert cluster.ring == Keyring(begun.new, old=OLD)
 
 
+def test_a_link_leads_to_the_file_that_nodes_read(cluster: Cluster, tmp_path: Path) -> None:
+    link = tmp_path / "link.key"
+    link.symlink_to(cluster.file)
+    assert rotate(link, "--new", "--within", "0", "--url", "n1,n2,n3").exit_code == 1  # It waits for the members.
+    assert link.is_symlink()
+    assert cluster.ring.new
+
+
 def test_a_repeated_command_begins_no_second_change(cluster: Cluster) -> None:
     cluster.set(Keyring(NEW, old=OLD))
     cluster.have(Keyring(NEW, old=OLD))
