@@ -3,7 +3,8 @@
 Laws:
 - A seed and a profile give one plan, for ever the same in one version of this module.
 - Nothing is drawn that the promises do not cover: the nodes that may lose their disks
-  (wiped, set back, corrupt) are always a minority, the same in all of a plan.
+  (wiped, set back, corrupt) are always a minority, the same in all of a plan. So are, from the time at which a row is
+  altered on a disk, that one and those that are lost later.
 - A plan of few events is as likely as one of many: what fails small is found small.
 """
 
@@ -47,6 +48,7 @@ from simulation.plan import (
     Stop,
     Weather,
     Wipe,
+    struck,
 )
 from simulation.profiles import Profile, profile_of
 
@@ -207,11 +209,7 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
     room = (plan.nodes - 1) // 2
     if not wanted.faults_max or not room or random.random() >= LOST_AT_THE_END:
         return plan
-    lost = Wipe | Restore | CorruptBlock | AlterRow | Leave | Replace
-    losers = sorted(
-        {fault.node for fault in plan.faults if isinstance(fault, lost)}
-        | {fault.by for fault in plan.faults if isinstance(fault, Replace)}
-    )
+    losers = sorted(struck(plan.faults))
     kept = [name for name in plan.names if name not in losers]
     minority = [*losers, *random.sample(kept, max(0, room - len(losers)))]
     if len(minority) > room:
@@ -372,14 +370,19 @@ def _restore(scene: _Scene) -> Fault:
 
 
 def _scrubbed(plan: Plan, wanted: Profile, random: Random) -> Plan:
-    """The plan with a scrub, and with rows that the disk of one node alters, if there are some that nobody reads."""
+    """The plan with a scrub, and with rows that the disk of one node alters, if there are some that nobody reads.
+
+    If another disk is lost later, the two are a minority: else no majority may be left that tells which rows are right.
+    """
     settings = {"scrub_interval_s": SCRUB_INTERVAL_S} | plan.settings
     faults: list[Fault] = list(plan.faults)
     if wanted.kinds and plan.nodes > 2 and any(FAMILIES.get(act.kind) == EVIDENCE for act in plan.acts):
         node = random.choice(plan.names)
         for _ in range(random.randint(0, 3)):
             at = _round(random.uniform(SPARED_S, plan.duration_s * 0.95))
-            faults.append(AlterRow(at=at, node=node, nth=random.randrange(1000)))
+            row = AlterRow(at=at, node=node, nth=random.randrange(1000))
+            if len(struck([row, *(fault for fault in plan.faults if fault.at >= at)])) <= (plan.nodes - 1) // 2:
+                faults.append(row)
     return replace(plan, settings=settings, faults=sorted(faults, key=_at))
 
 

@@ -11,6 +11,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from random import Random
 from typing import Literal
@@ -236,6 +237,14 @@ Fault = (
     | Replace
     | Disown
 )
+
+
+def struck(faults: Iterable[Fault]) -> set[str]:
+    """The nodes whose disks are lost, set back or altered by these faults."""
+    found = list(faults)
+    nodes = {fault.node for fault in found if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Leave | Replace)}
+    return nodes | {fault.by for fault in found if isinstance(fault, Replace)}
+
 
 # ── acts ──────────────────────────────────────────────────────────────────────
 

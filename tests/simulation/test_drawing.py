@@ -19,6 +19,7 @@ from simulation.drawing import LAST_MOMENT_S, draw
 from simulation.judging.obligations import FAR_MS
 from simulation.plan import (
     ActKind,
+    AlterRow,
     ClockJump,
     CorruptBlock,
     CrashAt,
@@ -34,6 +35,7 @@ from simulation.plan import (
     Restore,
     Weather,
     Wipe,
+    struck,
 )
 from simulation.profiles import PROFILES
 
@@ -91,6 +93,14 @@ def test_disks_are_lost_on_a_minority_only(profile: str, seeds: range) -> None:
     for plan in drawn(profile, seeds):
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock | Leave | Replace)}
         assert len(lost) * 2 < plan.nodes
+
+
+@pytest.mark.parametrize("profile", ["default", "storm", "composed", "members", "lives"])
+def test_a_row_is_altered_while_a_majority_is_sound(profile: str) -> None:
+    for plan in drawn(profile):
+        for row in plan.faults:
+            if isinstance(row, AlterRow):
+                assert len(struck([row, *(fault for fault in plan.faults if fault.at >= row.at)])) * 2 < plan.nodes
 
 
 def test_operators_change_the_members_in_plans_of_their_own() -> None:

@@ -24,7 +24,7 @@ from shoal.names import check_name
 from shoal.node.collection.entries import unpack
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots import switching
-from shoal.node.snapshots.rooting import mark_of
+from shoal.node.snapshots.rooting import mark_of, mark_of_ended
 from shoal.node.snapshots.switching import Row
 from shoal.records import NamedTuple
 from shoal.storage import keys
@@ -44,7 +44,7 @@ class Content(NamedTuple):
     starts: list[bytes]  # The first key of each piece, after the number of its table.
     summary: Summary  # Of what is retired there.
     live: set[Origin]  # Those origins that are not.
-    garbage: set[bytes]  # A mark of each entry.
+    garbage: dict[bytes, bytes]  # By a mark of each entry: one of its generation, if that has ended.
 
     @property
     def base(self) -> VersionVector:
@@ -64,7 +64,7 @@ class Checker:
         self._object = b"\xff"  # The prefix of the last object's rows, which are sound as far as they are looked at.
         self._listed: set[bytes] = set()  # Objects in the list of the partition, whose names were checked there.
         self._ends: dict[bytes, tuple[int, bytes]] = {}  # By origin: sequence and chain hash of the last operation so far.
-        self._content = Content({}, {}, [], Summary(), set(), set())
+        self._content = Content({}, {}, [], Summary(), set(), {})
 
     def take(self, packed: bytes) -> list[Row]:
         """Check the next piece, and return its rows.
@@ -133,8 +133,7 @@ class Checker:
             if len(self._listed) < _LISTED_MAX:
                 self._listed.add(key[1:])
         elif table == keys.GARBAGE:
-            unpack(value)
-            self._content.garbage.add(mark_of(key, value))
+            self._content.garbage[mark_of(key, value)] = mark_of_ended(self._number, unpack(value))
             if len(self._content.garbage) > GARBAGE_MAX:
                 raise self._bad("too much in it waits to be swept")
 

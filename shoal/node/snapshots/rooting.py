@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.cluster.operation import Tip
 from shoal.cluster.snapshots.roots import MARK_BYTES
 from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.node.collection.entries import Garbage
 from shoal.node.collection.expiring import range_end
 from shoal.node.retired import Retirement, Summary
 from shoal.records import NamedTuple
@@ -44,6 +45,11 @@ class Left(NamedTuple):
 def mark_of(*parts: bytes) -> bytes:
     """A short name of an object, or of an entry of garbage."""
     return blake2b(b"".join(parts), digest_size=MARK_BYTES).digest()
+
+
+def mark_of_ended(number: int, garbage: Garbage) -> bytes:
+    """A short name of the generation to which an entry of garbage belongs, if that has ended."""
+    return mark_of(keys.object_rows(number, *garbage.target), b"%d" % garbage.generation)
 
 
 def vector_root(tips: Mapping[Origin, Tip]) -> bytes:

@@ -5,7 +5,8 @@ Laws:
   is served.
 - A witness answers from what is durable there, read in steps. It answers at most `snapshots_open_max` at once.
 - An owner at another vector is asked again, for `quorum_timeout_s` at most. It is moving, as operations are on their way.
-- The entries of garbage that a snapshot brings are entries of each witness.
+- The entries of garbage that a snapshot brings are entries of each witness, or belong to a generation that has ended there.
+  What arrives after a deletion leaves other entries than what arrived before, and all rows of such a generation go anyway.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from itertools import islice
 
 from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
 from shoal.config import Config
+from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node.collection.entries import unpack
+from shoal.node.collection.entries import Garbage, unpack
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots.checking import Content
-from shoal.node.snapshots.rooting import TABLES, Left, Rooting, Row, mark_of, tables_that_differ, vector_root
+from shoal.node.snapshots.rooting import TABLES, Left, Rooting, Row, mark_of, mark_of_ended, tables_that_differ, vector_root
 from shoal.node.turns import Background
 from shoal.records import NamedTuple
 from shoal.storage import keys
@@ -191,7 +193,8 @@ class Witnesses:
                 rooting.take(some)
                 await self._environment.pause()
         differing = tables_that_differ(rooting.roots(), answer.roots)
-        if not content.garbage <= set(answer.garbage):
+        known = frozenset(answer.garbage)
+        if not all(mark in known or ended in known for mark, ended in content.garbage.items()):
             differing.append("garbage")
         if content.summary.forgotten_hlc > answer.forgotten_hlc:
             differing.append("forgotten origins")
@@ -246,12 +249,20 @@ class Witnesses:
         """
         number, forgotten, forgotten_hlc = request.partition, held.summary.forgotten, held.summary.forgotten_hlc
         entries: list[bytes] = []
+        generations: dict[bytes, Garbage] = {}  # To which the entries belong, by mark.
         unsure = {mark_of(name) for name in self._unsure(number)}
         for key, packed in held.rows.scan(*keys.rows_of(keys.GARBAGE, number)):
+            garbage = unpack(packed)
             entries.append(mark_of(key, packed))
-            unsure.add(mark_of(keys.object_rows(number, *unpack(packed).target)))
+            generations[mark_of_ended(number, garbage)] = garbage
+            unsure.add(mark_of(keys.object_rows(number, *garbage.target)))
             if len(entries) > GARBAGE_MAX:
                 raise StoreCorrupt(f"too much waits to be swept in partition {number}.")
+        for nth, (mark, garbage) in enumerate(generations.items(), 1):
+            if _has_ended(held.rows, number, garbage):
+                entries.append(mark)
+            if nth % _ROWS_AT_ONCE == 0:
+                await self._environment.pause()
         left = Left(held.base.join(VersionVector.unpack(request.base)), max(forgotten, request.forgotten), frozenset(unsure))
         rooting = Rooting(held.live, left)
         for table in TABLES:
@@ -261,6 +272,11 @@ class Witnesses:
                     forgotten_hlc = max([forgotten_hlc, *_forgotten(some, request.forgotten)])
                 await self._environment.pause()
         return Roots(request.id, number, rooting.roots(), held.base.pack(), forgotten, forgotten_hlc, entries, list(unsure))
+
+
+def _has_ended(held: Snapshot, number: int, garbage: Garbage) -> bool:
+    key = keys.object_rows(number, *garbage.target) + deletion.ROW
+    return any(deletion.unpack(packed).generation > garbage.generation for _, packed in held.scan(key, key + b"\x00"))
 
 
 def _in_slices(rows: Iterable[Row]) -> Iterator[list[Row]]:

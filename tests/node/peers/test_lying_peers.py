@@ -176,6 +176,27 @@ async def test_confirmed_rows_name_the_owners_that_have_them() -> None:
         assert {record.sender, *record.confirmed_by} == {"b:1", "c:1"}
 
 
+async def test_owners_that_heard_deletions_late_confirm_each_other() -> None:
+    """After a deletion, a trim leaves another entry of garbage than before it, and an append leaves one instead of none."""
+    async with Fleet("abc", snapshot_operations_min=1) as fleet:
+        spaces = {name: fleet[name].store().space("crew") for name in "abc"}
+        for _ in range(3):
+            await spaces["a"].thread("n").journal.append({"text": TRUE.decode()})
+        await fleet.converged()
+        await fleet.isolate("b")
+        await fleet.isolate("c")
+        await spaces["c"].thread("n").journal.trim(keep=1)
+        await spaces["a"].thread("n").delete()
+        await spaces["c"].thread("n").journal.append({"text": TRUE.decode()})
+        await fleet.crash("b")
+        fleet.link_all("c")
+        await fleet.converged()
+        by_snapshot(fleet)
+        fleet.start("b", MemoryStorage())
+        await fleet.admitted()
+        await fleet.until(lambda: not any(key[:1] == keys.GARBAGE for key, _ in fleet["b"].storage.scan(b"", None)), 20)
+
+
 @pytest.mark.parametrize("table", [keys.KEY, keys.GARBAGE, keys.RETIRED], ids=["key", "garbage", "retired"])
 async def test_rows_that_a_sender_adds_are_not_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, table: bytes
