@@ -220,9 +220,16 @@ async def measure(wanted: Callable[[str], bool]) -> list[Cost]:
 PAGE = Path(__file__).parent.parent / "docs" / "COSTS.md"
 _HEAD = f"""# What requests cost at most
 
+For planning limits and for judging what a hostile client can do: how long one request, as large as a node accepts it, keeps
+all others waiting, and how much memory it takes. Requests of everyday size cost a small part of that. The names are those of
+[REQUESTS.md](REQUESTS.md), and the dearest come first.
+
 `python -m tests.costs` makes each declared request as large as its types allow, in every field by itself, sends it to a node
-with objects of that size, and writes this page; it takes some tens of minutes. A row is the costliest form of one request;
-those with a colon are expensive by what their parts make of each other. *Hold* is the longest computing of the loop's thread
+with objects of that size, and writes this page; it takes some tens of minutes. A row is the costliest form of one request, with
+the field that was large in brackets; without brackets, as `read-budget`, the request is small and the object that it reads is
+large. Where a colon follows the request's name, as in `batch: 1,024 counters`, its parts are expensive by what they make of
+each other. *Bytes* is the size of the request. *Outcome* is `answered`, or the [error](ERRORS.md) with which it was refused:
+to refuse costs something, too. *Hold* is the longest computing of the loop's thread
 without a turn for others, on two cores; *memory* is by how much the process grew. The targets are {HOLD_MS:.0f} ms and
 {MEMORY_MIB:.0f} MiB; what is above, and what limits it, is in [decision 0124](decisions/0124-work-is-charged.md). The bounds
 behind the figures are in [PROTOCOL.md](PROTOCOL.md#the-requests) and [CONFIGURATION.md](CONFIGURATION.md). Over HTTP a value

@@ -46,6 +46,8 @@ def near(name: str, names: Iterable[str]) -> str:
 
 def _hint(error: Any) -> str:
     command = "" if error.ctx is None else error.ctx.command_path
+    if early := _meant_for_all(error):
+        return early
     if type(error).__name__ == "NoSuchOption" and error.ctx is not None and hasattr(error.ctx.command, "commands"):
         group = f"{command} COMMAND"
         return f"Options come after the command: {group} {error.option_name} …"
@@ -56,6 +58,18 @@ def _hint(error: Any) -> str:
     if command == "shoal serve" and error.ctx is not None and "data" in str(getattr(error, "param", "")):
         return "For example: shoal serve --data ./state"
     return ""
+
+
+def _meant_for_all(error: Any) -> str:
+    """Where an option goes that is `shoal`'s own, and was given to a command; empty if the error is another one."""
+    if error.ctx is None or error.ctx.parent is None:
+        return ""
+    root = error.ctx.find_root()
+    own = {name for option in root.command.params for name in option.opts}
+    words = [getattr(error, "option_name", ""), *re.findall(r"--[\w-]+", error.message)]
+    meant = next((word for word in words if word in own and word != "--help"), "")
+    command = error.ctx.command_path.removeprefix(f"{root.command_path} ")
+    return f"It stands before the command: {root.command_path} {meant} … {command} …" if meant else ""
 
 
 def _about_extra(words: str) -> str:

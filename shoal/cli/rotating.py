@@ -45,7 +45,7 @@ class Seat(NamedTuple):
     """What is known of one member."""
 
     member: str
-    names: list[str]  # As `Keyring.names`.
+    names: list[str] | None  # As `Keyring.names`; None: it has not said.
     trouble: str  # Why it takes no part in a change; else empty.
 
 
@@ -74,7 +74,7 @@ async def _rotate(file: Path | None, urls: Sequence[str], *, is_new: bool, withi
         return
     ring = read(file)
     _check(seats)
-    if outside := strangers(ring, {seat.member: seat.names for seat in seats}):
+    if outside := strangers(ring, {seat.member: seat.names or [] for seat in seats}):
         raise failure(
             f"a node with {file} could not be linked to {', '.join(outside)}: they have other keys. Nothing was changed. "
             "Name the file that they have, or a copy of it."
@@ -149,7 +149,7 @@ async def _asked(urls: Sequence[str]) -> list[Seat]:
         else:
             status, view = answer
             views.append(view)
-            seats[status.node] = Seat(view.members[0].name, status.cluster_keys or [], _trouble(status))
+            seats[status.node] = Seat(view.members[0].name, status.cluster_keys, _trouble(status))
     if not views:
         raise failure("no node answered. Nothing was changed.\n" + "\n".join(why))
     reasons = f" ({'; '.join(why)})" if why else ""
@@ -157,7 +157,7 @@ async def _asked(urls: Sequence[str]) -> list[Seat]:
         for member in view.members:
             if member.part != "removed" and member.name not in {seat.member for seat in seats.values()}:
                 missing = f"it gave no answer: name its URL, too, start it, or `shoal cluster forget` it{reasons}"
-                seats[member.name] = Seat(member.name, [], missing)
+                seats[member.name] = Seat(member.name, None, missing)
     return sorted(seats.values())
 
 
@@ -182,10 +182,14 @@ def _show(seats: Sequence[Seat], *, json: bool) -> None:
         for seat in seats:
             emit(seat._asdict())
         return
-    table([("member", "keys"), *((seat.member, ", ".join(seat.names) or "none") for seat in seats)])
+    table([("member", "keys"), *((seat.member, _named(seat.names)) for seat in seats)])
     for seat in seats:
         if seat.trouble:
             line(f"{seat.member}: {seat.trouble}")
+
+
+def _named(names: list[str] | None) -> str:
+    return "unknown" if names is None else ", ".join(names) or "none"
 
 
 def _write(file: Path, ring: Keyring) -> None:

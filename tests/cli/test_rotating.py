@@ -220,6 +220,14 @@ def test_the_old_key_is_kept_while_a_member_proves_it(cluster: Cluster) -> None:
     assert cluster.ring == Keyring(NEW)
 
 
+def test_the_keys_of_a_silent_member_are_unknown(cluster: Cluster) -> None:
+    cluster.answers |= {"n2": Unreachable("n2 cannot be reached. Nothing was written."), "n3": []}
+    shown = CliRunner().invoke(app, ["cluster", "rotate-key", "--url", "n1,n2,n3"])
+    assert [row.split()[1] for row in shown.stdout.splitlines()[1:4]] == [name_of(OLD), "unknown", "none"]
+    printed = CliRunner().invoke(app, ["cluster", "rotate-key", "--json", "--url", "n1,n2,n3"])
+    assert [json.loads(row)["names"] for row in printed.stdout.splitlines()] == [[name_of(OLD)], None, []]
+
+
 @pytest.mark.parametrize("step", [Keyring(OLD), Keyring(OLD, new=NEW), Keyring(NEW, old=OLD)])
 def test_no_step_is_taken_while_a_member_is_down(cluster: Cluster, step: Keyring) -> None:
     cluster.set(step)

@@ -58,6 +58,13 @@ def test_without_a_file_the_token_alone_is_printed(directory: Path) -> None:
     assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+\n", result.stdout)
 
 
+def test_a_word_that_is_no_family_is_pointed_out(directory: Path) -> None:
+    keys = str(directory / "tokens")
+    meant = run("token", "create", keys, "planner", "--allow", "crew-*:threads:read")
+    assert "'crew-*:threads' is taken as a space's name" in meant.stderr
+    assert "is taken" not in run("token", "create", keys, "planner", "--allow", "crew-*:thread:read").stderr
+
+
 def test_inspect_fails_if_nodes_would_not_accept_it(directory: Path) -> None:
     file = made(directory, "planner", "*:read")
     keys = str(directory / "tokens" / "keys.json")

@@ -103,6 +103,9 @@ def create(
         )
     except ShoalError as error:
         raise failure(error.message) from None
+    for grant in token.grants:
+        if ":" in grant.space and grant.families == ["*"]:
+            note(f"{grant.space!r} is taken as a space's name, because the word behind its colon is no family.")
     if out is None:
         line(text)
     else:
