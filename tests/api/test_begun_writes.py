@@ -22,8 +22,9 @@ Serve = Callable[..., Awaitable[Any]]
 
 
 async def begun(session: Any, count: int) -> None:
-    while len(session.begun) < count:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        while len(session.begun) < count:
+            await asyncio.sleep(0)
 
 
 async def test_a_write_that_was_begun_is_answered_when_it_is_told(serve: Serve, prompt_session: Any, http: Http) -> None:

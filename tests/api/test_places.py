@@ -49,6 +49,8 @@ def test_handshakes_count_for_their_address() -> None:
     assert places.lets_shake("a", shaking=50, of_address=10 + TOLD_MAX - 1)
     assert not places.lets_shake("a", shaking=50, of_address=10 + TOLD_MAX)
     assert places.lets_shake("b", shaking=50, of_address=0)
+    places.take("a")  # Beside those that it has.
+    assert not places.lets_shake("a", shaking=50, of_address=10 + TOLD_MAX - 1)
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,12 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(serve: Serve
         await place(served)
 
 
+async def test_a_length_beyond_the_bound_is_refused_unread(serve: Serve) -> None:
+    served = await serve(heartbeat_s=0.3, request_bytes_max=1000)
+    answer = await send(served, http1(b"POST", COUNTER, JSON + b"Content-Length: 1001\r\n"))
+    assert (answer.status, answer.problem()["code"]) == (413, "too-large")
+
+
 async def test_a_connection_without_a_whole_request_is_closed(serve: Serve) -> None:
     served = await serve(idle_s=0.05)
     for begun in (b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "):

@@ -177,6 +177,15 @@ async def test_msgpack_goes_in_and_out_by_its_content_type(rest: Rest) -> None:
         assert msgspec.msgpack.decode(await response.read())["state"] == {"when": b"raw \x00 bytes"}
 
 
+@pytest.mark.parametrize("accepted", ["application/json", "application/msgpack"])
+async def test_accept_decides_the_format_of_the_answer(rest: Rest, accepted: str) -> None:
+    bodies = {"application/json": b'{"add":1}', "application/msgpack": pack({"add": 1})}
+    for given, body in bodies.items():
+        headers = {"Content-Type": given, "Accept": accepted}
+        async with rest.request("POST", f"{SPACE}/counters/c", data=body, headers=headers) as response:
+            assert (response.status, response.content_type) == (200, accepted)
+
+
 async def test_a_value_that_json_lacks_comes_back_the_same(rest: Rest) -> None:
     value = values.to_json({"raw": b"\x00\xff", "pair": (1, 2)})
     await rest("PUT", f"{SPACE}/registers/r", {"value": value})

@@ -9,8 +9,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import SlowConsumer
-from shoal.protocol.requests import Change
+from shoal.protocol.position import Position
+from shoal.protocol.requests import Change, Reset, Watching
 from tests.api.conftest import Rest
 
 Served = Any  # Of conftest.py.
@@ -56,6 +58,26 @@ async def test_a_watcher_that_fell_behind_is_told_and_cut_off(rest: Rest) -> Non
         assert msgspec.json.decode(await line(response, b"data: "))["code"] == "slow-consumer"
         assert (await response.content.read()).strip() == b""
     assert (await rest("GET", f"{SPACE}/counters/c"))[0] == 200
+
+
+async def test_a_reset_takes_the_place_of_what_was_left_out(rest: Rest) -> None:
+    reached = Position({0: VersionVector({Origin(b"o" * 16): 7})})
+    async with rest.request("GET", f"{SPACE}/watch") as response:
+        await line(response, b":")
+        rest.served.session.publish(Reset(reached.pack(), "too slow"))
+        assert await line(response, b"event: ") == b"reset"
+        assert await line(response, b"id: ") == reached.text().encode()
+        assert msgspec.json.decode(await line(response, b"data: ")) == {"reason": "too slow"}
+
+
+async def test_an_event_continues_after_itself(rest: Rest) -> None:
+    async with rest.request("GET", f"{SPACE}/watch") as response:
+        await line(response, b":")
+        rest.served.session.publish(Watching(Position().pack()))
+        began = await line(response, b"id: ")
+        seen = VersionVector({Origin(b"o" * 16): 7})
+        rest.served.session.publish(msgspec.structs.replace(CHANGE, partition=0, seen=seen.pack()))
+        assert await line(response, b"id: ") == Position({0: seen}).text().encode() != began
 
 
 async def test_a_stream_ends_when_the_node_stops(rest: Rest) -> None:

@@ -17,7 +17,18 @@ from typing import NamedTuple
 
 from tests.laws.guard import ROOT, Guard, guards, without_its_line
 
-_COPIED = ("shoal", "simulation", "chaos", "tests", "pyproject.toml", "docs", "deploy", "docker-compose.yml", "examples")
+_COPIED = (
+    "shoal",
+    "simulation",
+    "chaos",
+    "benchmarks",
+    "tests",
+    "pyproject.toml",
+    "docs",
+    "deploy",
+    "docker-compose.yml",
+    "examples",
+)
 _TIMEOUT_S = 300.0  # A test that hangs without its line has noticed, too.
 _FAILED, _PASSED = 1, 0  # As pytest ends.
 _SAID_MAX = 2000

@@ -67,3 +67,13 @@ async def test_a_reader_that_comes_while_the_node_stops_does_not_wait() -> None:
         with tails.at("crew", "s") as tail:
             await tail.begun()
             assert not await tail.moved(tail.version, 60.0)
+
+
+async def test_what_moves_before_a_reader_waits_is_not_missed() -> None:
+    session = Failing()
+    session.fails = False
+    with tails_of(session).at("crew", "s") as tail:
+        await tail.begun()
+        looked_at = tail.version
+        tail.nudge()  # Between its look at the stream and its wait.
+        assert await tail.moved(looked_at, 1.0)

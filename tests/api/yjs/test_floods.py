@@ -248,3 +248,9 @@ class _Open:
     closed = False
 
     async def receive(self) -> None: ...
+
+
+def test_a_message_is_encoded_once_for_equal_frames() -> None:
+    message = Message(b"news")
+    assert message.frame(b"doc") is message.frame(b"doc")
+    assert message.frame(b"") != message.frame(b"doc")
