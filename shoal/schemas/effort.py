@@ -20,7 +20,7 @@ from shoal.records import NamedTuple
 from shoal.schemas.breadth import Survey
 from shoal.values.work import Allowance
 
-STEPS_MAX = 1 << 22  # About 60 ns each, if every look is at its costliest.
+STEPS_MAX = 1 << 24  # At most 60 ns each, if every look is at its costliest; a tenth of that in schemas that people write.
 LOOKS_FREE = 16
 PATTERNS_BYTES_MAX = 2 << 20  # Of all patterns of a schema, compiled: compiling that takes some tens of milliseconds.
 PATTERN_BYTES_MAX = 1 << 20  # Of one.

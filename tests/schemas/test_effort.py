@@ -28,6 +28,19 @@ def alternatives(count: int) -> Any:
     return {"items": {"allOf": [{"type": ["number", "string"]} for _ in range(count)]}}
 
 
+def messages_of(kinds: int) -> Any:
+    """Messages as models of agents' frameworks describe them: of several kinds, with a text or blocks of several kinds."""
+    blocks = [{"properties": {"type": {"const": f"block-{nth}"}}, "required": ["type"]} for nth in range(4)]
+    content = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": blocks}}]}
+    kind = [
+        {"properties": {"type": {"const": f"kind-{nth}"}, "content": content}, "required": ["type"]} for nth in range(kinds)
+    ]
+    return {"items": {"anyOf": kind}}
+
+
+MESSAGE = {"type": "kind-8", "content": [{"type": "block-3", "text": "What did the tool say?"}]}
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -35,7 +48,7 @@ def alternatives(count: int) -> Any:
         ({"items": {"enum": list(range(4000))}}, [5000.5] * 100_000),  # 224 s, most of it for words of what was expected.
         ({"items": {"not": {"enum": [[nth] for nth in range(1000)]}}}, [[5000]] * 100_000),
         ({"items": {"dependentRequired": {f"k{nth}": ["a"] for nth in range(2000)}}}, [{"a": 1}] * 20_000),  # 5 s.
-        ({"items": {"multipleOf": 0.3}}, [1.5e308] * 100_000),
+        ({"items": {"multipleOf": 0.3}}, [1.5e308] * 400_000),
         ({"pattern": BLOWN}, TEXT),
         ({"items": {"pattern": BLOWN}}, ["ab" * 100] * 5000),
         ({"properties": {"a": {"properties": {"b": {"pattern": BLOWN}}}}}, {"a": {"b": TEXT}}),
@@ -72,6 +85,7 @@ def test_work_beyond_the_bound_is_never_begun(schema: Any, value: Any) -> None:
             [{"id": f"message-{nth}", "text": "a" * 10_000} for nth in range(500)],
         ),
         ({"pattern": BLOWN}, "ab" * 400 + "c"),
+        (messages_of(9), [MESSAGE] * 24_000),  # A long conversation: at each turn it is checked whole.
     ],
 )
 def test_large_states_of_what_people_write_are_checked(schema: Any, value: Any) -> None:
