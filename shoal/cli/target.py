@@ -162,8 +162,8 @@ def _nearby(directory: Path) -> str:
 
     found: list[str] = []
     for place in (directory, directory.parent):
-        with suppress(OSError):
-            for each in islice(os.scandir(place), _LOOKED_AT_MAX):
+        with suppress(OSError), os.scandir(place) as entries:
+            for each in islice(entries, _LOOKED_AT_MAX):
                 with suppress(OSError):
                     found += [each.path] if Path(each.path, FORMAT).is_file() else []
     return f" There is a store in {', '.join(sorted(found)[:_SHOWN_MAX])}." if found else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from shoal.errors import ClockWrong, ReadOnly, StorageFull
 pytestmark = pytest.mark.usefixtures("forks")
 
 PATIENCE_S = 60.0
-BLOB = "x" * 100_000
+BLOB_BYTES = 100_000
 
 
 async def state(cluster: Cluster, node: Node) -> str:
@@ -39,11 +40,11 @@ def mountable(directory: Path) -> None:
 
 
 async def fails(store: Store) -> ReadOnly | StorageFull:
-    """Write until it fails."""
+    """Write until it fails. No two contents are alike: what is there already is not written again, and fills nothing."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                await store.space("s").thread("t").save({"blob": BLOB}, on_conflict="fork")
+                await store.space("s").thread("t").save({"blob": os.urandom(BLOB_BYTES)}, on_conflict="fork")
             except (ReadOnly, StorageFull) as error:
                 return error
 

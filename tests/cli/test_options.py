@@ -38,6 +38,7 @@ _OTHERS = {
     "--limit": {"shoal demo"},  # Of modules.
     "--json": {"shoal export"},  # Which has no other output.
     "--after": {"shoal events", "shoal mutations"},  # Each place has its own kind of position.
+    "--within": {"shoal cluster rotate-key"},  # For the nodes to load a file, and not for keys to be destroyed.
     "--vector": {"shoal items search"},  # What is searched for, rather than what is put.
 }
 

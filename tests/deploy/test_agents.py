@@ -18,7 +18,7 @@ DEMO = SERVICES["demo"]
 def agents(urls: list[str], directory: Path, *, at: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """The service's entry and command, with each container's address and file mapped to this machine's, and nodes to go to."""
     mounted, certificates = DEMO["volumes"]
-    assert certificates == "tls:/tls:ro"
+    assert certificates == "client:/tls:ro"  # The certificate of the CA and a token, and no key.
     outside, inside, mode = mounted.split(":")
     assert mode == "ro"
     mapped = {"python": sys.executable, inside: str(ROOT / outside)}

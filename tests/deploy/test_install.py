@@ -31,6 +31,7 @@ def pip(patch: pytest.MonkeyPatch, *, code: int) -> None:
         return Popen([sys.executable, "-c", program], **options)
 
     patch.setattr("subprocess.Popen", popen)
+    patch.setattr(install, "find_spec", lambda _: object())  # Environments that uv makes have no pip.
 
 
 def test_what_pip_does_is_named_in_few_words() -> None:

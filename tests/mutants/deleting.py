@@ -32,7 +32,7 @@ def _outlives(patch: pytest.MonkeyPatch, kind: Kind) -> None:
 
 def a_budget_outlives_its_deletion(patch: pytest.MonkeyPatch) -> None:
     _outlives(patch, Kind.BUDGET)
-    patch.setattr(Budgets, "forget", lambda self, transaction, target: None)
+    patch.setattr(Budgets, "ended", lambda self, transaction, target: None)
 
 
 def items_outlive_their_label(patch: pytest.MonkeyPatch) -> None:
