@@ -17,7 +17,7 @@ def a_deletion_leaves_its_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deleted_document_stays_in_memory(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Documents, "forget", lambda self, transaction, target: None)
+    patch.setattr(Documents, "replaced", lambda self, transaction, target: None)
 
 
 def a_mirror_restores_what_was_deleted(patch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -95,17 +95,18 @@ def a_witness_answers_as_often_as_it_is_asked(patch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed", "invariant"),
+    ("plant", "seeds", "invariant"),
     [
-        (a_sender_is_believed_alone, 0, "invented"),
-        (silence_confirms, 0, "invented"),
-        (other_rows_confirm, 0, "invented"),
-        (one_voice_less_is_needed, 1, "invented"),
-        (only_keys_are_compared, 6, "invented"),
-        (objects_are_not_compared, 6, "invented"),
-        (a_witness_answers_as_often_as_it_is_asked, 0, "grew"),
+        (a_sender_is_believed_alone, (0,), "invented"),
+        (silence_confirms, (0, 1), "invented"),
+        (other_rows_confirm, (0, 1), "invented"),
+        (one_voice_less_is_needed, (1,), "invented"),
+        (only_keys_are_compared, (6, 13), "invented"),
+        (objects_are_not_compared, (6, 13), "invented"),
+        (a_witness_answers_as_often_as_it_is_asked, (0,), "grew"),
     ],
 )
-def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, seed: int, invariant: str) -> None:
+def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, seeds: Sequence[int], invariant: str) -> None:
     plant(monkeypatch)
-    assert invariant in {violation.invariant for violation in run_plan(seed)}
+    # Python 3.13 takes the tasks of a turn in another order than 3.11, so that a seed draws another plan.
+    assert any(invariant in {violation.invariant for violation in run_plan(seed)} for seed in seeds)

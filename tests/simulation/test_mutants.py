@@ -45,6 +45,12 @@ SEEDS_MAX = 40
 """A plan runs with so many seeds at most: a change of the program moves what chance decides, such as which message is late."""
 
 
+def test_every_bug_can_still_be_planted() -> None:
+    for mutant in ALL.values():
+        with mutant.planted():
+            pass
+
+
 def of_seeds(plan: Plan) -> Iterator[Plan]:
     """The plan as it was saved, and with the next seeds."""
     return (replace(plan, seed=plan.seed + more) for more in range(SEEDS_MAX))
