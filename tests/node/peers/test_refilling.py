@@ -205,5 +205,5 @@ async def test_a_full_queue_delays_a_fetch_by_moments(fleet: Fleet, kind: type[M
 
     fleet.is_full = is_full
     fleet.link_all("c")
-    async with asyncio.timeout(fleet["c"].config.quorum_timeout_s / 2):
+    async with asyncio.timeout(fleet["c"].config.quorum_timeout_s * 0.75):
         await until(lambda: len(refused) == 3 and fleet.rows("a") == fleet.rows("c"))
