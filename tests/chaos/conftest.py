@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from chaos import processes
 from chaos.evidence import Evidence, Options, Recovery
 from chaos.faults import Strike
 from simulation.judging.found import Found
@@ -13,6 +14,12 @@ from simulation.judging.history import Acknowledged, Event, Failed, History, Inv
 from tests.support import forked
 
 NODES = ("n1", "n2", "n3")
+
+
+@pytest.fixture(autouse=True)
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial's mounts are seen by the process that forks its nodes, which is older: no command moves this one apart."""
+    monkeypatch.setattr(processes, "mount_apart", lambda: None)
 
 
 @pytest.fixture

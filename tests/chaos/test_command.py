@@ -24,18 +24,19 @@ from simulation.judging.history import History
         (["--durability", "local", "--faults", "composed"], "'step-wipe-cut' takes disks, and local writes with them"),
         (["--backend", "compose", "--faults", "clock"], "'clock' cannot be made with compose"),
         (["--backend", "compose", "--nodes", "5"], "docker-compose.yml has 3 nodes"),
-        (["--nodes", "0"], "should be greater than or equal to 1"),
-        (["--kills", "0"], "should be greater than or equal to 1"),
+        (["--nodes", "0"], "greater than or equal to 1|not in the range"),
+        (["--kills", "0"], "greater than or equal to 1|not in the range"),
         (["--durability", "memory"], "'memory' is not one of"),
         (["--report", "/nowhere/at/all.html"], "there is no directory /nowhere/at"),
         (["--report", "/proc/version"], "/proc/version cannot be written ("),
-        (["--agents", "none"], "should be a valid integer"),
+        (["--agents", "none"], "a valid integer"),
     ],
 )
 def test_a_mistake_is_told_and_ends_with_2(arguments: list[str], said: str) -> None:
     refused = CliRunner().invoke(app, ["run", *arguments], env={"COLUMNS": "300", "NO_COLOR": "1"})
     assert refused.exit_code == 2
-    assert said in " ".join(refused.output.split())
+    told = " ".join(refused.output.split())
+    assert any(words in told for words in said.split("|"))  # Releases of typer put it in their own words.
 
 
 @pytest.fixture
@@ -47,7 +48,6 @@ def tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, history: History, evi
 
     (directory := tmp_path / "kept").mkdir()
     monkeypatch.setattr("chaos.__main__.run_trial", trial)
-    monkeypatch.setattr("chaos.__main__.processes.mount_apart", lambda: None)
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(directory))
     return directory
 
