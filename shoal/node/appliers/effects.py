@@ -67,17 +67,8 @@ class Effects(NamedTuple):
     frees: Callable[[Any], bool] | None = None  # Whether it removes rows at once, whose bytes stay in the files for a while.
     marks_lease: bool = False  # It says whether its thread is under a lease.
     sets_status: bool = False  # It says under which status its thread is listed.
-    erases: Callable[[Any, Erased], None] | None = (
-        None  # Adds to what the log erased of its object; of one that is damaged, nothing.
-    )
-    erased_by: Callable[[Rows, Stamp, Any, Erased], bool] | None = (
-        None  # Whether that, or a stored row, accounts for its missing blobs.
-    )
+    erases: Callable[[Any, Erased], None] | None = None  # Adds to what the log erased of its object; if damaged, nothing.
+    erased_by: Callable[[Rows, Stamp, Any, Erased], bool] | None = None  # Whether that accounts for its missing blobs.
 
 
 NO_EFFECTS = Effects()
-
-
-def always(_change: Any) -> bool:
-    """A `frees`: each such change does."""
-    return True

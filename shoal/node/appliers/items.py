@@ -11,7 +11,8 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
 from shoal.names import check_label, check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.appliers.effects import Effects, always
+from shoal.node.appliers.effects import Effects
+from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 from shoal.values import vectors
 

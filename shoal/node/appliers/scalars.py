@@ -8,8 +8,9 @@ from shoal.crdt.thread.ownership import FENCE_MAX
 from shoal.crdt.values import counter, ormap, orset, register
 from shoal.errors import BadOperation
 from shoal.node.appliers.applier import Appliers, bare
-from shoal.node.appliers.effects import NO_EFFECTS, Effects, always
+from shoal.node.appliers.effects import NO_EFFECTS, Effects
 from shoal.node.implied_keys import check as check_implied
+from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 
 

@@ -123,8 +123,8 @@ def operation(
     return declare
 
 
-def always(_request: Any) -> bool:
-    """A `removes`: each such request does."""
+def always(_each: Any) -> bool:
+    """What is declared as a condition holds for each."""
     return True
 
 
