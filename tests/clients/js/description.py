@@ -10,6 +10,7 @@ import json
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from shoal.api import openapi
 from shoal.api.routes import ROUTES
@@ -24,7 +25,16 @@ def description() -> str:
     """The description without its paths: the client asks them by itself."""
     whole = openapi.describe(ROUTES, version="0")
     schemas = {"schemas": dict(sorted(whole["components"]["schemas"].items()))}
-    return json.dumps({**whole, "paths": {}, "tags": [], "components": schemas}, indent=1, sort_keys=True)
+    text = json.dumps({**whole, "paths": {}, "tags": [], "components": schemas})
+    return json.dumps(json.loads(text, object_hook=_null_last), indent=1, sort_keys=True)
+
+
+def _null_last(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with `null` as the last of alternatives: msgspec 0.21 has it as the first of some, which means the same."""
+    alternatives = schema.get("anyOf")
+    if isinstance(alternatives, list):
+        schema["anyOf"] = sorted(alternatives, key=lambda alternative: alternative == {"type": "null"})
+    return schema
 
 
 def sources() -> str:
