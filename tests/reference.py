@@ -1,4 +1,4 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md,
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, the tables of docs/VERIFICATION.md,
 shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
 
 Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands or the JavaScript client.
@@ -25,7 +25,7 @@ from shoal.cli import main
 from shoal.client.parts import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
-from tests import blocking, operations
+from tests import blocking, operations, verification
 from tests.clients.js import description as javascript
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -212,7 +212,7 @@ def summary() -> str:
     return "[\n  " + ",\n  ".join(lines) + "\n]\n"
 
 
-PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "REQUESTS.md": operations.page}
+PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "REQUESTS.md": operations.page, "VERIFICATION.md": verification.page}
 
 
 def write() -> None:

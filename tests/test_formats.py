@@ -61,6 +61,7 @@ def test_the_present_format_is_recorded() -> None:
     assert FORMAT_NUMBER in FORMATS, "record it: python -m tests.fixtures"
 
 
+@pytest.mark.answers("versions-work-together")
 @each
 async def test_a_directory_is_opened_verified_and_read_back_row_by_row(tmp_path: Path, recording: Recording) -> None:
     path = directory(tmp_path / "store", recording)
@@ -77,6 +78,7 @@ async def test_a_directory_is_opened_verified_and_read_back_row_by_row(tmp_path:
     assert rows == {key: value for key, value in recording.rows if key[:1] not in OF_THE_NODE}
 
 
+@pytest.mark.answers("versions-work-together")
 @each
 def test_messages_among_peers_are_understood_and_encoded_as_they_were(recording: Recording) -> None:
     for message in recording.peers:
@@ -85,6 +87,7 @@ def test_messages_among_peers_are_understood_and_encoded_as_they_were(recording:
         assert messages.stamped(packed, epoch) == message
 
 
+@pytest.mark.answers("versions-work-together")
 @each
 def test_what_clients_sent_is_understood_and_encoded_as_it_was(recording: Recording) -> None:
     for message in recording.callers:

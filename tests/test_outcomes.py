@@ -6,6 +6,7 @@ from shoal.errors import DeletedMeanwhile, Disconnected, OutcomeUnknown, StoreCo
 from shoal.outcomes import partly
 
 
+@pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 def test_an_error_after_a_write_does_not_say_that_nothing_was_written() -> None:
     with pytest.raises(OutcomeUnknown) as raised, partly(2, "2 items are put", "Put them again."):
         raise Disconnected("the link broke. Nothing was written. Try again.", attempts=3)

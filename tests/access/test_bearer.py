@@ -30,6 +30,7 @@ def rights(*allow: str) -> Rights:
     return Rights("ada", [parsed(each) for each in allow])
 
 
+@pytest.mark.answers("authors-are-bound")
 def test_every_field_that_names_an_author_is_bound() -> None:
     named = {
         kind.__name__: set(rule_of(kind).authors + rule_of(kind).hearsay)
@@ -54,6 +55,7 @@ SAYING: list[Any] = [
 ]
 
 
+@pytest.mark.answers("authors-are-bound")
 @pytest.mark.parametrize("say", SAYING, ids=range(len(SAYING)))
 def test_nobody_writes_under_anothers_name(say: Any) -> None:
     mine = rights("s:write")

@@ -148,6 +148,7 @@ async def test_a_hocuspocus_provider_opens_each_document_with_a_token_of_its_own
     await socket.close()
 
 
+@pytest.mark.answers("provider-knocks-for-ever")
 async def test_a_yjs_client_that_may_only_read_may_say_what_the_document_has(
     mint: Mint, serve: Serve, http: aiohttp.ClientSession
 ) -> None:

@@ -57,6 +57,7 @@ async def urls(mint: Mint, tmp_path: Path) -> AsyncIterator[list[str]]:
         yield found
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_a_revocation_at_one_node_counts_at_the_others(mint: Mint, urls: list[str]) -> None:
     first, second = urls
     made, ops = mint.make("crew:read,write"), mint.make("*:admin")
@@ -73,6 +74,7 @@ async def test_a_revocation_at_one_node_counts_at_the_others(mint: Mint, urls: l
                     await asyncio.sleep(0.02)
 
 
+@pytest.mark.answers("peers-route-is-closed")
 async def test_no_token_opens_the_route_of_the_peers(mint: Mint, urls: list[str], http: aiohttp.ClientSession) -> None:
     made = mint.make("*:admin,impersonate")
     for headers in ({}, made.header, {"Cookie": f"__Host-shoal={made.text}"}):

@@ -88,6 +88,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 LINE = st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f"), max_size=60)
 
 
+@pytest.mark.answers("requests-need-their-right", note="anything that may be sent")
 @FUZZ
 @given(
     path=st.sampled_from(["/v1/spaces", "/v1/access", "/metrics", "/v1/cluster", "/v1/session", "/v1/spaces/crew/counters/n"]),
@@ -153,6 +154,7 @@ PLAIN = st.recursive(
 TAGS = st.sampled_from([str(kind.__struct_config__.tag) for kind in kinds()])
 
 
+@pytest.mark.answers("requests-need-their-right", note="anything that may be sent")
 @FUZZ
 @given(frames=st.lists(st.one_of(st.binary(max_size=80), st.tuples(TAGS, st.lists(PLAIN, max_size=6))), max_size=6))
 def test_no_frame_of_a_reader_writes_or_breaks_the_node(node: Node, frames: list[Any]) -> None:
@@ -172,6 +174,7 @@ def test_no_frame_of_a_reader_writes_or_breaks_the_node(node: Node, frames: list
     node.run(send())
 
 
+@pytest.mark.answers("requests-need-their-right", note="anything that may be sent")
 @FUZZ
 @given(kind=st.sampled_from(kinds()), space=st.one_of(st.sampled_from(["crew", "other", ".shoal", ""]), st.text(max_size=5)))
 def test_a_request_of_a_reader_that_needs_more_is_never_carried_out(node: Node, kind: type[Request[Any]], space: str) -> None:

@@ -64,6 +64,7 @@ def uses(secret: str) -> list[requests.Request[Any]]:
     ]
 
 
+@pytest.mark.answers("client-that-learned-the-secret-of-anothers-lease")
 @pytest.mark.parametrize("nth", range(len(uses(""))))
 def test_each_use_takes_the_author_or_the_right_to_administer(nth: int) -> None:
     request = uses(bound("ana"))[nth]
@@ -93,6 +94,7 @@ async def served(serve: Serve, mint: Mint) -> Served:
     return await serve(token_keys=mint.keys, lease_poll_s=0.01)
 
 
+@pytest.mark.answers("client-that-learned-the-secret-of-anothers-lease")
 async def test_another_author_with_the_stolen_secret_cannot_use_it(mint: Mint, links: Any) -> None:
     ana = await links(mint.make(GRANT, author="ana"))
     granted = await ana.call(requests.AcquireLease("crew", "n", 30_000, token=SECRET))
@@ -122,6 +124,7 @@ async def test_an_administrator_releases_what_another_holds(mint: Mint, links: A
         await ana.call(requests.AcquireLease("crew", "n", 30_000, token="no hex"))
 
 
+@pytest.mark.answers("worker-under-another-name")
 async def test_leases_and_claims_of_clients_work_as_without_tokens(served: Served, mint: Mint) -> None:
     async with shoal.connect(served.url, token=mint.make(GRANT, author="ana").text) as store:
         space = store.space("crew")

@@ -130,6 +130,7 @@ async def answered(link: Link, request: Request[Any]) -> ShoalError | None:
     return None
 
 
+@pytest.mark.answers("requests-need-their-right", note="generated from the declarations")
 @pytest.mark.parametrize("credential", REFUSED)
 async def test_no_session_is_opened_without_a_token_that_counts(credentials: Credentials, links: Any, credential: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
@@ -137,6 +138,7 @@ async def test_no_session_is_opened_without_a_token_that_counts(credentials: Cre
     assert caught.value.written == "no"
 
 
+@pytest.mark.answers("requests-need-their-right", note="generated from the declarations")
 async def test_every_request_is_forbidden_without_its_right_and_reaches_the_node_with_it(
     credentials: Credentials, links: Any
 ) -> None:
@@ -215,6 +217,7 @@ async def status_of(http: aiohttp.ClientSession, url: str, route: Route, token: 
 EVERY = [*ROUTES, *SOCKETS]
 
 
+@pytest.mark.answers("requests-need-their-right", note="generated from the declarations")
 @pytest.mark.parametrize("credential", REFUSED)
 async def test_every_route_that_is_not_open_asks_for_a_token(
     credentials: Credentials, http: aiohttp.ClientSession, credential: str
@@ -244,6 +247,7 @@ ANYBODY = {"/v1/access", "/v1/access/cookie", "/v1/spaces", SESSION_PATH}
 """Routes that every token may use: they are about the token itself, show only what it grants, or check each request."""
 
 
+@pytest.mark.answers("requests-need-their-right", note="generated from the declarations")
 async def test_every_route_of_stored_data_or_of_the_cluster_is_forbidden_without_a_grant(
     credentials: Credentials, http: aiohttp.ClientSession
 ) -> None:
@@ -258,6 +262,7 @@ async def test_every_route_of_stored_data_or_of_the_cluster_is_forbidden_without
     assert wrong == []
 
 
+@pytest.mark.answers("requests-need-their-right", note="generated from the declarations")
 async def test_every_route_that_changes_something_is_forbidden_with_a_token_that_only_reads(
     credentials: Credentials, http: aiohttp.ClientSession
 ) -> None:

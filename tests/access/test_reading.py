@@ -28,6 +28,7 @@ async def noted(served: Served, mint: Mint) -> list[dict[str, Any]]:
         return [event.event async for event in store.space(RESERVED).thread(READS).journal.read()]
 
 
+@pytest.mark.answers("reads-are-noted")
 async def test_each_read_of_a_logged_space_is_noted_with_who_and_what(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="patients-*, hr")
     made = mint.make("*:read,write", author="planner")
@@ -46,6 +47,7 @@ async def test_each_read_of_a_logged_space_is_noted_with_who_and_what(mint: Mint
     assert [name for tag, space, name in read if tag == "read-counter"] == ["n"]
 
 
+@pytest.mark.answers("reads-are-noted")
 async def test_a_watch_is_noted_when_it_begins(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="*")
     async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
@@ -70,6 +72,7 @@ async def test_what_is_forbidden_is_not_noted_and_nothing_is_noted_by_default(mi
     assert await noted(plain, mint) == []
 
 
+@pytest.mark.answers("reads-are-noted")
 async def test_what_cannot_be_noted_is_not_read(mint: Mint, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="crew")
     assert served.access is not None

@@ -78,6 +78,7 @@ def reads(head: str) -> list[requests.Request[Any]]:
     return [*alone, requests.MultiRead([each for each in alone if isinstance(each, requests.Load)])]
 
 
+@pytest.mark.answers("request-or-a-route-shows-secret-fields")
 async def test_no_request_shows_a_secret_without_the_right(served: Served, mint: Mint, links: Any) -> None:
     wrong = []
     link = await links(mint.make(ADMIN))
@@ -132,6 +133,7 @@ async def test_no_push_shows_a_secret(mint: Mint, served: Served, links: Any) ->
             assert not leaks(msgspec.msgpack.encode(await anext(pushes)))
 
 
+@pytest.mark.answers("request-or-a-route-shows-secret-fields")
 async def test_no_route_shows_a_secret_without_the_right(served: Served, mint: Mint, http: aiohttp.ClientSession) -> None:
     """Each route that reads, with and without `reveal=true`."""
     wrong, seen = [], []
@@ -171,6 +173,7 @@ async def test_exports_and_reads_of_several_objects_hide_too(served: Served, min
                 assert (answer.status, leaks(await answer.read())) == (200, shows), (path, grant)
 
 
+@pytest.mark.answers("request-or-a-route-shows-secret-fields")
 def test_every_reply_that_may_hold_a_state_is_hidden() -> None:
     def holds(kind: Any, seen: frozenset[Any] = frozenset()) -> bool:
         """Whether a type is a checkpoint, or may hold one."""

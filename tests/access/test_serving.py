@@ -111,6 +111,7 @@ async def test_with_several_nodes_the_reason_is_told_too(mint: Mint, serve: Serv
     assert isinstance(await told(",".join(urls), None), Unauthenticated)
 
 
+@pytest.mark.answers("false-tokens-do-not-count")
 async def test_a_token_is_in_no_error_traceback_or_repr(
     mint: Mint, serve: Serve, capfd: pytest.CaptureFixture[str], http: aiohttp.ClientSession
 ) -> None:
@@ -145,6 +146,7 @@ async def test_a_session_ends_with_its_token(mint: Mint, serve: Serve) -> None:
                     await asyncio.sleep(0.05)
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_an_idle_session_and_its_watches_end_with_the_token(
     mint: Mint, serve: Serve, http: aiohttp.ClientSession
 ) -> None:
@@ -160,6 +162,7 @@ async def test_an_idle_session_and_its_watches_end_with_the_token(
     assert (socket.close_code, message.extra) == (1008, "the token has expired")
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_a_renewed_file_carries_a_session_over_without_losing_anything(mint: Mint, serve: Serve, tmp_path: Path) -> None:
     served = await serve(token_keys=mint.keys)
     file = tmp_path / "planner.token"
@@ -220,6 +223,7 @@ async def test_a_watch_outlives_its_token_if_there_is_a_newer_one(mint: Mint, se
     assert next(given, None) is None
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_a_revoked_token_counts_no_more_there_and_after_a_restart(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, token_look_s=1000.0)  # So that the change alone tells it.
     made, ops = mint.make("crew:write,read"), mint.make("*:admin")
@@ -260,6 +264,7 @@ async def test_revocations_of_tokens_that_expired_long_ago_are_forgotten(mint: M
     assert served.access.gate._revoked == {"lately", "never", "nonsense"}
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_more_revocations_than_can_be_held_let_nobody_in(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, revocations_max=2)
     ops = mint.make("*:admin")
@@ -307,6 +312,7 @@ def mint_again(mint: Mint) -> Made:
 # ── failures ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("peers-route-is-closed")
 async def test_refused_tokens_are_bounded_for_each_address_and_known_tokens_go_on(
     mint: Mint, serve: Serve, http: aiohttp.ClientSession
 ) -> None:
@@ -407,6 +413,7 @@ class Silent:
         yield nothing()
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_a_revocation_that_came_without_a_change_is_found_in_time(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
     config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
@@ -425,6 +432,7 @@ async def test_a_revocation_that_came_without_a_change_is_found_in_time(mint: Mi
     await access.stop()
 
 
+@pytest.mark.answers("revoked-tokens-end")
 async def test_a_stream_of_changes_ends_with_the_token(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:
     served = await serve(token_keys=mint.keys, heartbeat_s=0.05)
     made = mint.make("crew:read")
@@ -459,6 +467,7 @@ class CutOff:
         return self._session.subscribe(subscription)
 
 
+@pytest.mark.answers("cut-off-node-accepts-revoked-tokens")
 async def test_a_node_that_is_cut_off_for_too_long_accepts_no_token_until_it_is_linked(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
     config = msgspec.structs.replace(Config(), token_keys=mint.keys, revocations_age_s_max=0.05)

@@ -64,6 +64,7 @@ async def test_a_read_has_no_deadline(served: Served, http: aiohttp.ClientSessio
         assert response.status == 200
 
 
+@pytest.mark.answers("deletion-takes-effect-late", note="over HTTP")
 async def test_what_is_late_once_its_turn_comes_is_not_begun() -> None:
     session, clock = FakeSession(), Clock()
     limited = Limited(session, 1_001.0, now_s=clock)

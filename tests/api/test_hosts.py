@@ -18,6 +18,7 @@ Serve = Callable[..., Awaitable[Any]]
 COUNTER = "/v1/spaces/crew/counters/c"
 
 
+@pytest.mark.answers("stranger-occupies-a-node")
 async def test_a_name_that_leads_here_and_is_not_the_nodes_is_refused_before_anything_is_written(
     serve: Serve, http: aiohttp.ClientSession
 ) -> None:

@@ -243,6 +243,7 @@ async def test_with_a_newer_client_a_node_speaks_its_own_version(served: Served,
 # ── bounds ────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("all-clients-reconnect-at-once")
 async def test_past_its_bound_of_sessions_a_node_refuses_with_a_delay_and_takes_the_next_once_one_left(serve: Serve) -> None:
     served = await serve(sessions_max=1)
     first = await served.link()
@@ -260,6 +261,7 @@ async def test_past_its_bound_of_sessions_a_node_refuses_with_a_delay_and_takes_
     assert await second.call(WRITE) == Added(2, True)
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_past_its_bound_of_requests_a_session_is_not_read_until_one_is_done(
     serve: Serve, http: aiohttp.ClientSession
 ) -> None:
@@ -300,6 +302,7 @@ async def test_more_replies_than_may_wait_reach_a_peer_that_reads(serve: Serve, 
     assert [(await wire.frame()).id for _ in range(50)] == list(range(50))
 
 
+@pytest.mark.answers("slow-consumer-makes-memory-grow-without-bound")
 async def test_who_takes_none_of_its_replies_is_cut_off_and_others_are_served(
     serve: Serve, http: aiohttp.ClientSession
 ) -> None:

@@ -25,6 +25,7 @@ async def wire(served: Served, http: aiohttp.ClientSession) -> Wire:
     return await dialled(http, served)
 
 
+@pytest.mark.answers("deletion-takes-effect-late")
 async def test_a_request_whose_caller_has_given_up_is_not_begun(served: Served, wire: Wire) -> None:
     await asyncio.sleep(0.01)
     await wire.send(encode_call(1, WRITE, key="late", until_ms=5), encode_call(2, WRITE, key="k", until_ms=60_000))

@@ -16,6 +16,7 @@ OF_A_CLASS = msgspec.msgpack.encode(msgspec.msgpack.Ext(1, values.encode(["my.mo
 """A value that only a process with this class can show."""
 
 
+@pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 async def test_a_write_whose_answer_cannot_be_shown_is_said_to_be_applied(
     served: Served, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

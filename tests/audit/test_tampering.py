@@ -150,6 +150,7 @@ TAMPERING: dict[Callable[[MemoryStorage], None], set[Kind]] = {
 }
 
 
+@pytest.mark.answers("statements-show-tampering")
 @pytest.mark.parametrize("tamper", TAMPERING, ids=lambda tamper: tamper.__name__)
 async def test_tampering_is_found(bench: Bench, tamper: Callable[[MemoryStorage], None]) -> None:
     await wrote(bench)
@@ -160,6 +161,7 @@ async def test_tampering_is_found(bench: Bench, tamper: Callable[[MemoryStorage]
     assert kinds(await checked(bench, statement)) == TAMPERING[tamper]
 
 
+@pytest.mark.answers("statements-show-tampering")
 @pytest.mark.parametrize("tamper", TAMPERING, ids=lambda tamper: tamper.__name__)
 async def test_tampering_is_found_after_a_restart(bench: Bench, open_bench: Opener, tamper: Callable[..., None]) -> None:  # noqa: F811
     await wrote(bench)
@@ -194,6 +196,7 @@ async def test_a_statement_that_was_altered_is_found(bench: Bench) -> None:
         assert kinds(await checked(bench, altered)) == {Kind.FORGED}
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_a_history_that_is_shown_differently_by_two_nodes_is_a_fork(bench: Bench) -> None:
     await wrote(bench)
     statement = await signed(bench)
@@ -264,6 +267,7 @@ async def test_an_archive_that_was_altered_is_found(
     assert kinds(await verify([whole.statement], None, archives=[Archive(file)])) == found
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_what_has_left_the_log_is_counted_and_an_archive_proves_it(bench: Bench, tmp_path: Path) -> None:
     await wrote(bench)
     old = await signed(bench)
@@ -277,6 +281,7 @@ async def test_what_has_left_the_log_is_counted_and_an_archive_proves_it(bench: 
     assert (report.sound, report.proved, report.gone) == (True, 2, 0), "the archive's own statement and the old one"
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_an_archive_that_does_not_lead_up_to_the_log_is_found(bench: Bench, tmp_path: Path) -> None:
     """Both are genuine by themselves: the log is another history's continuation."""
     await wrote(bench)

@@ -55,6 +55,7 @@ def test_an_agent_that_is_at_work_too_late_or_never_is_found() -> None:
     assert problems(SOUND, 3, Takeover("a", "machine", None)) == ["a did not return to work after a kill (machine)"]
 
 
+@pytest.mark.answers("agents-have-one-driver")
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(("kills", "agents"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.chaos)])
 async def test_machines_that_are_killed_break_nothing(tmp_path: Path, kills: int, agents: int) -> None:

@@ -27,6 +27,7 @@ def test_a_sound_trial_keeps_every_promise(history: History, evidence: Evidence)
 Plant = Callable[[Evidence], object]
 
 
+@pytest.mark.answers("node-that-lost-or-invented")
 @pytest.mark.parametrize(
     ("plant", "invariant", "culprit"),
     [
@@ -61,6 +62,7 @@ def test_what_all_nodes_lost_alike_is_found_on_each(history: History, evidence: 
     assert {v.node for v in judge(history, evidence).violations if v.invariant == "3"} == {"n1", "n2", "n3"}
 
 
+@pytest.mark.answers("node-that-lost-or-invented")
 @pytest.mark.parametrize(
     ("field", "kind", "held"),
     [
@@ -77,6 +79,7 @@ def test_nodes_that_differ_are_found(history: History, evidence: Evidence, field
     assert culprit.startswith(f"{kind} other in space trial: n2 holds 0, n3 1")
 
 
+@pytest.mark.answers("node-that-lost-or-invented")
 @pytest.mark.parametrize(
     "shown",
     [

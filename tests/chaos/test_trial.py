@@ -29,6 +29,7 @@ from tests.support import forked
 PATIENCE_S = 60
 
 
+@pytest.mark.answers("state-is-a-fold", "session-guarantees")
 @pytest.mark.usefixtures("forks")
 async def test_three_nodes_keep_every_promise_through_a_kill(tmp_path: Path) -> None:
     kinds: set[WriteKind] = {"save", "append", "add", "assign", "edit"}

@@ -50,6 +50,7 @@ def test_a_store_that_was_left_alone_is_sound(data: Path, statement: Path) -> No
     )
 
 
+@pytest.mark.answers("statements-show-tampering")
 def test_a_changed_byte_is_found(data: Path, statement: Path) -> None:
     tamper(data)
     result = audit("verify", statement, "--data", data)

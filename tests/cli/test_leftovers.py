@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 import shoal
 from shoal.config import Config
 from shoal.crdt.rows import successor
@@ -32,6 +34,7 @@ def truncate(directory: Path) -> None:
     storage.close()
 
 
+@pytest.mark.answers("forgotten-node-returns")
 async def test_objects_of_which_only_the_directory_holds_some_writes_are_listed_with_their_number(tmp_path: Path) -> None:
     removed, member = tmp_path / "removed", tmp_path / "member"
     async with shoal.open(removed) as store:
@@ -67,6 +70,7 @@ def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     assert "Nothing was written" in ended.stderr
 
 
+@pytest.mark.answers("node-took-writes-while-it-was-no-member")
 async def test_they_are_issued_again_and_nothing_of_the_cluster_changes(tmp_path: Path) -> None:
     alone, member = tmp_path / "alone", tmp_path / "member"
     async with shoal.open(member) as store:
@@ -110,6 +114,7 @@ async def test_they_are_issued_again_and_nothing_of_the_cluster_changes(tmp_path
             assert [item and item.value for item in items] == ["mine", "theirs"]
 
 
+@pytest.mark.answers("node-took-writes-while-it-was-no-member")
 async def test_of_a_store_that_ran_alone_what_has_left_the_log_is_listed_too(tmp_path: Path) -> None:
     alone, member = tmp_path / "alone", tmp_path / "member"
     async with shoal.open(alone) as store:

@@ -51,6 +51,7 @@ def test_show_fails_if_a_certificate_cannot_be_used(tmp_path: Path) -> None:
     assert "not signed by" in result.stdout
 
 
+@pytest.mark.answers("open-nodes-need-tls")
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.5", "n1.example.com"])
 def test_a_node_that_other_machines_can_reach_is_not_started_without_tls(tmp_path: Path, host: str) -> None:
     state = tmp_path / "state"
@@ -64,6 +65,7 @@ def test_a_node_that_other_machines_can_reach_is_not_started_without_tls(tmp_pat
     assert not state.exists()
 
 
+@pytest.mark.answers("open-nodes-need-tls")
 def test_with_tls_alone_it_is_told_how_to_make_tokens(tmp_path: Path) -> None:
     run("init", str(tmp_path / "tls"), "--node", "n1")
     arguments = ["serve", "--data", str(tmp_path / "state"), "--listen", "0.0.0.0:0", "--tls", str(tmp_path / "tls" / "n1")]
@@ -75,6 +77,7 @@ def test_with_tls_alone_it_is_told_how_to_make_tokens(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.answers("open-nodes-need-tls")
 @pytest.mark.parametrize(("options", "variables"), [(["--insecure"], {}), ([], {"SHOAL_INSECURE": "1"})])
 def test_it_is_started_without_tls_if_that_is_asked_for(tmp_path: Path, options: list[str], variables: dict[str, str]) -> None:
     with served(tmp_path / "state", "--listen", "0.0.0.0:0", *options, config=variables) as (_, url):
@@ -89,6 +92,7 @@ def test_with_tls_and_tokens_it_is_started(tmp_path: Path) -> None:
         assert url.startswith("https://0.0.0.0:")
 
 
+@pytest.mark.answers("tls-is-checked")
 def test_a_node_is_served_and_asked_over_tls(tmp_path: Path) -> None:
     run("init", str(tmp_path / "tls"), "--node", "n1")
     ca = str(tmp_path / "tls" / "ca.pem")

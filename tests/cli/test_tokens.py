@@ -205,6 +205,7 @@ FULL: dict[str, list[str]] = {
 """Arguments of commands that need more than those that are required."""
 
 
+@pytest.mark.answers("requests-need-their-right", note="every command")
 def test_every_command_is_told_why_it_is_not_let_in(directory: Path) -> None:
     expired, elsewhere = made(directory, "old", "*:admin", lasts="1s"), made(directory, "other", "other:admin,impersonate")
     (directory / "file").write_text("{}")

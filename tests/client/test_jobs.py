@@ -38,6 +38,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_an_item_has_one_worker_on_all_nodes() -> None:
     async def work(nodes: Fleet) -> None:
         one, two = at(nodes, "a"), at(nodes, "b")
@@ -61,6 +62,7 @@ def test_an_item_has_one_worker_on_all_nodes() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_the_item_of_a_dead_worker_is_handed_out_again_and_its_completion_is_refused() -> None:
     async def work(nodes: Fleet) -> None:
         one, two = at(nodes, "a"), at(nodes, "b")
@@ -112,6 +114,7 @@ def test_a_block_renews_its_claim_and_completes_once() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_a_second_completion_at_another_node_is_refused() -> None:
     async def work(nodes: Fleet) -> None:
         one = at(nodes, "a")
@@ -161,6 +164,7 @@ def test_a_block_that_raises_gives_its_item_back_and_after_the_last_attempt_it_i
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_an_item_whose_workers_all_die_becomes_a_dead_letter() -> None:
     async def work(nodes: Fleet) -> None:
         one = at(nodes, "a")
@@ -214,6 +218,7 @@ def test_an_item_that_is_delayed_or_to_be_retried_later_waits() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_a_completion_and_a_checkpoint_are_written_together_or_not_at_all() -> None:
     async def work(nodes: Fleet) -> None:
         store = nodes["a"].store()
@@ -255,6 +260,7 @@ def test_a_worker_that_waits_gets_what_is_added_at_another_node() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_without_a_quorum_nothing_is_handed_out_and_nothing_completed() -> None:
     async def work(nodes: Fleet) -> None:
         one = at(nodes, "a")
@@ -416,6 +422,7 @@ def test_a_worker_that_gives_up_before_the_answer_keeps_no_item() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("client-is-told-late-of-its-lease")
 @pytest.mark.parametrize("wait", [0.0, 90.0])
 def test_a_claim_that_ended_before_its_answer_came_is_none(wait: float) -> None:
     async def work(nodes: Fleet) -> None:
@@ -444,6 +451,7 @@ def test_a_claim_that_ended_before_its_answer_came_is_none(wait: float) -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_an_item_that_is_claimed_is_not_done_by_others_on_any_node() -> None:
     async def work(nodes: Fleet) -> None:
         one = at(nodes, "a")

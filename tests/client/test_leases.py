@@ -124,6 +124,7 @@ def test_a_block_whose_lease_is_lost_is_cancelled_before_others_may_begin() -> N
     in_fleet(work)
 
 
+@pytest.mark.answers("leases-have-one-holder")
 def test_a_process_that_stood_still_finds_out_at_its_next_write() -> None:
     async def work(nodes: Fleet) -> None:
         store = nodes["a"].store()
@@ -177,6 +178,7 @@ def test_a_lease_that_was_waited_for_longer_than_its_ttl_is_held() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("client-is-told-late-of-its-lease")
 @pytest.mark.parametrize("wait", [0.0, 90.0])
 def test_a_lease_that_ended_before_its_answer_came_is_not_held(wait: float) -> None:
     async def work(nodes: Fleet) -> None:
@@ -295,6 +297,7 @@ def test_bad_arguments_are_refused() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("seed-373366")
 def test_a_rest_of_a_term_that_no_timer_can_show_does_not_keep_the_loop_busy() -> None:
     async def work(nodes: Fleet) -> None:
         store = nodes["a"].store()

@@ -68,6 +68,7 @@ async def test_the_next_attempt_begins_where_a_node_went_away() -> None:
     assert await taken(resumed(CONFIG, node), 4) == [1, 2, 3, 4]
 
 
+@pytest.mark.answers("waiting-call-ends-when-its-node-dies")
 async def test_patience_is_counted_anew_for_each_node_that_goes_away() -> None:
     node = Node(*[([], gone())] * 5, ([1], None))
     node.passed_s = 1000.0

@@ -282,6 +282,7 @@ async def test_documents_of_two_handles_converge_and_are_there_after_reopening(t
         assert again.to_py() == final
 
 
+@pytest.mark.answers("two-yjs-documents-share-a-client-id-and-diverge")
 async def test_each_mirror_has_a_client_id_of_its_own(space: Space) -> None:
     async with await space.document("d") as one, await space.document("d") as other:
         assert one.client_id != other.client_id

@@ -101,6 +101,7 @@ def is_handle(cls: type) -> bool:
     return parameters is None or not parameters.frozen
 
 
+@pytest.mark.answers("value-of-a-wrong-type-is-stored")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(("running", "family"), list(cases()), indirect=["running"])
 async def test_wrong_values_are_refused_by_typed_errors_and_damage_nothing(
@@ -132,6 +133,7 @@ CORRUPTING: dict[str, tuple[Callable[[Store], Any], str]] = {
 }
 
 
+@pytest.mark.answers("value-of-a-wrong-type-is-stored")
 @pytest.mark.parametrize("call", CORRUPTING)
 async def test_a_wrong_type_is_refused_by_the_argument_s_name(running: Running, call: str) -> None:
     make, argument = CORRUPTING[call]

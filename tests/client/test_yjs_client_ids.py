@@ -103,6 +103,7 @@ async def test_another_store_document_and_author_have_ids_of_their_own(bench: Be
     assert await bench.edited(author="ada") == used[2]
 
 
+@pytest.mark.answers("two-yjs-documents-share-a-client-id-and-diverge")
 async def test_over_another_connection_there_is_another_id(bench: Bench) -> None:
     """The memory of a machine may have been copied meanwhile, and the copy would use the same."""
     first = await bench.edited()
@@ -133,6 +134,7 @@ async def test_a_mirror_whose_connection_broke_while_it_opened_has_a_new_id(
     assert await shown(bench) == "ab"
 
 
+@pytest.mark.answers("two-yjs-documents-share-a-client-id-and-diverge")
 async def test_an_id_whose_edits_end_elsewhere_is_not_used(bench: Bench) -> None:
     first = await bench.edited("a")
     stranger = await Document.open(bench.session, "crew", "doc", client_id=first, config=Config())

@@ -74,6 +74,7 @@ def compared(own_ms: int, others_ms: list[int], *, size: int) -> tuple[bool, Mac
     return least <= ours.lead <= most, ours
 
 
+@pytest.mark.answers("wrong-clocks-issue-nothing")
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000, 1100, -1100])
 def test_a_clock_that_a_majority_contradicts_is_wrong(off_ms: int) -> None:
     assert not compared(off_ms, [0, 0], size=3)[0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_what_follows_is_handed_out_at_once() -> None:
     assert sink.applied == [(A, 1), (A, 2)]
 
 
+@pytest.mark.answers("updates-are-applied-out-of-causal-order")
 def test_what_is_early_waits_and_comes_with_what_it_waited_for() -> None:
     sink = Sink()
     late, early, last = arrival(Dot(A, 1), 1), arrival(Dot(B, 1), 2, Dot(A, 1)), arrival(Dot(B, 2), 3)
@@ -79,6 +81,7 @@ def test_partitions_do_not_wait_for_each_other() -> None:
     assert sink.applied == [(A, 1)]
 
 
+@pytest.mark.answers("seed-20059")
 def test_what_has_waited_for_too_long_is_forgotten_and_can_come_again() -> None:
     """What it depends on may be lost with a disk."""
     sink = Sink()
@@ -120,6 +123,7 @@ def test_a_partition_can_be_forgotten_whole() -> None:
     assert len(sink.delivery) == 1
 
 
+@pytest.mark.answers("vectors-cover-durable-prefixes")
 @examples(60)
 @given(seed=st.integers(0, 2**32), bytes_max=st.sampled_from([0, 1500, PLENTY]))
 def test_any_history_in_any_order_is_handed_out_causally_and_within_the_bound(seed: int, bytes_max: int) -> None:
@@ -143,6 +147,7 @@ def test_any_history_in_any_order_is_handed_out_causally_and_within_the_bound(se
     assert all(vector == cluster.replicas[0].applied(partition) for partition, vector in sink.vectors.items())
 
 
+@pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
 def test_nothing_waits_once_it_is_cleared() -> None:
     sink = Sink()
     sink.take(arrival(Dot(A, 2), 1), arrival(Dot(A, 2), 2, partition=7))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from shoal.cluster.delivery import Delivery
 from shoal.cluster.fetching import OPERATIONS_WANTED, Fetching
 from shoal.cluster.knowledge import Knowledge
@@ -56,11 +58,13 @@ def test_many_partitions_with_few_operations_are_asked_for_at_once() -> None:
     assert wanted(dict.fromkeys(range(10), 3)).ranges == [(partition, A, 1, 3) for partition in range(10)]
 
 
+@pytest.mark.answers("queues-are-bounded")
 def test_no_more_is_asked_for_than_one_answer_can_hold() -> None:
     ranges = wanted(dict.fromkeys(range(10), OPERATIONS_WANTED // 2)).ranges
     assert [partition for partition, *_ in ranges] == [0, 1]
 
 
+@pytest.mark.answers("seed-1166")
 def test_a_want_that_found_no_room_is_asked_again_soon() -> None:
     fetching, known = ahead({1: 3})
     for at in (0.0, 0.2, 0.4, 0.6):  # However often: the peer has not failed to answer.

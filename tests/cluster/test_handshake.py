@@ -73,6 +73,7 @@ def test_a_refusal_reaches_the_other_side_with_its_class_text_and_reason() -> No
     assert (acceptor.told, dialler.told) == (False, True)
 
 
+@pytest.mark.answers("client-id-loses-bits-between-versions")
 def test_an_acceptor_refuses_another_cluster_and_engine_at_the_hello() -> None:
     for change, reason in ((FAR._replace(cluster="x"), "cluster"), (FAR._replace(engine="0.15.0"), "engine")):
         with pytest.raises(PeerRefused) as refused:
@@ -169,6 +170,7 @@ def test_a_newer_node_is_met_and_its_version_is_known(newest: int) -> None:
     assert acceptor.proven(pack(("peer-proof", proof))).protocol == newest
 
 
+@pytest.mark.answers("versions-work-together")
 def test_the_last_releases_version_is_met_and_an_older_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the next release would have it."""
     old = dialling().hello

@@ -17,6 +17,7 @@ def replica() -> ToyReplica:
     return ToyReplica(1, Random(1))
 
 
+@pytest.mark.answers("yjs-state-vector-is-used-as-a-digest")
 def test_equal_durable_vectors_have_equal_digests_and_others_have_not() -> None:
     one, other = ToyReplica(1, Random(1)), ToyReplica(1, Random(2))
     assert Parts(one).digest() == Parts(other).digest()
@@ -120,6 +121,7 @@ def test_nobody_holds_what_was_not_issued_or_is_not_durable(replica: ToyReplica)
         known.take_vector(3, Dot(replica.origin, 2).pack())
 
 
+@pytest.mark.answers("seed-3115")
 def test_a_vector_that_was_overtaken_does_not_take_the_place_of_a_later_one(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     later = VersionVector({THEIRS: 2})
@@ -212,6 +214,7 @@ def test_what_a_peer_held_exactly_must_be_said_again_in_a_new_epoch(replica: Toy
     assert known.whole(1) == theirs
 
 
+@pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
 def test_equal_digests_of_an_older_epoch_do_not_say_what_a_peer_holds_exactly(replica: ToyReplica) -> None:
     known, parts = Knowledge(replica), Parts(replica)
     replica.write(3)

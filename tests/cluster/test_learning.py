@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def test_a_vector_that_was_lost_on_the_way_is_waited_for_until_it_is_equal() -> 
     assert learning.is_done({b"a"}, needed=1, everyone=2)
 
 
+@pytest.mark.answers("two-learners-learn-from-each-other")
 def test_another_learner_may_have_forgotten_too_and_is_counted_only_if_all_others_were_heard() -> None:
     learning = Learning(Held())
     for peer in (b"a", b"b", b"c"):

@@ -192,6 +192,7 @@ def test_a_node_that_has_caught_up_and_is_told_late_once_more_goes_on() -> None:
     assert one.machine.learning is not None
 
 
+@pytest.mark.answers("mark-is-lowered-too-early")
 def test_a_peer_that_has_caught_up_counts_once_it_has_said_what_it_holds() -> None:
     """Some of it may be lost for good: the mark is lowered to what the peer says, and not to what was known by then."""
     one, other = ToyCluster(2, Random(1)).replicas
@@ -212,6 +213,7 @@ def test_a_peer_that_has_caught_up_counts_once_it_has_said_what_it_holds() -> No
         assert one.machine.is_member(other.name) is counts
 
 
+@pytest.mark.answers("seed-373111")
 @pytest.mark.parametrize(("learner", "is_owed"), [(True, False), (False, True)])
 def test_a_learner_may_not_know_that_an_origin_was_retired(
     monkeypatch: pytest.MonkeyPatch, learner: bool, is_owed: bool
@@ -229,6 +231,7 @@ GONE = Origin(b"g" * 16)
 """An origin that a peer has retired."""
 
 
+@pytest.mark.answers("node-with-an-empty-disk-remembers")
 def test_a_mark_names_no_origin_that_its_peer_says_it_has_retired() -> None:
     """The peer forgets such an origin in time, and would then be told that it lacks operations which it once held."""
     one, other = ToyCluster(2, Random(1)).replicas
@@ -245,6 +248,7 @@ def test_a_mark_names_no_origin_that_its_peer_says_it_has_retired() -> None:
     assert one.machine.mark(other.name).is_held
 
 
+@pytest.mark.answers("node-with-an-empty-disk-remembers")
 def test_a_peer_that_is_set_back_to_before_it_retired_an_origin_is_told() -> None:
     """Its mark names the operation that retired, though not the origin."""
     one, other = ToyCluster(2, Random(1)).replicas
@@ -260,6 +264,7 @@ def test_a_peer_that_is_set_back_to_before_it_retired_an_origin_is_told() -> Non
     assert told(one.machine.mark(other.name)) == {3: vector(0, 1)}
 
 
+@pytest.mark.answers("node-with-an-empty-disk-remembers")
 def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
     """It has nothing yet, so it takes all that its peer has retired for operations that it lacks."""
     one, other = ToyCluster(2, Random(1)).replicas
@@ -270,6 +275,7 @@ def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
     assert marked(one, other) == vector(5)
 
 
+@pytest.mark.answers("node-with-an-empty-disk-remembers")
 def test_a_snapshot_may_bring_an_origin_as_retired_that_is_in_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = ToyCluster(2, Random(1)).replicas
     one.machine.receive(other.name, Have([(3, A, 4), (3, GONE, 2)], []), 0.0)

@@ -111,6 +111,7 @@ def test_any_bytes_are_decoded_or_refused_and_nothing_else(packed: bytes) -> Non
         decode(packed)
 
 
+@pytest.mark.answers("versions-work-together")
 @given(known)
 def test_a_field_that_a_newer_version_added_is_ignored(message: Message) -> None:
     longer = [*msgspec.msgpack.decode(encode(message)), "new"]

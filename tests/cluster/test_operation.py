@@ -53,6 +53,7 @@ def test_a_tip_survives_its_packing() -> None:
     assert Tip.unpack(known.pack()) == known
 
 
+@pytest.mark.answers("updates-are-applied-out-of-causal-order")
 @pytest.mark.parametrize(
     ("vector", "dot", "delta", "expected"),
     [

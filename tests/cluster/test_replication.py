@@ -64,6 +64,7 @@ def assert_wants_are_single(machine: Replication) -> None:
     assert len(wanted) == len(set(wanted)), "a partition is wanted from one peer at a time"
 
 
+@pytest.mark.answers("state-is-a-fold")
 @examples(60)
 @given(seed=st.integers(0, 2**32), size=st.integers(3, 4))
 def test_after_any_faults_all_replicas_hold_the_same(seed: int, size: int) -> None:
@@ -98,6 +99,7 @@ def missed(count: int) -> ToyCluster:
     return cluster
 
 
+@pytest.mark.answers("queues-are-bounded")
 @pytest.mark.parametrize("count", [SUPPLY_OPERATIONS * 4, SUPPLY_OPERATIONS * 16, SUPPLY_OPERATIONS * 64])
 def test_catching_up_takes_messages_in_proportion_to_what_was_missed(count: int) -> None:
     # A Want, a Supply and an acknowledgement per answer; a few to find out, and to compare while it lasts.
@@ -112,6 +114,7 @@ def pair() -> tuple[ToyReplica, ToyReplica]:
     return ours, theirs
 
 
+@pytest.mark.answers("silent-peer-keeps-a-node-from-asking")
 def test_a_peer_that_does_not_answer_does_not_keep_the_others_from_being_asked() -> None:
     random = Random(1)
     ours, silent, sound = (ToyReplica(name, random) for name in (1, 2, 3))
@@ -149,6 +152,7 @@ def test_a_peer_that_does_not_answer_is_left_alone_for_longer_each_time_up_to_a_
     assert gaps[-1] <= LIMITS.pause_s_max + 2 * LIMITS.answer_s
 
 
+@pytest.mark.answers("sequence-number-is-reused-after-a-lost-fsync")
 def test_nothing_is_pushed_before_it_is_durable() -> None:
     ours, _ = pair()
     ours.write(0)
@@ -170,6 +174,7 @@ def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     assert ours.sent == [(theirs.name, Have([(0, theirs.origin, 1)]))]
 
 
+@pytest.mark.answers("vectors-cover-durable-prefixes")
 def test_a_vector_that_is_sent_names_nothing_that_is_not_durable() -> None:
     ours, theirs = pair()
     ours.write(0)
@@ -248,6 +253,7 @@ def test_the_next_answer_is_asked_for_before_the_last_one_is_applied() -> None:
     assert [want.ranges for want in wants(ours)] == [[(0, theirs.origin, 1, 5)], [(0, theirs.origin, 3, 5)]]
 
 
+@pytest.mark.answers("node-that-is-refilled-receives-operations-twice")
 def test_what_one_peer_sent_is_not_asked_of_another_while_it_is_applied() -> None:
     random = Random(1)
     ours, one, other = (ToyReplica(number, random) for number in (1, 2, 3))
@@ -391,6 +397,7 @@ def test_an_answer_to_an_earlier_question_is_none_to_a_later_one() -> None:
     assert known.answered(0, second)
 
 
+@pytest.mark.answers("answer-of-a-learner-counts-later")
 def test_what_a_peer_was_asked_before_it_counted_is_not_confirmed_whenever_its_answer_arrives() -> None:
     ours, theirs = pair()
     digest, known = ours.machine.digest(), ours.machine.known(theirs.name)
@@ -444,6 +451,7 @@ def test_a_vector_that_is_none_is_refused() -> None:
         ours.take(theirs.name, Vectors([(0, b"no vector")], False), 0)
 
 
+@pytest.mark.answers("seed-3115")
 def test_peers_are_compared_with_in_rounds() -> None:
     ours = ToyReplica(1, Random(3))
     peers = [bytes([number]) * 16 for number in range(2, 7)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
+import pytest
+
 from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
@@ -79,6 +81,7 @@ def test_an_empty_partition_is_taken_by_snapshot_if_a_peer_holds_enough_of_it() 
     assert [side.snapshots.takes(partition) for partition in (1, 2)] == [True, False]
 
 
+@pytest.mark.answers("whole-log-is-replayed-though-a-snapshot-is-shorter")
 def test_a_partition_of_which_more_than_half_is_held_is_fetched_from_the_log() -> None:
     side = Side({1: VersionVector({A: 501}), 2: VersionVector({A: 500})})
     side.look(ONE, {1: 1000, 2: 1000})
@@ -97,6 +100,7 @@ def test_own_operations_of_a_new_node_do_not_make_it_replay_the_log() -> None:
     assert side.asked() == [(ONE, 1, 0)]
 
 
+@pytest.mark.answers("whole-log-is-replayed-though-a-snapshot-is-shorter")
 def test_a_partition_to_which_this_node_writes_is_fetched_from_the_log_unless_it_is_nearly_empty() -> None:
     side = Side({1: VersionVector({A: 100, OWN: 25}), 2: VersionVector({A: 101, OWN: 25})})
     side.replica.own = OWN
@@ -338,6 +342,7 @@ def test_a_snapshot_of_a_peer_that_is_gone_for_good_is_given_up() -> None:
     assert side.asked() == [(OTHER, 1, 0)]
 
 
+@pytest.mark.answers("snapshots-hold-up-clients")
 def test_nothing_is_asked_for_in_a_rest_and_what_arrives_is_taken() -> None:
     side = Side()
     side.look(ONE, {1: 50})

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
+import pytest
+
 from shoal.cluster import stability
 from shoal.cluster.stability import Cut, Holding, Step, Waiting, advanced_cut, advanced_step, may_retire, ripe
 from shoal.crdt.dot import Dot, Origin, VersionVector
@@ -113,6 +115,7 @@ def owner_left_out(waiting: Waiting, owners: list[Holding]) -> Waiting:
     return stability.advanced(waiting, owners[:-1])
 
 
+@pytest.mark.answers("prune-frees-a-chunk-that-a-concurrent-save-reuses")
 def test_mutants_are_caught() -> None:
     for mutant in (bound_from_acknowledgements, one_step, owner_left_out):
         assert not all(run(seed, mutant).safe for seed in range(300)), mutant
@@ -128,6 +131,7 @@ def test_an_owner_that_says_nothing_stops_the_clock_and_is_named() -> None:
     assert not stability.lacks(waiting, Holding(holds, holds))
 
 
+@pytest.mark.answers("lost-operation-stops-a-sweep")
 def test_a_bound_that_names_what_was_lost_with_a_disk_is_replaced() -> None:
     eraser, lost, kept = Dot(ORIGINS[0], 1), Dot(ORIGINS[1], 1), Dot(ORIGINS[2], 1)
     here = VersionVector([eraser, kept])
@@ -156,6 +160,7 @@ def test_alone_everything_is_stable_at_once() -> None:
     assert stability.is_stable(stability.advanced(Waiting(dot), holds), holds)
 
 
+@pytest.mark.answers("key-expires-while-a-second-operation")
 def test_nothing_that_did_not_know_of_a_stable_cut_is_under_way() -> None:
     for seed in range(100):
         world, cut = World(seed), Cut()
@@ -198,6 +203,7 @@ def test_a_lone_owner_may_retire_at_once() -> None:
     assert may_retire(advanced_step(Step(), [END], owners), owners)
 
 
+@pytest.mark.answers("origin-is-retired-that-an-owner-lacks")
 def test_an_owner_that_lacks_an_operation_or_everything_holds_it_up() -> None:
     for other in (owner({PAST: 2, LIVE: 1}), owner({}), owner({PAST: 3}, whole=False)):
         owners = [owner({PAST: 3, LIVE: 1}), other]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,12 +28,14 @@ def holders(owners: list[Holding], sequence: int) -> list[Holding]:
     return [one for one in owners if one.vector[ORIGIN] >= sequence]
 
 
+@pytest.mark.answers("operation-leaves-that-an-owner-still-needs")
 @given(owners, sequences, ages, st.booleans())
 def test_what_leaves_is_held_by_a_quorum(owners: list[Holding], sequence: int, age_ms: int, is_over: bool) -> None:
     if may_leave(sequence, age_ms, reach(ORIGIN, owners), Terms(KEEP_MS, FORGET_MS, is_over)):
         assert 2 * len(holders(owners, sequence)) > len(owners)
 
 
+@pytest.mark.answers("logs-lose-only-what-all-hold", "operation-leaves-that-an-owner-still-needs")
 @given(owners, sequences, ages, st.booleans())
 def test_an_owner_that_lacks_it_is_away_or_left_behind(
     owners: list[Holding], sequence: int, age_ms: int, is_over: bool

@@ -77,6 +77,7 @@ def check(choose: Choose, apply: Callable[[Rows, Stamp, Change], None] = apply) 
     assert {(key[len(prefix) :], value) for key, value in replica.rows.scan(prefix)} == events
 
 
+@pytest.mark.answers("replica-that-was-away-brings-tombstoned-data-back")
 @examples(100)
 @given(st.data())
 def test_replicas_show_what_a_twin_shows_that_sees_all_operations(data: st.DataObject) -> None:

@@ -183,6 +183,7 @@ def test_vectors_that_share_entries_are_as_those_that_do_not(
     assert one.missing(other) == plain.missing(twin)
 
 
+@pytest.mark.answers("origins-of-past-openings-make-operations")
 def test_an_operation_copies_none_of_the_entries_of_past_origins() -> None:
     vector = VersionVector({Origin(n.to_bytes(16, "big")): 5 for n in range(10_000)})
     origin = Origin(b"o" * 16)

@@ -40,6 +40,7 @@ def test_machines_share_the_agents_and_each_runs_once() -> None:
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_the_agents_of_a_killed_machine_go_on_elsewhere_within_their_ttl_and_two_seconds() -> None:
     async def work(ground: Ground) -> None:
         await three(ground)
@@ -71,6 +72,7 @@ def test_a_machine_that_dies_with_its_node_is_replaced_too() -> None:
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_a_machine_that_stands_still_loses_its_agents_and_takes_part_again() -> None:
     async def work(ground: Ground) -> None:
         await three(ground)
@@ -110,6 +112,7 @@ def test_two_processes_of_one_name_are_told() -> None:
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_drain_hands_each_agent_over_after_its_next_save() -> None:
     async def work(ground: Ground) -> None:
         await three(ground)
@@ -175,6 +178,7 @@ def test_a_moved_agent_goes_on_there_and_a_drained_machine_is_emptied() -> None:
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_a_newer_version_takes_over_at_saves_and_an_older_program_does_not_take_back() -> None:
     async def work(ground: Ground) -> None:
         ground.process("old", count=3).start()
@@ -207,6 +211,7 @@ def test_two_programs_that_declare_an_agent_differently_are_told() -> None:
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_finished_agents_are_not_started_again_and_run_returns_when_all_are() -> None:
     async def work(ground: Ground) -> None:
         for name in ("one", "two"):
@@ -236,6 +241,7 @@ def test_a_run_that_is_cancelled_leaves_no_function_and_no_lease_behind() -> Non
     on_ground(work)
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_changes_of_the_record_are_not_lost_when_machines_start_at_once() -> None:
     async def work(ground: Ground) -> None:
         for number in range(6):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -83,6 +84,7 @@ def crowds(draw: st.DrawFn) -> Crowd:
     return crowd
 
 
+@pytest.mark.answers("agents-have-one-driver")
 @given(crowds())
 def test_machines_settle_and_no_agent_is_left_that_one_has_room_for(crowd: Crowd) -> None:
     crowd.settle()

@@ -41,6 +41,7 @@ def with_machine(taker: Taker, found: CrewRecord) -> CrewRecord:
     return replace(found, machines={"m": taker})
 
 
+@pytest.mark.answers("agents-have-one-driver")
 def test_no_change_is_lost() -> None:
     async def main() -> None:
         async with fleet() as nodes:

@@ -137,6 +137,7 @@ class Storm:
 SEEDS = [(0, SHORT_S), *(pytest.param(seed, LONG_S, marks=pytest.mark.thorough) for seed in range(6))]
 
 
+@pytest.mark.answers("agents-have-one-driver")
 @pytest.mark.parametrize("waits_s", [0.0, 1.5])
 @pytest.mark.parametrize(("seed", "lasts_s"), SEEDS)
 def test_in_a_storm_an_agent_has_one_driver_and_healed_each_is_at_work(seed: int, lasts_s: float, waits_s: float) -> None:

@@ -154,6 +154,7 @@ class Striking:
 POINTS = [(nth, after) for nth in range(9) for after in (False, True)]
 
 
+@pytest.mark.answers("agents-have-one-driver")
 @pytest.mark.parametrize("goes_on", [False, True])
 @pytest.mark.parametrize(("nth", "after"), POINTS)
 def test_a_machine_that_stops_around_a_wait_repeats_no_effect(nth: int, after: bool, goes_on: bool) -> None:

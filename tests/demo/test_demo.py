@@ -116,6 +116,7 @@ RASH = """
 """
 
 
+@pytest.mark.answers("worker-of-the-demonstration-that-miscounts")
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(
     ("worker", "where"),

@@ -95,6 +95,7 @@ def test_a_truthful_store_agrees() -> None:
     assert judge(RECOUNTED, truthful()) == []
 
 
+@pytest.mark.answers("worker-of-the-demonstration-that-miscounts")
 @pytest.mark.parametrize("lie", PLANTED)
 def test_a_planted_lie_is_found_where_it_is(lie: str) -> None:
     plant, where = PLANTED[lie]

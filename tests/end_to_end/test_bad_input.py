@@ -47,6 +47,7 @@ async def raw_socket(http: aiohttp.ClientSession) -> AsyncIterator[aiohttp.Clien
         yield socket
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("message", [b"\xc1", b"", b"\xff" * 100, b"\x91\x91\x05", bytes(300_000)], ids=lambda m: f"{m[:4]!r}")
 async def test_a_message_that_is_no_frames_ends_its_own_socket(http: aiohttp.ClientSession, message: bytes) -> None:
@@ -57,6 +58,7 @@ async def test_a_message_that_is_no_frames_ends_its_own_socket(http: aiohttp.Cli
         assert socket.closed
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize(
     ("request_bytes", "code"),

@@ -22,6 +22,7 @@ async def drawn(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
 async def test_after_the_death_of_any_node_the_others_spend_their_shares_and_then_say_who_has_the_rest(tmp_path: Path) -> None:
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.main import app
@@ -56,6 +57,7 @@ def status(url: str) -> tuple[str, str]:
     return agent["state"], agent["reason"]
 
 
+@pytest.mark.answers("agents-have-one-driver")
 async def test_a_draft_is_corrected_and_approved_by_commands(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
         process = Forked(["-c", CLERK, url])

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
@@ -133,6 +134,7 @@ async def test_the_agents_of_a_killed_machine_go_on_elsewhere_and_a_drained_one_
         machines.check()
 
 
+@pytest.mark.answers("agents-have-one-driver")
 async def test_a_machine_and_a_node_of_a_cluster_are_killed_at_once(tmp_path: Path) -> None:
     with nodes(tmp_path) as processes:
         for number in range(3):

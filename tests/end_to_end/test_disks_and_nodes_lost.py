@@ -52,6 +52,7 @@ def start(fleet: Nodes, numbers: list[int]) -> None:
         fleet.start(number, [0, 1, 2])
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt", note="real processes")
 @pytest.mark.thorough
 async def test_one_dead_node_and_one_lost_disk_are_survived(tmp_path: Path) -> None:
     with nodes(tmp_path) as fleet:

@@ -65,6 +65,7 @@ def written(page: list[Any]) -> str:
     return page if isinstance(page, str) else "".join(map(written, page))
 
 
+@pytest.mark.answers("rich-text-editor-overwrites-what-others-type")
 @pytest.mark.thorough
 @pytest.mark.parametrize("table", [3], indirect=True)
 async def test_prosemirrors_and_an_agent_edit_one_page_offline_too_and_after_a_kill(table: Table) -> None:
@@ -143,6 +144,7 @@ async def test_prosemirrors_and_an_agent_edit_one_page_offline_too_and_after_a_k
     assert (await one("prosemirror"))["content"][0]["attrs"] == {"level": 3}
 
 
+@pytest.mark.answers("rich-text-editor-overwrites-what-others-type")
 @pytest.mark.parametrize("table", [1], indirect=True)
 async def test_quills_formats_and_embedded_objects_travel_and_stay(table: Table) -> None:
     one, other, agent = table.one, table.other, table.agent

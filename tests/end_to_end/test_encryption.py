@@ -81,6 +81,7 @@ def content_of(directory: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files}
 
 
+@pytest.mark.answers("encrypted-files-show-nothing", note="with a plain directory as the control")
 async def test_a_known_text_is_in_no_file_of_an_encrypted_directory(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +104,7 @@ async def test_a_known_text_is_in_no_file_of_an_encrypted_directory(
     assert secrets.hex() not in caplog.text
 
 
+@pytest.mark.answers("encrypted-files-show-nothing")
 async def test_no_hash_of_content_is_in_a_file(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uncompressed(monkeypatch)
     for name, encryption in (("plain", ""), ("encrypted", key)):
@@ -112,6 +114,7 @@ async def test_no_hash_of_content_is_in_a_file(tmp_path: Path, key: str, monkeyp
         assert bool(files_with(tmp_path / name, bytes.fromhex(saved.id))) == (name == "plain")
 
 
+@pytest.mark.answers("encrypted-files-show-nothing")
 async def test_a_directory_without_its_key_is_not_opened_and_not_changed(tmp_path: Path, key: str) -> None:
     other = tmp_path / "other.key"
     other.write_text(urandom(32).hex())
@@ -139,6 +142,7 @@ async def test_a_plain_directory_is_not_opened_with_a_key(tmp_path: Path, key: s
         assert (await store.space("crew").register("r").get()) == SECRET
 
 
+@pytest.mark.answers("encrypted-files-show-nothing")
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "flipped"])
 async def test_a_damaged_file_of_keys_is_reported_and_nothing_is_changed(tmp_path: Path, key: str, damage: str) -> None:
     async with shoal.open(tmp_path / "state", encryption=key) as store:
@@ -174,6 +178,7 @@ def shoal_command(*arguments: str, key: str = "") -> subprocess.CompletedProcess
     return forked.run(["-m", "shoal.cli", *arguments], environment, timeout=PATIENCE_S)
 
 
+@pytest.mark.answers("encrypted-files-show-nothing")
 async def test_verify_proves_an_encrypted_directory_and_finds_a_changed_row(tmp_path: Path, key: str) -> None:
     state = str(tmp_path / "state")
     async with shoal.open(state, encryption=key) as store:

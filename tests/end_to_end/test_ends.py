@@ -72,6 +72,7 @@ async def test_a_stop_in_the_middle_of_requests_loses_nothing_and_is_clean(tmp_p
         assert writers.saved <= await writers.found(space)
 
 
+@pytest.mark.answers("stopping-node-waits-for-waiting-clients")
 async def test_a_stop_waits_for_nobody_that_waits_for_a_lease_or_an_item(tmp_path: Path) -> None:
     settings = ("--set", "lease_poll_s=3600", "--set", "stop_timeout_s=3600")
     with served(tmp_path / "state", *settings) as (process, url):
@@ -96,6 +97,7 @@ async def test_a_stop_waits_for_nobody_that_waits_for_a_lease_or_an_item(tmp_pat
                     await store.connection.session.close()
 
 
+@pytest.mark.answers("nothing-is-invented", "retry-makes-a-second-checkpoint")
 async def test_clients_live_through_a_kill_and_nothing_is_lost_or_applied_twice(tmp_path: Path) -> None:
     each = 60
     with served(tmp_path / "state") as (process, url):
@@ -145,6 +147,7 @@ main()
 """
 
 
+@pytest.mark.answers("error-while-writing-ends-a-room", "no-space-left")
 async def test_a_node_whose_disk_is_full_reads_on_and_says_why_it_does_not_write(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
     process = await asyncio.create_subprocess_exec(*command, env=clean_environment(), stdout=PIPE, stderr=PIPE)
@@ -198,6 +201,7 @@ async def linked(hasty: Store) -> None:
             return
 
 
+@pytest.mark.answers("unknown-outcomes-are-told")
 async def test_a_write_that_no_node_answers_ends_as_unknown_with_the_key_to_send_it_again(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (process, url):
         async with shoal.connect(url) as store, shoal.connect(url, config=Config(request_timeout_s=1.0)) as hasty:

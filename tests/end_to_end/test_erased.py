@@ -150,6 +150,7 @@ async def others(store: Store) -> None:
         await store.space("crew").thread(f"other-{token_hex(4)}").save({"text": token_hex(1000)})
 
 
+@pytest.mark.answers("deleted-data-can-still-be-read-in-the-files")
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_files_of_a_store_hold_nothing_of(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uncompressed(monkeypatch)
@@ -177,6 +178,7 @@ async def test_what_was_deleted_before_the_store_was_closed_is_erased_when_it_is
         await gone(tmp_path, mark)
 
 
+@pytest.mark.answers("deleted-data-can-still-be-read-in-the-files")
 async def test_of_a_deleted_space_its_deletions_are_left_and_no_other_row(tmp_path: Path) -> None:
     config = msgspec.structs.replace(QUICK, key_window_s=1, forget_after_s=1.0)
     async with shoal.open(tmp_path, config=config) as store:
@@ -201,6 +203,7 @@ def rows(store: Store) -> set[bytes]:
     return {key[:1] for key, _ in storage.scan(b"", None)}
 
 
+@pytest.mark.answers("deleted-data-can-still-be-read-in-the-files")
 async def test_no_node_of_a_cluster_keeps_what_was_deleted_at_one(tmp_path: Path) -> None:
     quick = {"SHOAL_ERASE_WITHIN_S": "0.1", "SHOAL_SYNC_INTERVAL_S": "0.1"}
     secret = token_bytes(200_000)  # Of random bytes a compressed file keeps every part as it is.

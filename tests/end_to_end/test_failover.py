@@ -164,6 +164,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.answers("waiting-call-ends-when-its-node-dies")
 def test_every_call_with_a_timeout_is_on_the_list() -> None:
     listed = {stream.call for stream in STREAMS.values()}
     found = {
@@ -216,6 +217,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.answers("waiting-call-ends-when-its-node-dies")
 async def test_each_goes_on_with_another_node_and_gives_each_item_once(tmp_path: Path) -> None:
     got: dict[str, list[int]] = {name: [] for name in STREAMS}
 

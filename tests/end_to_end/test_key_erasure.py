@@ -85,6 +85,7 @@ async def test_the_command_refuses_where_nothing_is_encrypted(tmp_path: Path) ->
         assert await store.space("crew").register("r").get() == SECRET
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 async def test_a_backup_opens_under_its_own_master_key_alone(tmp_path: Path, make_key: Callable[[str], str]) -> None:
     old, new = make_key("old.key"), make_key("new.key")
     async with shoal.open(tmp_path / "state", encryption=old, config=QUICK) as store:
@@ -108,6 +109,7 @@ async def test_a_backup_opens_under_its_own_master_key_alone(tmp_path: Path, mak
         pass
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 def test_a_running_node_takes_a_new_master_key(tmp_path: Path, make_key: Callable[[str], str]) -> None:
     make_key("old.key")
     make_key("new.key")
@@ -136,6 +138,7 @@ def test_a_running_node_takes_a_new_master_key(tmp_path: Path, make_key: Callabl
     assert shoal_command("show", "t", "--space", "crew", "--data", str(tmp_path / "state"), key=f"file:{file}").returncode != 0
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 async def test_every_node_destroys_its_keys_and_a_restored_backup_does_once_it_is_told(
     tmp_path: Path, make_key: Callable[[str], str]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 import shoal
 from tests.cli.conftest import PATIENCE_S, served
@@ -40,6 +41,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.answers("leases-have-one-holder")
 async def test_a_holder_that_was_stopped_finds_out_when_it_goes_on(tmp_path: Path) -> None:
     with (
         served(tmp_path / "state") as (_, url),

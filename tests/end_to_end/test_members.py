@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from typer.testing import CliRunner
 
 import shoal
@@ -154,6 +155,7 @@ async def test_a_cluster_grows_replaces_and_forgets_nodes_while_clients_write(tm
             assert (await answer.json())["change"] == ""
 
 
+@pytest.mark.answers("real-nodes-are-drained")
 async def test_a_node_is_drained_and_killed_ones_are_replaced_and_forgotten_while_clients_write(tmp_path: Path) -> None:
     with nodes(tmp_path) as fleet:
         url = await three(fleet)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 import shoal
 from chaos.ports import free_ports
@@ -42,6 +43,7 @@ def ended(process: subprocess.Popen[str]) -> list[dict[str, str]]:
     return [event for event in events if event["level"] == "warning"]
 
 
+@pytest.mark.answers("nodes-count-different-majorities")
 async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_node(tmp_path: Path) -> None:
     ports = free_ports(4)
     n1, n2, n3, stranger = (f"127.0.0.1:{port}" for port in ports)

@@ -71,6 +71,7 @@ async def test_the_shell_does_not_replace_a_state_unasked(url: str, space: Space
     assert (await space.thread("t").load()).state == {"n": 1}
 
 
+@pytest.mark.answers("restarted-agent-replaces-an-unloaded-state")
 async def test_many_clients_change_one_thread_at_once_and_nothing_is_lost(url: str, space: Space) -> None:
     async def work(number: int) -> None:
         def count(state: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ def check_sound(fleet: Fleet) -> None:
     assert all(fleet.rows(name) == fleet.rows(first) for name in others)
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_a_prune_while_a_step_is_open_leaves_what_resuming_needs(fleet: Fleet) -> None:
     thread = fleet["a"].store().space("crew").thread("t")
     for n in range(8):
@@ -66,6 +67,7 @@ async def test_a_prune_while_a_step_is_open_leaves_what_resuming_needs(fleet: Fl
     check_sound(fleet)
 
 
+@pytest.mark.answers("replica-that-was-away-brings-tombstoned-data-back")
 async def test_a_late_replica_brings_back_nothing_of_a_deleted_thread(fleet: Fleet) -> None:
     here, late = (fleet[name].store().space("crew").thread("t") for name in "ab")
     await here.save({"log": LOG[:3]})
@@ -94,6 +96,7 @@ async def test_a_late_replica_brings_back_nothing_of_a_deleted_thread(fleet: Fle
     check_sound(fleet)
 
 
+@pytest.mark.answers("two-writers-extend-one-thread")
 async def test_a_rollback_then_an_append_on_each_side_then_a_merge(fleet: Fleet) -> None:
     here, there = (fleet[name].store().space("crew").thread("t") for name in "ab")
     start = await here.save({"log": ["one"], "plan": 1})
@@ -122,6 +125,7 @@ async def test_a_rollback_then_an_append_on_each_side_then_a_merge(fleet: Fleet)
     check_sound(fleet)
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_a_label_keeps_its_checkpoint_and_moves_on_with_a_prune(fleet: Fleet) -> None:
     thread = fleet["a"].store().space("crew").thread("t")
     first = await thread.save({"n": 0, "log": LOG}, label="good")
@@ -142,6 +146,7 @@ async def test_a_label_keeps_its_checkpoint_and_moves_on_with_a_prune(fleet: Fle
     check_sound(fleet)
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 async def test_a_batch_of_every_kind_is_there_whole_or_not_at_all(fleet: Fleet) -> None:
     space = fleet["a"].store().space("crew")
     thread = space.thread("{t}/planner")

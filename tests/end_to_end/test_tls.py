@@ -7,12 +7,15 @@ import subprocess
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
+import pytest
+
 import shoal
 from chaos.ports import free_ports
 from tests.cli.conftest import PATIENCE_S, served
 from tests.tls.conftest import Certificates
 
 
+@pytest.mark.answers("peers-prove-themselves", note="a cluster of three over TLS and a kill")
 async def test_three_nodes_over_tls_outlive_a_kill(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "tls")
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]

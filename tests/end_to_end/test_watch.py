@@ -28,6 +28,7 @@ async def seen(changes: AsyncIterator[Change | shoal.Reset], names: list[str], c
         names.append(change.name)
 
 
+@pytest.mark.answers("watcher-misses-changes-made-while-it-was-away")
 async def test_a_node_is_killed_under_a_watcher_and_each_change_is_seen_once(tmp_path: Path) -> None:
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
     join = ",".join(addresses)

@@ -134,7 +134,7 @@ def a_change_that_may_be_made_is_denied(patch: pytest.MonkeyPatch) -> None:
 _LOSSES = frozenset({"forgotten", "stale_copy", "one_by_one"})
 
 MUTANTS = (
-    Mutant(votes_leave_before_the_fsync, "a vote is sent before its fsync", ("8",)),
+    Mutant(votes_leave_before_the_fsync, "a vote in the quorum register is sent before its fsync", ("8",)),
     Mutant(one_vote_is_a_quorum, "one vote decides in the quorum register", ("8",)),
     Mutant(a_proposer_ignores_what_was_accepted, "a proposer ignores the values that were accepted", ("8",)),
     Mutant(an_acceptor_accepts_below_its_promise, "an acceptor accepts a ballot below its promise", ("8",)),

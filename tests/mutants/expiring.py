@@ -65,7 +65,7 @@ MUTANTS = (
         _APART,
     ),
     Mutant(a_learner_sweeps_claims, "a learner forgets keys of requests", _TWICE, "composed", _APART),
-    Mutant(the_sum_goes_with_the_claim, "what was added goes with the key of the request", _TWICE, "composed", _APART),
+    Mutant(the_sum_goes_with_the_claim, "the sum goes with the key of the request", _TWICE, "composed", _APART),
     Mutant(
         adds_to_maps_are_folded_before_they_are_stable,
         "adds to a key of a map are merged while another node may bring one of them",

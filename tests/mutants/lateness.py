@@ -38,7 +38,7 @@ def a_removal_that_found_nothing_is_forgotten(patch: pytest.MonkeyPatch) -> None
 MUTANTS = (
     Mutant(
         a_removal_that_found_nothing_is_forgotten,
-        "a removal that found nothing is carried out later by another node",
+        "a removal that found nothing is not recorded",
         ("3", "6"),
         "composed",
         frozenset({"removed_late"}),

@@ -86,14 +86,14 @@ _LOSSES = frozenset({"forgotten", "stale_copy", "one_by_one"})
 MUTANTS = (
     Mutant(
         a_copy_keeps_its_originals_origins,
-        "a copy writes, and spends what its original had",
+        "a copy of a directory writes, and spends what its original had",
         ("2", "3", "4", "17"),
         "composed",
         frozenset({"cloned", "stale_copy"}),
     ),
     Mutant(
         a_copy_writes_at_once,
-        "a restored copy builds on what all others have erased, and they do not ask for it",
+        "a restored copy builds on what all others have erased",
         ("4",),
         "composed",
         frozenset({"set_back"}),
@@ -102,7 +102,11 @@ MUTANTS = (
     Mutant(one_other_is_enough_to_learn_from, "a learner asks one other owner alone", ("3", "14"), "composed", _LOSSES),
     Mutant(a_learner_counts_itself, "a learner asks a majority with itself among them", ("3", "14", "17"), "composed", _LOSSES),
     Mutant(
-        what_is_current_is_asked_of_learners, "what a learner says is taken for current", ("3", "14", "16"), "composed", _LOSSES
+        what_is_current_is_asked_of_learners,
+        "a learner's answer counts as a current one",
+        ("3", "14", "16"),
+        "composed",
+        _LOSSES,
     ),
     Mutant(
         an_answer_of_a_learner_counts_once_it_is_none,

@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         an_empty_directory_takes_what_it_hears,
-        "a directory gets operations before it is added, and can then never be",
+        "an empty directory gets operations before it is added, and can then never be",
         ("4", "9"),
         "members",
         REMOVED,

@@ -73,14 +73,14 @@ MUTANTS = (
     ),
     Mutant(
         what_a_save_builds_on_is_not_supplied,
-        "a node does not ask for the base of a save if it has swept that",
+        "a node does not fetch the base of a save if it has swept that base",
         ("4", "9", "20"),
         "composed",
         frozenset({"set_back"}),
     ),
     Mutant(
         what_was_supplied_is_not_swept_again,
-        "a base that was supplied for a save stays, though nothing needs it",
+        "a base that was fetched for a save stays, though nothing needs it",
         ("4", "15", "20"),
         "composed",
         frozenset({"set_back"}),

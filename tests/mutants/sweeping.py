@@ -55,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         stability_takes_one_step,
-        "what erases is swept once all owners hold it",
+        "erased rows are swept once all owners hold the operation that erased them",
         ("3", "4", "7", "10", "15"),
         "composed",
         frozenset({"pruned_unheard"}),

@@ -87,13 +87,13 @@ MUTANTS = (
     Mutant(a_mirror_is_not_told_which_beginning_lost, "a mirror goes on showing the beginning that lost", ("10",)),
     Mutant(
         a_mirror_merges_a_beginning_that_its_node_lacks,
-        "a mirror merges the beginning that died with its node with the one that the next node shows",
+        "a mirror merges initial content that its last node lost with that of the next node",
         ("10",),
         composites=frozenset({"begun_apart"}),
     ),
     Mutant(
         a_deleted_item_needs_its_kind,
-        "a node refuses the deleted items of a beginning that it never had, because a root has another kind there",
+        "a node refuses the deleted items of initial content that it never had, because a root has another kind there",
         ("9",),
         profile="composed",
         composites=frozenset({"begun_apart"}),

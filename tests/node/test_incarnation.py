@@ -30,6 +30,7 @@ async def test_an_opening_that_writes_nothing_leaves_nothing(bench: Bench) -> No
     assert list(bench.storage.left_by_crash(None).scan(b"", None)) == []
 
 
+@pytest.mark.answers("sequence-number-is-reused-after-a-lost-fsync")
 async def test_every_opening_writes_under_an_origin_of_its_own(open_bench: Opener) -> None:
     storage = MemoryStorage()
     for seed in range(3):
@@ -40,6 +41,7 @@ async def test_every_opening_writes_under_an_origin_of_its_own(open_bench: Opene
     assert [dot.sequence for _, dot in dots(storage)] == [1, 1, 1]
 
 
+@pytest.mark.answers("sequence-number-is-reused-after-a-lost-fsync")
 async def test_a_clone_of_a_cleanly_stopped_directory_shares_no_dot(open_bench: Opener) -> None:
     original = open_bench()
     await original.space.counter("n").add(1)
@@ -53,6 +55,7 @@ async def test_a_clone_of_a_cleanly_stopped_directory_shares_no_dot(open_bench: 
     assert not fresh[0] & fresh[1]
 
 
+@pytest.mark.answers("no-dot-names-two-payloads", "sequence-number-is-reused-after-a-lost-fsync")
 async def test_a_restored_backup_shares_no_dot_with_what_was_lost(open_bench: Opener) -> None:
     node = open_bench()
     await node.space.counter("n").add(1)
@@ -160,6 +163,7 @@ async def test_a_copy_remembers_a_bounded_number_of_originals(open_bench: Opener
     assert len(opened.node._incarnation.originals) == 64
 
 
+@pytest.mark.answers("seed-4815162")
 def test_origins_are_forgotten_in_the_same_order_by_every_process() -> None:
     origins = {Origin(bytes([number]) * 16) for number in range(64)}
     rows = list(Incarnation.without(origins))

@@ -65,6 +65,7 @@ async def test_a_blind_set_replaces_what_the_node_shows(bench: Bench) -> None:
     assert await bench.space.register("goal").siblings() == ["new"]
 
 
+@pytest.mark.answers("sibling-explosion")
 async def test_siblings_are_capped_with_a_typed_error(open_bench: Opener) -> None:
     small = open_bench(siblings_max=3)
     handles = [small.space.register("goal") for _ in range(4)]
@@ -175,6 +176,7 @@ async def test_a_batch_that_is_too_long_is_refused(open_bench: Opener) -> None:
                 batch.counter("a").add(1)
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 async def test_a_power_cut_leaves_a_batch_whole_or_absent(bench: Bench) -> None:
     bench.simulated.hold_syncs()
     async with bench.space.batch(durability="memory") as batch:

@@ -157,6 +157,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 ]
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @pytest.mark.parametrize("decode", DECODERS, ids=range(len(DECODERS)))
 @given(data=st.binary(max_size=64) | st.recursive(st.none() | st.integers(-9, 9) | st.text(max_size=5), st.lists).map(pack))
 @example(data=b"")
@@ -225,6 +226,7 @@ def test_a_field_of_the_wrong_type_is_named(request_: list[object], field: str) 
     assert caught.value.written == "no"
 
 
+@pytest.mark.answers("versions-work-together")
 def test_fields_added_by_a_newer_version_are_ignored() -> None:
     assert frames.decode_request(pack(["read-counter", "s", "c", "new", 7])) == requests.ReadCounter("s", "c")
     assert frames.decode_caller_frames(pack([[2, 9, "new"]])) == [CancelFrame(9)]

@@ -42,6 +42,9 @@ def encrypted(counted: Counted) -> Iterator[None]:
         yield
 
 
+@pytest.mark.answers(
+    "encrypted-files-show-nothing", note="drawn plans run on encrypted disks, while keys are replaced and destroyed"
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drawn_plan_breaks_nothing_on_encrypted_disks(seed: int) -> None:
     counted = Counted()

@@ -22,6 +22,7 @@ PLAN = Plan(
 """All nodes stand still while their clients ask."""
 
 
+@pytest.mark.answers("calls-keep-their-deadline")
 def test_a_call_that_outlasts_its_deadline_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LATE not in execute(PLAN).broken
     call = Link.call

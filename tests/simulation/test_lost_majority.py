@@ -41,6 +41,7 @@ async def cut_all_links(scene: Scene, lost_s: float) -> Callable[[], Awaitable[N
     return mend
 
 
+@pytest.mark.answers("majority-of-the-members-is-lost")
 @pytest.mark.parametrize(
     ("lost_s", "every_s"), [(HOUR_S / 3, 50.0), pytest.param(HOUR_S, 120.0, marks=pytest.mark.thorough)], ids=["short", "hour"]
 )

@@ -35,6 +35,8 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.answers("removed-members-stay-in-vectors")
+@pytest.mark.answers("members-change-safely", note="real nodes under drawn faults")
 @pytest.mark.parametrize("seed", [1, 2, 12, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (0, *range(3, 12)))])
 def test_every_promise_is_kept_while_members_change(seed: int) -> None:
     assert run_plan(seed) == []

@@ -27,6 +27,7 @@ def origins(scene: Scene) -> int:
     return max(sum(map(len, each.vectors().values())) for each in partitions)
 
 
+@pytest.mark.answers("node-that-is-added-again-is-never-counted")
 @pytest.mark.parametrize("how", ["drain", "forget"])
 def test_a_member_leaves_and_comes_back_with_an_empty_disk(how: Literal["drain", "forget"]) -> None:
     async def story(scene: Scene) -> None:
@@ -112,6 +113,7 @@ def test_a_plan_with_operators_is_data() -> None:
     assert from_json(to_json(plan)) == plan
 
 
+@pytest.mark.answers("seed-plan-of-five-nodes")
 def test_a_node_that_got_data_from_a_member_that_was_away_gets_another_empty_disk_and_is_added() -> None:
     async def story(scene: Scene) -> None:
         hosts = scene.cluster.hosts

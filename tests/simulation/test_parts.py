@@ -84,6 +84,7 @@ def deleted(by: str, at_s: float, node: str, durability: Durability = "local") -
 LAST = deleted("mine", 3.0, "n1")
 
 
+@pytest.mark.answers("seed-94991")
 @pytest.mark.parametrize(
     ("deletions", "promised"),
     [
@@ -111,6 +112,7 @@ def test_copies_outlive_the_deletions_of_copies_whoever_made_them() -> None:
     assert not outlives("mine", 4.0, Told("local", "n1", 5.0), deletions, Losses(CALM))
 
 
+@pytest.mark.answers("effects-are-not-repeated", "seed-scenario-of-test-parts-py")
 @pytest.mark.parametrize("family", PARTS)
 def test_nothing_is_broken_where_nothing_goes_wrong(family: str) -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], Agents]:
@@ -136,6 +138,7 @@ def test_what_is_acknowledged_is_owed_only_where_the_losses_spare_it() -> None:
     assert Told("quorum", "n1", 1.0).is_owed(Losses(plan))
 
 
+@pytest.mark.answers("effects-are-not-repeated")
 def test_an_effect_of_which_a_node_knows_nothing_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         steps = cast(Steps, agents.parts["steps"])
@@ -147,6 +150,7 @@ def test_an_effect_of_which_a_node_knows_nothing_is_found() -> None:
     assert scene(work) == [EFFECT]
 
 
+@pytest.mark.answers("effects-are-not-repeated")
 def test_a_step_that_resume_overlooks_though_a_quorum_confirmed_its_answer_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         steps = cast(Steps, agents.parts["steps"])
@@ -160,6 +164,7 @@ def test_a_step_that_resume_overlooks_though_a_quorum_confirmed_its_answer_is_fo
     assert scene(work) == [EFFECT]
 
 
+@pytest.mark.answers("seed-385251")
 def test_a_step_that_a_human_looked_at_has_no_effect_by_that() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         steps = cast(Steps, agents.parts["steps"])
@@ -203,6 +208,7 @@ def test_a_state_that_is_not_as_it_was_saved_is_found() -> None:
     assert scene(work) == ["10"]
 
 
+@pytest.mark.answers("erased-data-stays-erased")
 def test_what_was_erased_and_is_shown_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         erasing = cast(Erasing, agents.parts["erasing"])
@@ -215,6 +221,7 @@ def test_what_was_erased_and_is_shown_is_found() -> None:
     assert scene(work) == [ERASED]
 
 
+@pytest.mark.answers("erased-data-stays-erased")
 def test_what_nobody_erased_and_is_not_there_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         erasing = cast(Erasing, agents.parts["erasing"])
@@ -226,6 +233,7 @@ def test_what_nobody_erased_and_is_not_there_is_found() -> None:
     assert scene(work) == ["3"]
 
 
+@pytest.mark.answers("seed-40792")
 @pytest.mark.parametrize("family", ["erasing", "papers"])
 def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(family: str) -> None:
     kind: ActKind = "delete" if family == "erasing" else "delete-paper"
@@ -249,6 +257,7 @@ def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(fa
     assert scene(work) == [True, True, False, True, False]
 
 
+@pytest.mark.answers("seed-100114")
 def test_what_a_move_took_the_place_of_is_known_unless_it_may_have_left_twice() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[bool]:
         lines = cast(Lines, agents.parts["lines"])
@@ -266,6 +275,7 @@ def test_what_a_move_took_the_place_of_is_known_unless_it_may_have_left_twice() 
     assert scene(work) == [False, True]
 
 
+@pytest.mark.answers("messages-are-not-lost")
 def test_a_message_that_is_lost_or_waits_again_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         messages = cast(Messages, agents.parts["messages"])
@@ -301,6 +311,7 @@ def test_an_item_that_an_index_lacks_is_found() -> None:
     assert set(scene(work)) == {"10"}
 
 
+@pytest.mark.answers("budgets-are-not-overspent")
 def test_what_is_spent_beyond_what_was_granted_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
         await carry_out(agents, "spend", 4)
@@ -363,6 +374,7 @@ def test_a_patch_that_is_sent_again_once_its_root_is_declared_puts_its_note_once
     assert execute(Plan(seed=seed, nodes=1, agents=1, duration_s=8.0, acts=acts)).violations == []
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 def test_a_change_that_a_watcher_was_told_twice_or_not_at_all_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], list[str], list[str]]:
         await carry_out(agents, "tell", 6)
@@ -423,6 +435,7 @@ def test_an_event_that_a_reader_was_not_given_is_found_unless_it_was_told_of_a_t
     assert scene(work) == [set(), {"10"}, set()]
 
 
+@pytest.mark.answers("seed-83047")
 def test_a_note_that_is_there_twice_is_excused_only_if_a_mirror_outlived_a_disk() -> None:
     lossy = Losses(Plan(seed=1, faults=[Wipe(at=1.0, node="n1")]))
     mirror = cast(Document, SimpleNamespace(to_py=dict))

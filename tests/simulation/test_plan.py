@@ -17,6 +17,7 @@ def test_a_plan_comes_back_from_json_as_it_was(seed: int) -> None:
     assert from_json(to_json(plan)) == plan
 
 
+@pytest.mark.answers("seed-1230")
 def test_equal_plans_give_equal_text_wherever_they_come_from() -> None:
     plan = draw(1230)
     travelled = pickle.loads(pickle.dumps(plan))

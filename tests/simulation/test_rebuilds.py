@@ -26,6 +26,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt", note="real nodes under drawn faults")
 @pytest.mark.parametrize("seed", [0, 1, 4, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(5, 105))])
 def test_every_promise_is_kept_across_a_rebuild(seed: int) -> None:
     assert run_plan(seed) == []
@@ -65,6 +66,7 @@ BUGS: tuple[tuple[Plant, tuple[str, ...], tuple[int, ...]], ...] = (
 """With the invariants that each breaks, and the seeds of plans that have found it. Others are tried after them."""
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt", note="four planted bugs")
 @pytest.mark.parametrize(("plant", "invariants", "seeds"), BUGS, ids=[plant.__name__ for plant, _, _ in BUGS])
 def test_a_planted_bug_is_found_by_a_drawn_plan(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, invariants: tuple[str, ...], seeds: tuple[int, ...]

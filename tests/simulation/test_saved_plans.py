@@ -18,6 +18,8 @@ LONGEST = {
 """Two seconds or three, which `make sim` takes each time."""
 
 
+@pytest.mark.answers("mirror-takes-kinds-of-a-lost-beginning")
+@pytest.mark.answers("client-is-told-late-of-its-lease", note="`a-lease-that-ended-before-its-answer-came`")
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LONGEST else [], id=path.stem) for path in PLANS],

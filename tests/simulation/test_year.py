@@ -56,6 +56,7 @@ def test_a_line_for_each_sample_and_a_line_for_each_figure(sound: str) -> None:
     assert grown(sound).keys() >= {"operations in the log", "keys of requests", "origins", "rows of objects", "bytes on disk"}
 
 
+@pytest.mark.answers("growth-is-not-seen")
 @pytest.mark.thorough
 def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch, sound: str) -> None:
     async def look(self: Truncator, number: int) -> bool:
@@ -65,6 +66,7 @@ def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.Monke
     assert grown(told(9))["operations in the log"] > GROWTH_MAX > grown(sound)["operations in the log"]
 
 
+@pytest.mark.answers("growth-is-not-seen")
 @pytest.mark.thorough  # Half a minute: in fewer days this little is not seen.
 def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grown(told(27))
@@ -72,6 +74,7 @@ def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch
     assert grown(told(27))["rows of objects"] > sound["rows of objects"] + 0.1
 
 
+@pytest.mark.answers("set-back-directories-do-not-count")
 @pytest.mark.thorough
 def test_a_node_that_is_told_in_error_that_it_was_set_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """With marks that keep origins which were retired: it has forgotten these, and lacks them as far as it knows."""

@@ -92,6 +92,7 @@ async def bench() -> AsyncIterator[Bench]:
     await made.commit.close()
 
 
+@pytest.mark.answers("acknowledged-then-lost")
 async def test_a_write_is_covered_only_after_its_sync(bench: Bench) -> None:
     waiter = bench.waiter(bench.write())
     await settle()
@@ -143,6 +144,7 @@ async def test_a_write_becomes_durable_though_nobody_waits(bench: Bench) -> None
     assert bench.commit.durable == bench.commit.written == 1
 
 
+@pytest.mark.answers("one-lock-around-the-store-serialises-all-agents")
 async def test_writes_of_one_tick_share_one_sync(bench: Bench) -> None:
     waiters = [bench.waiter(bench.write()) for _ in range(3)]
     await bench.gate.let_one_go()
@@ -157,6 +159,7 @@ async def test_one_sync_is_under_way_at_a_time(bench: Bench) -> None:
     assert len(bench.gate.waiting) == 1
 
 
+@pytest.mark.answers("one-lock-around-the-store-serialises-all-agents")
 async def test_what_is_written_during_a_sync_belongs_to_the_next(bench: Bench) -> None:
     bench.gate.after = True
     early = bench.waiter(bench.write())
@@ -193,6 +196,7 @@ async def test_a_cancelled_waiter_disturbs_nobody(bench: Bench) -> None:
     assert other.exception() is None
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_past_its_bound_a_write_is_refused_with_a_time_to_retry(bench: Bench) -> None:
     for _ in range(4):
         bench.write()

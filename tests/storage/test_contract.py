@@ -227,6 +227,7 @@ def expected(
     return inside[:limit]
 
 
+@pytest.mark.answers("id-contains-a-separator")
 @per_example
 @given(st.lists(writes, max_size=6), short, st.none() | short, st.booleans(), st.none() | st.integers(0, 4))
 def test_any_scan_equals_that_of_a_sorted_dict(

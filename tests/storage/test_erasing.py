@@ -46,6 +46,7 @@ def erase(storage: RocksStorage) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.answers("deleted-data-can-still-be-read-in-the-files")
 @pytest.mark.parametrize("count", [0, 10, 4000], ids=["alone", "few others", "many others"])
 def test_no_file_holds_a_deleted_row(storage: RocksStorage, tmp_path: Path, count: int) -> None:
     write(storage, others(count) | {b"5" + MARK: MARK * 10})

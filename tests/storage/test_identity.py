@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from shoal.config import Config
 from shoal.storage.identity import identity_of
 from shoal.storage.memory import MemoryStorage
@@ -26,6 +28,7 @@ def test_a_restart_and_a_new_name_keep_it(tmp_path: Path) -> None:
     assert opened_identity(tmp_path / "n2") == first
 
 
+@pytest.mark.answers("copied-directory-is-admitted-as-its-original")
 def test_a_copy_and_a_copy_that_is_put_back_have_others(tmp_path: Path) -> None:
     first = opened_identity(tmp_path / "n1")
     shutil.copytree(tmp_path / "n1", tmp_path / "backup")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ def test_an_object_key_splits_into_what_it_was_made_of(identity: tuple[int, Kind
     assert keys.split_object(keys.object_rows(*identity) + row) == (*identity, row)
 
 
+@pytest.mark.answers("injection-through-an-id")
 @given(objects, rows, objects, rows)
 def test_two_object_rows_never_share_a_key(
     one: tuple[int, Kind, str, str], row: bytes, other: tuple[int, Kind, str, str], other_row: bytes
@@ -32,6 +34,7 @@ def test_two_object_rows_never_share_a_key(
     assert same_key == ((one, row) == (other, other_row))
 
 
+@pytest.mark.answers("injection-through-an-id")
 @given(objects, objects)
 @examples(200)
 def test_the_prefix_of_an_object_never_meets_rows_of_another(
@@ -50,6 +53,7 @@ def test_log_keys_are_in_the_order_of_partition_origin_and_sequence(one: tuple[i
     assert (keys.log(*one) < keys.log(*other)) == (one < other)
 
 
+@pytest.mark.answers("id-contains-a-separator")
 @given(partitions, dots)
 def test_a_log_key_lies_under_the_prefixes_of_its_partition_and_origin(partition: int, dot: Dot) -> None:
     key = keys.log(partition, dot)
@@ -67,6 +71,7 @@ def test_a_space_lists_its_names_in_byte_order(space: str, kind: Kind, one: str,
     assert (keys.catalog(space, kind, one) < keys.catalog(space, kind, other)) == (one.encode() < other.encode())
 
 
+@pytest.mark.answers("id-contains-a-separator")
 @given(names, names, kinds, names)
 def test_the_catalog_of_a_space_holds_no_entry_of_another(space: str, other: str, kind: Kind, name: str) -> None:
     assert keys.catalog(other, kind, name).startswith(keys.catalog_of(space)) == (space == other)

@@ -52,6 +52,7 @@ def test_every_synced_write_survives_and_the_survivors_are_a_prefix(tmp_path: Pa
     assert partial > 2, "some cuts must fall between two unsynced writes"
 
 
+@pytest.mark.answers("power-cut-loses-fsynced-data")
 def test_a_cut_below_what_was_synced_would_be_noticed(tmp_path: Path, open_store: OpenStore) -> None:
     # What the test above relies on: a storage that acknowledged too early fails it.
     storage = open_store(tmp_path / "live")

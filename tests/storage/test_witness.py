@@ -93,6 +93,7 @@ def test_a_store_without_its_witness_is_refused(killed: Path, open_store: OpenSt
         open_store(killed)
 
 
+@pytest.mark.answers("deleted-log-opens-with-its-keys-missing")
 def test_a_store_whose_log_was_deleted_is_refused(killed: Path, open_store: OpenStore, log_of: Callable[[Path], Path]) -> None:
     log_of(killed).unlink()
     with pytest.raises(StoreCorrupt, match="lacks its write-ahead log"):
@@ -105,6 +106,7 @@ def test_a_log_is_witnessed_before_the_first_write_to_it(killed_early: Path, ope
         open_store(killed_early)
 
 
+@pytest.mark.answers("deleted-log-opens-with-its-keys-missing")
 @pytest.mark.parametrize("left", [0, 1, 50, 99])
 def test_a_store_whose_log_was_cut_below_what_was_synced_is_refused(
     killed: Path, open_store: OpenStore, log_of: Callable[[Path], Path], left: int
@@ -115,6 +117,7 @@ def test_a_store_whose_log_was_cut_below_what_was_synced_is_refused(
         open_store(killed)
 
 
+@pytest.mark.answers("deleted-log-opens-with-its-keys-missing")
 def test_an_older_database_under_a_newer_witness_is_refused(tmp_path: Path, open_store: OpenStore) -> None:
     directory = tmp_path / "store"
     for number in range(2):

@@ -68,6 +68,7 @@ LONGER = [(claiming, 3), (crew, 1), (crew, 3)]
 """A crew passes eighty points. What its machines do when one is killed, tests/crew shows."""
 
 
+@pytest.mark.answers("agents-have-one-driver")
 @pytest.mark.parametrize(
     ("agent", "nodes"),
     [(leased, 1), (leased, 3), (claiming, 1), *(pytest.param(*longer, marks=pytest.mark.thorough) for longer in LONGER)],

@@ -28,6 +28,7 @@ def ca(tmp_path: Path) -> Path:
     return tmp_path / "tls"
 
 
+@pytest.mark.answers("tls-is-checked")
 def test_a_private_key_is_readable_by_its_owner_alone(ca: Path) -> None:
     assert mode(ca / "authority") == mode(ca / "n1") == 0o700
     assert mode(ca / "authority" / "ca-key.pem") == mode(ca / "n1" / "key.pem") == 0o600
@@ -58,6 +59,7 @@ def test_a_certificate_does_not_outlast_its_ca(ca: Path) -> None:
     assert made.certificate.ends == NOW + timedelta(days=3650)
 
 
+@pytest.mark.answers("tls-is-checked")
 def test_a_ca_is_never_overwritten(ca: Path) -> None:
     before = contents(ca)
     with pytest.raises(InvalidConfig, match=r"never overwritten. Nothing was written. .*shoal tls node"):

@@ -66,6 +66,7 @@ def test_what_is_no_certificate_is_refused(config: Config, tmp_path: Path) -> No
     assert "contains no certificate" in refused(config, tls_ca=str(nonsense))
 
 
+@pytest.mark.answers("tls-is-checked")
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o644])
 def test_a_key_that_every_user_may_read_is_refused(config: Config, mode: int) -> None:
     Path(config.tls_key).chmod(mode)

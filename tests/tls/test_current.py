@@ -39,6 +39,7 @@ def tls_of(served: Served) -> CurrentTls:
     return served.tls
 
 
+@pytest.mark.answers("certificates-change-in-place")
 async def test_new_connections_get_the_new_certificate_and_existing_ones_go_on(
     certificates: Certificates, serve: Serve
 ) -> None:
@@ -63,6 +64,7 @@ async def test_files_with_other_rights_are_read_again(certificates: Certificates
     assert tls_of(node).has_changed()
 
 
+@pytest.mark.answers("certificates-change-in-place")
 async def test_another_ca_is_taken_over_too(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
     node = await serve(join="127.0.0.1:9", **certificates.settings("n1"))
     other = Certificates(tmp_path / "other")
@@ -79,6 +81,7 @@ async def test_another_ca_is_taken_over_too(certificates: Certificates, serve: S
             await store.status()
 
 
+@pytest.mark.answers("certificates-change-in-place")
 async def test_a_broken_file_keeps_the_certificate_and_is_told(certificates: Certificates, serve: Serve) -> None:
     node = await serve(**certificates.settings("n1"))
     before = await shown(node.url, certificates.ca)
@@ -104,6 +107,7 @@ def test_the_end_of_a_certificate_is_told_a_month_before(certificates: Certifica
     assert f"has expired on {tls.until}; renew it" in tls.trouble
 
 
+@pytest.mark.answers("certificates-change-in-place")
 async def test_a_process_loads_new_files_on_sighup_and_by_itself_and_shows_their_end(
     certificates: Certificates, tmp_path: Path
 ) -> None:

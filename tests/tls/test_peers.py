@@ -63,6 +63,7 @@ async def test_members_with_certificates_of_one_ca_replicate(certificates: Certi
         assert await store.space("s").counter("n").value() == 7
 
 
+@pytest.mark.answers("peers-prove-themselves")
 async def test_a_member_with_a_certificate_of_another_ca_is_refused_on_both_sides(
     certificates: Certificates, serve: Serve, tmp_path: Path
 ) -> None:
@@ -74,6 +75,7 @@ async def test_a_member_with_a_certificate_of_another_ca_is_refused_on_both_side
     assert not a.linked
 
 
+@pytest.mark.answers("peers-prove-themselves")
 async def test_a_member_whose_certificate_is_not_accepted_is_told(
     certificates: Certificates, serve: Serve, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ async def test_a_member_with_an_expired_certificate_is_told(certificates: Certif
     await until(lambda: "it may not accept this node's certificate" in b.reason(a))
 
 
+@pytest.mark.answers("peers-prove-themselves")
 async def test_a_plain_member_and_one_with_tls_refuse_each_other(certificates: Certificates, serve: Serve) -> None:
     a, b = await two(serve, certificates.settings("n1"), {})
     await until(lambda: "does not speak TLS, and this node does" in a.reason(b))
@@ -101,6 +104,7 @@ async def test_a_plain_member_and_one_with_tls_refuse_each_other(certificates: C
     assert "on all nodes of the cluster, or on none" in b.reason(a)
 
 
+@pytest.mark.answers("peers-prove-themselves")
 async def test_a_certificate_does_not_replace_the_key_of_the_cluster(certificates: Certificates, serve: Serve) -> None:
     a, b = await two(
         serve, certificates.settings("n1"), {**certificates.settings("n2"), "cluster_key": "a secret of other nodes"}
@@ -109,6 +113,7 @@ async def test_a_certificate_does_not_replace_the_key_of_the_cluster(certificate
     assert not a.linked
 
 
+@pytest.mark.answers("peers-prove-themselves")
 async def test_a_peer_without_a_certificate_is_refused_and_a_client_is_not(certificates: Certificates, serve: Serve) -> None:
     a = await serve(join="127.0.0.1:9", **certificates.settings("n1"))
     context = ssl.create_default_context(cafile=certificates.ca)

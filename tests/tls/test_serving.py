@@ -58,6 +58,7 @@ async def test_what_is_larger_than_a_tls_record_arrives_whole(certificates: Cert
         assert await store.space("s").register("large").get() == value
 
 
+@pytest.mark.answers("tls-is-checked")
 async def test_tls_1_2_is_refused(certificates: Certificates, serve: Serve) -> None:
     url = (await serve(**certificates.settings("n1"))).url
     context = ssl.create_default_context(cafile=certificates.ca)
@@ -70,6 +71,7 @@ async def test_tls_1_2_is_refused(certificates: Certificates, serve: Serve) -> N
         await asyncio.open_connection(host, int(port), ssl=context)
 
 
+@pytest.mark.answers("tls-is-checked")
 async def test_an_unknown_ca_is_told_with_the_way_to_name_it(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
     url = (await serve(**certificates.settings("n1"))).url
     other = Certificates(tmp_path / "other")
@@ -80,6 +82,7 @@ async def test_an_unknown_ca_is_told_with_the_way_to_name_it(certificates: Certi
         assert "SHOAL_TLS_CA" in error.message
 
 
+@pytest.mark.answers("tls-is-checked")
 async def test_a_wrong_name_is_told(certificates: Certificates, serve: Serve, tmp_path: Path) -> None:
     settings = certificates.settings("n1")
     Path(settings["tls_cert"]).write_bytes(_for_other_names(certificates, Path(settings["tls_key"])))
@@ -98,6 +101,7 @@ def _for_other_names(certificates: Certificates, key: Path) -> bytes:
     return (certificates.directory / "elsewhere" / "cert.pem").read_bytes()
 
 
+@pytest.mark.answers("tls-is-checked")
 async def test_an_expired_certificate_is_told(certificates: Certificates, serve: Serve) -> None:
     certificates.issue("n1", days_ago=400)
     error = await told((await serve(**certificates.settings("n1"))).url, certificates.ca)
@@ -105,6 +109,7 @@ async def test_an_expired_certificate_is_told(certificates: Certificates, serve:
     assert "its certificate has expired" in error.message
 
 
+@pytest.mark.answers("tls-is-checked")
 async def test_plain_http_to_a_port_with_tls_is_told(certificates: Certificates, serve: Serve) -> None:
     url = (await serve(**certificates.settings("n1"))).url
     error = await told(url.replace("https:", "http:"), None)
@@ -170,6 +175,7 @@ async def test_a_langgraph_saver_connects_over_tls(certificates: Certificates, s
         assert await store.aget(("memories",), "k") is None
 
 
+@pytest.mark.answers("peers-route-is-closed")
 async def test_connections_that_shake_hands_are_bounded(certificates: Certificates, serve: Serve) -> None:
     served = await serve(**certificates.settings("n1"), connections_max=4, tls_handshake_s=1000.0)
     host, port = served.address.split(":")

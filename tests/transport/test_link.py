@@ -176,6 +176,7 @@ async def test_a_read_that_is_not_answered_in_time_wrote_nothing(peer: Peer, dia
         await link.call(READ, timeout_s=0.02)
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_requests_under_way_are_bounded_by_what_the_node_allows(peer: Peer, dial: Dial) -> None:
     peer.welcome = Welcome(PROTOCOL, "0.1.0", "ab12", 1 << 20, 2, 10)
     link = await dial()
@@ -282,6 +283,7 @@ async def test_a_subscription_ends_with_disconnected_when_the_link_breaks(peer: 
             await anext(changes)
 
 
+@pytest.mark.answers("slow-consumer-makes-memory-grow-without-bound")
 async def test_a_consumer_that_falls_behind_loses_its_subscription_and_nothing_else(peer: Peer, dial: Dial) -> None:
     link = await dial(subscription_bytes_max=200)
     accepting = asyncio.create_task(begun(peer))
@@ -349,6 +351,7 @@ async def test_a_port_where_nobody_listens_is_disconnected(peer: Peer) -> None:
         await Link.dial(url, config=Config())
 
 
+@pytest.mark.answers("unknown-outcomes-are-told")
 async def test_an_answer_that_is_not_understood_leaves_the_outcome_of_a_write_unknown(peer: Peer, dial: Dial) -> None:
     """A node of another version has carried it out, and says so in words that this client does not know."""
     link = await dial()

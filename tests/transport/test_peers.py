@@ -73,6 +73,7 @@ async def test_a_peer_that_is_not_there_yet_is_dialled_until_it_is(make: Make) -
     assert (await a.outlet()).peer.node == b.node
 
 
+@pytest.mark.answers("returned-node-waits-to-be-dialled")
 async def test_a_peer_that_returns_is_dialled_at_once_when_it_has_made_a_link_itself(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ async def test_a_peer_that_is_not_there_is_no_warning(make: Make) -> None:
     assert a.warned == []
 
 
+@pytest.mark.answers("address-that-leads-back-to-the-node-itself")
 async def test_an_address_that_leads_to_the_node_itself_is_told_and_dialled_again(make: Make) -> None:
     a, b = await make(b"a", start=False), await make(b"b")
     address = f"localhost:{a.port}"
@@ -210,6 +212,7 @@ async def test_whom_the_node_does_not_admit_is_told_why(make: Make) -> None:
     assert (await a.outlet()).peer.node == b.node
 
 
+@pytest.mark.answers("only-configured-member-leaves")
 async def test_a_node_that_is_refused_is_told_who_refused_it(make: Make) -> None:
     a, b = await make(b"a", start=False), await make(b"b")
     b.refuse = PeerRefused("a is no member. Nothing was written.", reason="member")
@@ -275,6 +278,7 @@ async def test_who_says_nothing_is_shown_out(make: Make) -> None:
     assert b.reported("peer refused")
 
 
+@pytest.mark.answers("stranger-occupies-a-node")
 async def test_silent_sockets_keep_no_peer_out(make: Make) -> None:
     b = await make(b"b", peer_handshakes_max=2, peer_connect_timeout_s=1000.0, connect_timeout_s=1000.0)
     async with AsyncExitStack() as stack:
@@ -285,6 +289,7 @@ async def test_silent_sockets_keep_no_peer_out(make: Make) -> None:
         assert b"others needed its place" in await soon(silent[0].receive_bytes())
 
 
+@pytest.mark.answers("stranger-occupies-a-node")
 async def test_before_the_handshake_a_large_message_is_not_held(make: Make) -> None:
     b = await make(b"b")
     async with aiohttp.ClientSession() as http, http.ws_connect(f"http://{b.address}{PEER_PATH}") as stranger:

@@ -138,6 +138,7 @@ async def test_tls_where_there_is_none(listen: Listen, peer: Peer) -> None:
     assert "does not speak TLS" in error.message
 
 
+@pytest.mark.answers("wrong-address-makes-the-client-hang")
 async def test_a_server_that_says_nothing_is_given_up_in_time(listen: Listen) -> None:
     error = await told("http://" + await listen(says_nothing), config=HASTY)
     assert isinstance(error, Unreachable)
@@ -186,6 +187,7 @@ async def test_a_websocket_that_is_not_shoals(serve: Serve) -> None:
     assert "there is no Shoal node" in error.message
 
 
+@pytest.mark.answers("wrong-address-makes-the-client-hang")
 async def test_with_several_addresses_each_is_told_with_its_reason(listen: Listen, serve: Serve) -> None:
     async def answers(_: web.Request) -> web.Response:
         return web.Response(status=404)
@@ -320,6 +322,7 @@ async def test_a_node_that_refuses_sessions_is_passed_over(peer: Peer, other_pee
     await session.close()
 
 
+@pytest.mark.answers("clients-connect-to-a-node-without-its-disk")
 @pytest.mark.parametrize("why", [SessionBehind, CatchingUp, NotAMember, ReadOnly, ClockWrong])
 async def test_a_node_that_cannot_serve_a_request_is_left_for_one_that_can(
     peer: Peer, other_peer: Peer, why: type[ShoalError]

@@ -98,6 +98,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.answers("members-change-safely")
 async def test_nodes_find_each_other_by_one_name_and_keep_their_own_names(service: Service) -> None:
     service.hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     async with service.node(1) as one, service.node(2) as two, service.node(3) as three:

@@ -94,6 +94,7 @@ async def test_a_read_cut_off_is_asked_again(peer: Peer, connect: Connect) -> No
     assert await call == CounterValue(7)
 
 
+@pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
 async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_spread_over_the_nodes() -> None:
     firsts: Counter[str] = Counter()
 
@@ -260,6 +261,7 @@ async def test_an_answer_is_not_asked_for_again(peer: Peer, connect: Connect) ->
         assert peer.frames.empty()
 
 
+@pytest.mark.answers("seed-464")
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -293,6 +295,7 @@ async def test_a_write_never_answered_ends_with_its_key_to_send_it_again(peer: P
     assert caught.value.detail["key"] == key
 
 
+@pytest.mark.answers("unknown-outcomes-are-told")
 async def test_an_attempt_that_may_have_left_outweighs_a_later_refusal(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url)
     call = asyncio.create_task(session.call(WRITE))
@@ -343,6 +346,7 @@ async def test_a_node_without_room_is_tried_again(peer: Peer, connect: Connect) 
     assert slept == [3.0]
 
 
+@pytest.mark.answers("all-clients-reconnect-at-once")
 async def test_delays_grow_and_stay_within_their_bound(peer: Peer, connect: Connect) -> None:
     session = RemoteSession(peer.url, config=CONFIG, now_ms=lambda: 0, entropy=lambda size: b"\xff" * size)
     session._config = Config(reconnect_delay_s_max=2.0)

@@ -99,6 +99,7 @@ def aging(peer: Peer, connect: Connect, clock: list[float]) -> RemoteSession:
     return connect(peer.url, bookmark=bookmark, forget_after_s=100.0)
 
 
+@pytest.mark.answers("bookmark-is-older-than-what-is-remembered")
 async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(
     peer: Peer, aging: RemoteSession, clock: list[float]
 ) -> None:

@@ -47,6 +47,7 @@ def flip(path: Path, random: Random) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.answers("damage-is-detected")
 async def test_a_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
     random = Random(8)
     rows = await written(tmp_path / "sound", random)
@@ -58,6 +59,7 @@ async def test_a_flipped_bit_is_noticed_or_harmless(tmp_path: Path) -> None:
         check_damage_noticed(rows, lambda copy=copy: reopened(copy), config=Config())  # type: ignore[misc]
 
 
+@pytest.mark.answers("store-without-its-last-writes-passes-as-undamaged")
 async def test_a_store_without_its_last_writes_is_not_taken_for_sound(tmp_path: Path) -> None:
     rows = await written(tmp_path / "sound", Random(9))
     rows[b"V"] = b"one more row, which was lost"

@@ -13,6 +13,7 @@ from shoal.node.environment import system_environment
 from shoal.transport.session import RemoteSession
 
 
+@pytest.mark.answers("acknowledged-writes-survive")
 @pytest.mark.parametrize(("rounds", "seed"), [(2, 2), pytest.param(3, 5, marks=pytest.mark.thorough)])
 async def test_an_embedded_store_survives_kills(tmp_path: Path, rounds: int, seed: int) -> None:
     # The seeds give kills at work; 2 gives one while opening, too.

@@ -48,6 +48,7 @@ def test_the_same_seed_gives_the_same_trial() -> None:
     assert run(in_memory(7, 2)) == run(in_memory(7, 2))
 
 
+@pytest.mark.answers("acknowledged-writes-survive")
 async def test_a_store_on_disk_survives_power_cuts(tmp_path: Path) -> None:
     random = Random(11)
     tally = await cut_power(
@@ -72,6 +73,7 @@ def violated() -> str:
     return caught.value.invariant
 
 
+@pytest.mark.answers("acknowledged-then-lost", "write-is-acknowledged-before-its-fsync")
 def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait_durable(commit: GroupCommit, number: int, lane: str = "") -> None:
         await asyncio.sleep(0)
@@ -81,6 +83,7 @@ def test_acknowledging_before_the_sync_is_found(monkeypatch: pytest.MonkeyPatch)
     assert violated() in ("2", "3", "3a")
 
 
+@pytest.mark.answers("read-shows-data-that-is-not-yet-fsynced", "read-shows-data-that-is-not-durable")
 def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once() -> None:
         return
@@ -92,6 +95,7 @@ def test_reading_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert violated() in ("2", "3a")
 
 
+@pytest.mark.answers("read-shows-data-that-is-not-yet-fsynced", "push-shows-data-that-is-not-durable")
 def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Feed.stage
 
@@ -103,6 +107,7 @@ def test_pushing_what_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert violated() == "3a"
 
 
+@pytest.mark.answers("sequence-number-is-reused-after-a-lost-fsync", "opening-writes-under-the-last-ones-origin")
 def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Incarnation.__init__
 
@@ -114,6 +119,7 @@ def test_writing_under_the_last_origin_is_found(monkeypatch: pytest.MonkeyPatch)
     assert violated() == "1"
 
 
+@pytest.mark.answers("vector-over-a-hole-in-the-log")
 def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
@@ -129,6 +135,7 @@ def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert violated() == "2"
 
 
+@pytest.mark.answers("state-that-does-not-follow-from-the-log")
 def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
@@ -143,6 +150,7 @@ def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPat
     assert violated() == "4"
 
 
+@pytest.mark.answers("written-is-reported-as-refused")
 def test_refusing_a_write_that_was_made_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0

@@ -393,6 +393,7 @@ plausible = st.builds(
 )
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @examples(400)
 @given(st.one_of(st.binary(max_size=40), damaged, extensions, plausible))
 def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(packed: bytes) -> None:

@@ -111,11 +111,13 @@ def _warm() -> None:
         values.decode(packed)
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @pytest.mark.parametrize("packed", [*CORPUS, *HOSTILE])
 def test_no_known_trick_makes_decoding_act(packed: bytes) -> None:
     assert [event for event in _decoded(packed) if not _is_zone(event)] == []
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @examples(400)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_decoding_act(packed: bytes) -> None:

@@ -141,6 +141,7 @@ def test_an_unregistered_name_is_refused_with_the_line_that_registers_it() -> No
         values.decode(object_bytes("my.module.Plan", {}))
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 def test_nothing_is_imported_by_name() -> None:
     for name in ("os.system", "builtins.eval", ["plan"], None):
         with pytest.raises(InvalidValue, match="not registered"):

@@ -69,6 +69,7 @@ async def test_of_given_starts_those_that_do_not_exist_are_left_out(space: Space
     assert [each.id async for each in bare.reachable(["f" * 64, saved.id])] == [saved.id]
 
 
+@pytest.mark.answers("flow-that-exists-twice-drifts")
 async def test_a_merge_makes_the_same_state_with_and_without_a_handle(space: Space, bare: ThreadCheckpoints) -> None:
     heads = await forked(space)
     joined = await merges.merge(bare, None, None, branch="main")

@@ -59,6 +59,7 @@ async def fill(space: Space) -> None:
         await write(space)
 
 
+@pytest.mark.answers("spaces-deletion-leaves-something")
 async def test_everything_in_a_space_is_deleted_and_counted(bench: Bench) -> None:
     await fill(bench.space)
     await bench.space.thread("other").journal.append(1)
@@ -105,6 +106,7 @@ async def test_a_bounded_deletion_says_that_there_is_more(bench: Bench) -> None:
     assert [each.total for each in rounds] == [4, 4, 1]
 
 
+@pytest.mark.answers("spaces-deletion-leaves-something")
 async def test_what_is_written_meanwhile_stays_and_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(bench.space)
     call = ServiceSession.call
@@ -121,6 +123,7 @@ async def test_what_is_written_meanwhile_stays_and_is_counted(bench: Bench, monk
     assert await bench.space.counter("tokens").value() == 7
 
 
+@pytest.mark.answers("spaces-deletion-leaves-something")
 async def test_a_deletion_that_fails_half_way_says_so_and_can_be_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +142,7 @@ async def test_a_deletion_that_fails_half_way_says_so_and_can_be_repeated(
     assert (await bench.space.delete()).deleted.keys() == {"set", "map", "budget", "items", "schema"}
 
 
+@pytest.mark.answers("spaces-deletion-leaves-something")
 async def test_a_space_is_deleted_on_every_node_and_its_rows_are_swept() -> None:
     async with Fleet("abc", seed=3) as fleet:
         await fill(fleet["a"].store().space("crew"))

@@ -62,6 +62,7 @@ def test_every_kind_of_object_but_rules_can_be_tagged() -> None:
     assert set(get_args(ObjectKind)) - {"schema"} == set(KINDS) - {"event"}
 
 
+@pytest.mark.answers("erasure-of-a-persons-data-misses-an-object")
 async def test_what_is_tagged_is_found_and_erased_and_nothing_else(bench: Bench) -> None:
     await tagged(bench.space)
     await fill(bench.store.space("another"))
@@ -121,6 +122,7 @@ async def test_a_tagged_event_is_erased_and_those_beside_it_stay(bench: Bench) -
     assert verify(bench.storage, config=Config()).problems == []
 
 
+@pytest.mark.answers("event-is-called-erased-too-early")
 async def test_a_tagged_event_that_is_not_known_here_keeps_its_tag(bench: Bench) -> None:
     event = await bench.space.thread("shared").journal.append({"about": "ana"})
     unknown = event.id[:16] + "ab" * 16 + event.id[48:]
@@ -178,6 +180,7 @@ async def test_what_cannot_be_tagged_is_refused(bench: Bench, tag: Any, error: t
     assert await objects(bench.space) == set()
 
 
+@pytest.mark.answers("erasure-of-a-persons-data-misses-an-object")
 async def test_an_erasure_that_fails_half_way_is_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await tagged(bench.space)
     call = ServiceSession.call
@@ -208,6 +211,7 @@ async def test_an_erasure_that_fails_half_way_is_repeated(bench: Bench, monkeypa
     assert again.is_complete
 
 
+@pytest.mark.answers("erasure-of-a-persons-data-misses-an-object")
 async def test_an_erasure_reaches_a_node_that_was_away_and_leaves_what_it_tagged_meanwhile_to_be_found() -> None:
     async with Fleet("abc", seed=3) as fleet:
         await tagged(fleet["a"].store().space("crew"))

@@ -85,6 +85,7 @@ async def test_updates_out_of_order_are_all_acknowledged(served: Served, order: 
     assert await served.json() == {"t": "hello world"}
 
 
+@pytest.mark.answers("yjs-update-is-acknowledged-but-not-stored")
 async def test_an_update_that_is_not_stored_is_not_acknowledged_and_neither_is_the_count_past_it(served: Served) -> None:
     first, second, third = typed("abc")
     own = typed("xyz")
@@ -105,6 +106,7 @@ async def test_an_update_that_is_not_stored_is_not_acknowledged_and_neither_is_t
     assert len((await served.json())["t"]) == 6
 
 
+@pytest.mark.answers("yjs-update-is-acknowledged-but-not-stored")
 async def test_what_becomes_ready_is_acknowledged_once_it_is_durable(served: Served) -> None:
     first, second = typed("ab")
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
@@ -201,6 +203,7 @@ def typed_by_two(trace: traces.Trace) -> list[list[bytes]]:
     return updates
 
 
+@pytest.mark.answers("yjs-update-is-acknowledged-but-not-stored")
 @pytest.mark.parametrize("name", ["made", pytest.param("real", marks=pytest.mark.thorough)])
 async def test_two_authors_that_send_as_fast_as_they_can_hear_of_every_update(served: Served, name: str) -> None:
     """Neither waits for the other's, so that much of what they send builds on what is still on its way."""

@@ -109,6 +109,7 @@ async def test_an_update_that_came_too_early_is_asked_for_again(served: Served) 
     await one.disconnect()
 
 
+@pytest.mark.answers("error-while-writing-ends-a-room")
 async def test_a_storage_that_fails_closes_who_writes_and_keeps_who_reads(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+import pytest
+
 from shoal.crdt.document.yjs import parse_state
 from tests.api.yjs.conftest import Serve, map_of, seen
 
 
+@pytest.mark.answers("slow-consumer-makes-memory-grow-without-bound")
 async def test_one_stalled_client_among_fifty_is_bounded_and_catches_up_once_it_reads(serve: Serve) -> None:
     budget = 2 << 20  # The document is smaller, what passes through it six times as large.
     served = await serve(yjs_send_bytes_max=budget)

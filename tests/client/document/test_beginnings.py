@@ -111,6 +111,7 @@ async def never_mixed(fleet: Fleet, document: Document, content: dict[str, Any])
             await asyncio.sleep(0 if turns % TURNS else LOOK_S)
 
 
+@pytest.mark.answers("seed-40661", "only-copy-of-a-beginning-is-lost")
 @pytest.mark.parametrize("seen", CONTENTS)
 async def test_a_mirror_never_shows_two_beginnings_as_one(fleet: Fleet, seen: dict[str, Any]) -> None:
     session = Roaming()
@@ -126,6 +127,7 @@ async def test_a_mirror_never_shows_two_beginnings_as_one(fleet: Fleet, seen: di
     await document.close()
 
 
+@pytest.mark.answers("seed-40661")
 @pytest.mark.parametrize("seen", CONTENTS)
 async def test_an_edit_that_waited_is_written_beside_the_beginning_that_counts(fleet: Fleet, seen: dict[str, Any]) -> None:
     session = Roaming()
@@ -142,6 +144,7 @@ async def test_an_edit_that_waited_is_written_beside_the_beginning_that_counts(f
     await document.close()
 
 
+@pytest.mark.answers("seed-70085")
 async def test_a_beginning_that_lost_and_that_the_next_node_never_had_stops_no_edit(fleet: Fleet) -> None:
     """Its roots are of other kinds there. What the mirror has of it is deleted, and shows nothing."""
     contents: list[dict[str, Any]] = [{"r": [1]}, {"r": {"k": 1}}]
@@ -166,6 +169,7 @@ def _brings(message: bytes) -> bool:
     return isinstance(messages.decode(message), PeerPush | Supply)
 
 
+@pytest.mark.answers("restored-beginning-shows-deleted-parts")
 async def test_what_was_deleted_of_a_beginning_stays_deleted_when_it_is_restored(fleet: Fleet) -> None:
     session = Roaming()
     await begin(fleet, "a", COUNTS)

@@ -106,6 +106,7 @@ async def test_a_change_is_not_shown_before_it_is_durable(session: FakeSession, 
     assert (await waiting).origin == "local"
 
 
+@pytest.mark.answers("slow-consumer-makes-memory-grow-without-bound")
 async def test_a_slow_reader_is_told_and_others_are_not_disturbed(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror(config=Config(subscription_bytes_max=200))
     slow, quick = document.changes(), document.changes()

@@ -144,6 +144,7 @@ async def test_each_request_has_a_key_of_its_own(session: FakeSession, mirror: M
     assert session.keys == ["one", "two"]
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_unsent_edits_are_bounded_and_none_is_lost(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror(config=Config(request_bytes_max=2000))
     session.gate.clear()
@@ -224,6 +225,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_task(session: FakeSession)
     assert asyncio.all_tasks() == before
 
 
+@pytest.mark.answers("seed-5005")
 async def test_a_root_that_the_next_node_never_heard_of_is_declared_again(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror()
     document.map("m")["a"] = 1

@@ -13,6 +13,7 @@ from shoal.client.document.outbox import Outbox
 pytestmark = pytest.mark.virtual_time
 
 
+@pytest.mark.answers("merging-many-updates-at-once-takes-quadratic-time")
 def test_many_edits_are_merged_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's merge takes time that grows with the square of the number of updates."""
     merge, merged_at_once = pycrdt.merge_updates, []

@@ -53,6 +53,7 @@ class Reader:
 # ── what is shown ─────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("edit-between-two-utf-16-units")
 @needs_node
 @pytest.mark.parametrize(("seed", "count"), [(0, 100), pytest.param(1000, 5000, marks=pytest.mark.thorough)])
 def test_a_mirror_shows_what_yjs_shows(seed: int, count: int) -> None:

@@ -27,6 +27,7 @@ def space(store: Store) -> Space:
 # ── a handle that has seen nothing ────────────────────────────────────────────
 
 
+@pytest.mark.answers("restarted-agent-replaces-an-unloaded-state")
 async def test_a_whole_state_does_not_replace_what_its_handle_has_not_seen(space: Space) -> None:
     first = await space.thread("p").save({"x": 1})
     with pytest.raises(HeadMoved, match=r"Load the branch first .* or pass overwrite=True") as refused:
@@ -153,6 +154,7 @@ async def test_a_change_in_a_batch_does_not_excuse_a_whole_state_after_it(space:
 # ── changes that commute ──────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("restarted-agent-replaces-an-unloaded-state")
 async def test_appends_of_many_fresh_handles_at_once_all_succeed(space: Space) -> None:
     await asyncio.gather(*(space.thread("p").append("log", n) for n in range(20)))
     assert sorted((await space.thread("p").load()).state["log"]) == list(range(20))

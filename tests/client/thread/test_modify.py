@@ -59,6 +59,7 @@ async def test_it_changes_the_branch_that_is_named(space: Space) -> None:
     assert (await handle.load()).state == {"n": 1}
 
 
+@pytest.mark.answers("restarted-agent-replaces-an-unloaded-state")
 async def test_none_of_many_at_once_is_lost(space: Space) -> None:
     await asyncio.gather(*(space.thread("p").modify(more) for _ in range(20)))
     assert (await space.thread("p").load()).state == {"n": 20}

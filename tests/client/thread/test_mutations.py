@@ -91,6 +91,7 @@ def cost(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         yield counted
 
 
+@pytest.mark.answers("log-of-a-growing-list-costs-its-length")
 async def test_the_log_of_a_list_that_grew_twice_as_long_costs_twice(thread: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     messages: list[str] = []
     costs: list[list[int]] = []
@@ -105,6 +106,7 @@ async def test_the_log_of_a_list_that_grew_twice_as_long_costs_twice(thread: Thr
     assert all(after < 2.2 * before for before, after in zip(*costs, strict=True)), costs
 
 
+@pytest.mark.answers("log-of-a-growing-list-costs-its-length")
 async def test_the_log_of_lists_that_grow_is_what_the_states_differ_in(thread: Thread) -> None:
     random = Random(7)
     lists: dict[str, list[Any]] = {"a": [], "b": []}

@@ -101,6 +101,7 @@ async def another_schema(space: Space, _: Thread) -> None:
 WAYS = [update, append, save, overwrite, modify, edit, undo, redo, rollback, branch, batch, fork_and_merge, another_schema]
 
 
+@pytest.mark.answers("handle-without-a-schema-shows-secrets")
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 async def test_no_way_of_saving_without_the_schema_opens_a_secret_field(
     space: Space, first: str, way: Callable[[Space, Thread], Awaitable[None]]
@@ -149,6 +150,7 @@ async def test_an_update_by_a_handle_with_a_newer_version_is_a_whole_state(space
     assert (await space.thread("t").load(first)).secret == SECRET
 
 
+@pytest.mark.answers("secrets-are-lost-by-a-save")
 @pytest.mark.parametrize(
     "change",
     [

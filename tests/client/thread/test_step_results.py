@@ -37,6 +37,7 @@ class Receipt:
         return "Receipt(7)"
 
 
+@pytest.mark.answers("effects-result-cannot-be-stored")
 async def test_a_result_that_cannot_be_kept_is_written_as_text_and_never_called_again(thread: Thread) -> None:
     calls: list[str] = []
 
@@ -91,6 +92,7 @@ async def test_a_block_that_goes_on_after_its_result_was_not_kept_writes_nothing
     assert [record.attempts[0].state for record in await thread.unresolved()] == ["unkept", "unkept"]
 
 
+@pytest.mark.answers("effects-result-cannot-be-stored")
 async def test_a_result_that_a_batch_cannot_keep_is_not_taken_for_a_failure(thread: Thread, node: Node) -> None:
     space = store_on(node.session(), Config()).space("crew")
     with pytest.raises(ResultNotKept):

@@ -119,6 +119,7 @@ async def test_attempts_are_bounded(session: Recording) -> None:
     assert (await thread(session).load()).state == {"log": ["r", "r", "r"]}
 
 
+@pytest.mark.answers("restarted-agent-replaces-an-unloaded-state")
 async def test_an_append_of_unknown_outcome_is_not_made_of_what_came_after(session: Recording) -> None:
     """It may be there: made of another head it could count twice."""
     handle, other = thread(session), thread(session)
@@ -182,6 +183,7 @@ async def test_a_save_of_unknown_outcome_is_repeated_on_the_same_parent(session:
     assert session.parents == [NO_HEAD, NO_HEAD]
 
 
+@pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 @pytest.mark.parametrize("loss", [OutcomeUnknown, StorageFull])
 async def test_a_refusal_is_no_answer_to_an_attempt_whose_outcome_is_unknown(
     session: Recording, loss: type[ShoalError]

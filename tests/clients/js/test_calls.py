@@ -86,6 +86,7 @@ async def test_a_function_is_asked_again_when_its_token_is_refused(js: Program, 
 # ── nodes that go away ────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("javascript-client-writes-twice")
 async def test_a_write_is_repeated_until_its_node_is_back_and_counts_once(js: Program, killable: Killable) -> None:
     await js(
         "kept.store = shoal.connect(given); kept.counter = kept.store.space('crew').counter('n'); await kept.counter.add(1)",
@@ -131,6 +132,7 @@ async def between(target: str, lose: int) -> AsyncIterator[tuple[str, list[str |
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", keys
 
 
+@pytest.mark.answers("javascript-client-writes-twice")
 async def test_a_write_whose_answer_was_lost_is_sent_again_with_its_key(js: Program, killable: Killable) -> None:
     async with between(killable.url, lose=2) as (url, keys):
         assert await js(ADD, {"url": url}) == 1

@@ -56,6 +56,7 @@ async def test_a_page_and_an_agent_edit_one_document_and_see_each_other(js: Prog
     assert (left.value.code, left.value.written) == ("disconnected", "unknown")
 
 
+@pytest.mark.answers("editor-shows-saved-for-what-only-its-own")
 async def test_saved_resolves_when_the_edits_survive_a_kill(js: Program, killable: Killable) -> None:
     await js(JOIN, {"url": killable.url})
     for number in range(3):
@@ -72,6 +73,7 @@ async def test_saved_resolves_when_the_edits_survive_a_kill(js: Program, killabl
     assert await content(killable.url) == "0 offline 0 1 offline 1 2 offline 2 "
 
 
+@pytest.mark.answers("editor-shows-saved-for-what-only-its-own")
 async def test_an_edit_that_a_closing_socket_did_not_take_is_not_saved(js: Program, open_url: str) -> None:
     await js(JOIN + "await kept.document.saved()", {"url": open_url, "name": "closing"})
     told = await js(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import NO_BALLOT, Ballot, Electorate, Term, Value
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Known, Prepare, Vote
@@ -84,6 +86,7 @@ def test_a_new_directory_a_copy_and_one_that_cannot_be_read_do_not_vote() -> Non
         assert vote(forgotten, Prepare("k", TWO, {})).refusal == "not-voting"
 
 
+@pytest.mark.answers("register-is-linearizable")
 def test_fewer_votes_than_others_know_of_prove_that_a_directory_was_set_back() -> None:
     voting = voter()
     vote(voting, Prepare("k", ONE, {}))
@@ -93,6 +96,7 @@ def test_fewer_votes_than_others_know_of_prove_that_a_directory_was_set_back() -
     assert restarted(old).term is None
 
 
+@pytest.mark.answers("seed-622")
 def test_votes_that_a_crash_may_take_back_are_told_by_nothing_but_themselves() -> None:
     voting = voter()
     before = restarted(voting)

@@ -42,6 +42,7 @@ SMALL = [RESTARTS, LEAD, LEAD_AND_RESTARTS, LEAD_AND_WIPE]
 LARGE = [TWO_CHANGES, CHANGE_AND_READ, ONE_AFTER_THE_OTHER, CRASHES, WIPED, LEAD_WIPE_AND_READ]  # Half a minute.
 
 
+@pytest.mark.answers("register-is-linearizable", note="every interleaving of small cases")
 @pytest.mark.parametrize("case", [*SMALL, *(pytest.param(case, marks=pytest.mark.thorough) for case in LARGE)])
 def test_every_interleaving_has_one_history(case: Case) -> None:
     assert explore(case) > (300 if case is RESTARTS else 500)
@@ -151,6 +152,7 @@ def test_a_wiped_acceptor_that_learns_from_one_other_is_found(monkeypatch: pytes
         wander(WIPED)
 
 
+@pytest.mark.answers("register-is-linearizable", note="of sixteen planted bugs")
 def test_votes_of_before_a_disk_was_lost_that_are_counted_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Proposal, "counted", property(lambda self: list(self._votes)))
     with pytest.raises(Broken):
@@ -192,6 +194,7 @@ def test_a_vote_names_the_terms_that_its_sender_knows(monkeypatch: pytest.Monkey
         wander(WIPED)
 
 
+@pytest.mark.answers("lease-without-a-margin")
 def test_a_vote_that_does_not_keep_the_next_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = Acceptor._put
 
@@ -204,6 +207,7 @@ def test_a_vote_that_does_not_keep_the_next_promise_is_found(monkeypatch: pytest
         explore(LEAD)
 
 
+@pytest.mark.answers("lease-without-a-margin")
 def test_a_lead_that_no_majority_promised_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def lead(self: Proposal) -> Lead | None:
         return Lead(self._promise, self.value, self._terms) if self.phase is Phase.CHOSEN else None
@@ -218,6 +222,8 @@ def test_a_lead_that_no_majority_promised_is_found(monkeypatch: pytest.MonkeyPat
         explore(LEAD)
 
 
+@pytest.mark.answers("lease-without-a-margin")
+@pytest.mark.answers("register-is-linearizable", note="of sixteen planted bugs")
 def test_a_lead_that_two_operations_use_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = Proposal.begin
     kept: list[Lead] = []

@@ -174,6 +174,7 @@ class Cluster:
         return sum(member.acceptor.term is not None for member in self.members.values())
 
 
+@pytest.mark.answers("register-is-linearizable", note="two to five members, and lost disks")
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(10, 40))])
 def test_what_clients_are_told_is_linearizable(seed: int) -> None:
     cluster = Cluster(seed, (2, 3, 3, 4, 5)[seed % 5])

@@ -233,6 +233,7 @@ def test_only_renewals_that_were_stored_make_a_node_the_only_one() -> None:
     assert seen.is_alone(NAME, moved, 15.1)
 
 
+@pytest.mark.answers("leases-have-one-holder")
 @given(
     drift=st.floats(0.0001, 0.3),
     holder_rate=st.floats(-1, 1),
@@ -251,12 +252,14 @@ def test_a_holder_stops_before_others_may_start(
     assert stops_s <= starts_s + 1e-9
 
 
+@pytest.mark.answers("leases-have-one-holder")
 @given(st.integers(0, 2**32))
 def test_whatever_nodes_do_two_never_accept_writes_of_two_terms(seed: int) -> None:
     """Three nodes share a table; each knows what it renewed, and its clock runs at a rate of its own within the bound."""
     _World(Random(seed)).run(120)
 
 
+@pytest.mark.answers("lease-without-a-margin")
 def test_a_missing_margin_for_drift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "waits_s", lambda ttl_ms, drift: ttl_ms / 1000)
     monkeypatch.setitem(globals(), "holds_s", lambda ttl_ms, drift: ttl_ms / 1000)
@@ -401,6 +404,7 @@ def test_all_claims_of_a_worklist_are_in_one_shard_and_are_no_leases_of_that_nam
     assert not is_item(NAME)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_claims_that_are_handed_out_together_get_what_they_would_get_one_after_another() -> None:
     together, alone = Table(), Table()
     items = [item(number) for number in range(5)]

@@ -23,6 +23,7 @@ def wishes(*claims: Claim, **other: Any) -> Wishes:
     return replace(Wishes(1, "lease/0", [], "s", MARK, choices, list(claims)), **other)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_another_node_decides_what_the_asking_one_would() -> None:
     here, there = Table(), Table()
     asked = messages.decode(messages.encode(wishes(*CLAIMS)))

@@ -43,6 +43,7 @@ def subsets(names: list[str]) -> Iterator[frozenset[str]]:
     return map(frozenset, chain.from_iterable(combinations(names, size) for size in range(len(names) + 1)))
 
 
+@pytest.mark.answers("members-change-safely", note="every change of lists of up to five")
 @pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd", "abcde"])
 def test_whatever_decides_in_an_epoch_shares_a_member_with_whatever_decides_in_the_next(members: str) -> None:
     for change in changes(members):
@@ -71,6 +72,7 @@ def test_a_member_that_forgot_hears_a_voter_of_whatever_was_decided_in_its_epoch
                         assert all(each & heard for each in decided if each & others), (here, member, heard)
 
 
+@pytest.mark.answers("joint-change-never-ends")
 @pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd", "abcde"])
 def test_two_recoveries_of_a_member_share_a_voter_also_in_epochs_that_follow_each_other(members: str) -> None:
     for change in changes(members):
@@ -92,6 +94,7 @@ def test_two_recoveries_of_a_member_share_a_voter_also_in_epochs_that_follow_eac
                 assert all(one & other for one in first for other in second if one and other), (before, after, member)
 
 
+@pytest.mark.answers("joint-change-never-ends")
 @pytest.mark.parametrize("members", ["abc", "abcd", "abcde"])
 def test_members_that_forgot_do_not_wait_for_each_other_while_a_change_is_joint(members: str) -> None:
     for change in changes(members):

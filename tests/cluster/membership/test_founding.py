@@ -77,6 +77,7 @@ def test_it_is_stored_as_it_is_and_damage_is_noticed() -> None:
         founding.decode(b"\x93\x01")
 
 
+@pytest.mark.answers("members-change-safely")
 @given(st.integers(0, 2**32))
 def test_two_lists_that_share_a_member_are_never_both_agreed_on(seed: int) -> None:
     """Five nodes, where there are to be three, see each other in any order, restart, and miss each other."""

@@ -185,6 +185,7 @@ def check(choose: Choose) -> None:
     assert all(rows == swept[0] for rows in swept)
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(100)
 @given(st.data())
 def test_a_document_is_what_its_updates_make_it_whatever_of_them_went(data: st.DataObject) -> None:
@@ -218,6 +219,7 @@ def whatever_else_is_there(rows: Rows, found: compaction.CurrentCompaction) -> l
 _cut, _content, _raised = compaction.cut, compaction.content, Coverage.raised
 
 
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
 @pytest.mark.parametrize(
     "bugs",
     [
@@ -286,6 +288,7 @@ def whole(replica: Replica) -> Coverage:
     return coverage_of(position for position, _ in document.updates(replica.rows))
 
 
+@pytest.mark.answers("snapshot-drops-updates-that-wait")
 def test_one_that_lacks_what_it_covers_erases_nothing() -> None:
     replica = Replica(origin(1), apply)
     typed(replica, "a", "b", "c")

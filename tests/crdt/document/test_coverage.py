@@ -90,6 +90,7 @@ def test_what_is_at_or_below_the_floor_needs_no_name() -> None:
     assert raised(whole, forgotten_hlc=hlc_of(3, 3)) == Coverage(Floor(hlc_of(3, 3), 99))
 
 
+@pytest.mark.answers("compaction-names-every-opening")
 def test_the_floor_stays_below_what_is_not_covered() -> None:
     some = coverage_of([POSITIONS[1, 1], POSITIONS[2, 1]])
     assert raised(some, forgotten_hlc=hlc_of(3, 1), below=hlc_of(3, 1)) is some

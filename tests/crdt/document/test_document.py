@@ -108,12 +108,14 @@ def replicas_agree(steps: list[Step], rng: Any) -> None:
     assert one.to_json() == other.to_json() == built.to_json()
 
 
+@pytest.mark.answers("applying-commutes", "client-id-loses-bits-between-versions")
 @examples(60)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_replicas_of_one_history_are_equal_byte_for_byte_in_any_causal_order(steps: list[Step], rng: Any) -> None:
     replicas_agree(steps, rng)
 
 
+@pytest.mark.answers("yjs-state-vector-is-used-as-a-digest", "replica-that-forgets-deletions")
 def test_the_convergence_test_finds_a_replica_that_forgets_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(100))
     monkeypatch.setattr(yjs, "pack_deletes", lambda deletes: bytes([next(counts)]) if deletes else b"")
@@ -142,6 +144,7 @@ def test_the_canonical_form_changes_whenever_an_update_changes_the_document(step
             assert replica.canonical() == seen[-1]
 
 
+@pytest.mark.answers("two-yjs-documents-share-a-client-id-and-diverge")
 def test_two_clients_that_share_an_id_by_mistake_differ_in_canonical_form() -> None:
     one, other = live(roots=ROOTS), live(roots=ROOTS)
     one.integrate(map_update(1), {})
@@ -150,6 +153,7 @@ def test_two_clients_that_share_an_id_by_mistake_differ_in_canonical_form() -> N
     assert one.canonical() != other.canonical()
 
 
+@pytest.mark.answers("yjs-state-vector-is-used-as-a-digest")
 def test_a_deletion_alone_moves_the_canonical_form_and_not_the_state_vector() -> None:
     doc, text = edited("t", pycrdt.Text)
     text += "ab"
@@ -174,6 +178,7 @@ def test_building_from_updates_is_integrating_them() -> None:
     assert one.canonical() == other.canonical()
 
 
+@pytest.mark.answers("snapshot-drops-updates-that-wait")
 def test_building_without_an_update_that_others_need_is_corruption() -> None:
     doc, text = edited("t", pycrdt.Text)
     updates: list[bytes] = []

@@ -71,6 +71,7 @@ def test_the_one_with_the_least_hash_counts_and_nothing_doubles(contents: list[A
     one_counts(contents, rng)
 
 
+@pytest.mark.answers("seed-11196")
 def test_a_beginning_that_lost_decides_no_kind_whichever_of_its_makers_has_the_least_dot() -> None:
     lesser, greater = sorted(({"r": "x"}, {"r": [1]}), key=lambda content: genesis.begin(content, 0).digest)
     rows = DictRows()
@@ -79,6 +80,7 @@ def test_a_beginning_that_lost_decides_no_kind_whichever_of_its_makers_has_the_l
     assert built(rows).to_json() == lesser
 
 
+@pytest.mark.answers("seed-11196")
 def test_a_beginning_is_known_as_soon_as_one_of_its_makers_is() -> None:
     lesser, greater = sorted(({"l": [1]}, {"l": [2]}), key=lambda content: genesis.begin(content, 0).digest)
     rows, operations = DictRows(), [operation(number, greater, origin=number) for number in range(2)]

@@ -77,6 +77,7 @@ def test_two_paragraphs_edited_at_once_keep_both_edits() -> None:
     assert shared.both([p("one!"), p("two")], [p("one"), p("two?")]) == [p("one!"), p("two?")]
 
 
+@pytest.mark.answers("rich-text-editor-overwrites-what-others-type")
 def test_characters_formats_and_attributes_of_one_paragraph_edited_at_once_all_stay() -> None:
     shared = Shared([p("hello world", align="left")])
     bold = [p({"text": [{"insert": "hello", "attributes": {"strong": {}}}, {"insert": " world"}]}, align="left")]

@@ -39,6 +39,7 @@ def test_no_piece_comes_before_one_that_it_needs() -> None:
     assert state == {5: 3, 9: 1}
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 @examples(100)
 @given(STEPS, st.integers(1, 5))
 def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps: list[Step], structs_max: int) -> None:

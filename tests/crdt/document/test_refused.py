@@ -33,6 +33,7 @@ def unchanged_by(update: bytes, roots: dict[str, Any], error: type[ShoalError], 
     assert (replica.canonical(), replica.snapshot()) == before
 
 
+@pytest.mark.answers("updates-are-applied-out-of-causal-order")
 def test_an_early_update_leaves_the_document_as_it_is() -> None:
     doc, text = edited("t", pycrdt.Text)
     text += "a"
@@ -103,6 +104,7 @@ def test_a_root_used_as_another_kind_than_declared_is_refused() -> None:
     unchanged_by(doc.get_update(), {}, RootConflict)
 
 
+@pytest.mark.answers("seed-70085")
 def test_what_is_deleted_of_another_kind_is_no_conflict_and_what_is_left_beside_it_is() -> None:
     doc, items = edited("m", pycrdt.Array)
     items += [1, 2]
@@ -130,6 +132,7 @@ def test_shared_types_that_nest_too_deep_are_refused_however_they_arrive() -> No
     assert replica.to_json()["m"] != {}
 
 
+@pytest.mark.answers("nested-types-overflow-the-stack")
 def test_elements_of_xml_that_nest_too_deep_are_refused() -> None:
     replica = live()
     doc, root = edited("x", pycrdt.XmlFragment)
@@ -142,6 +145,7 @@ def test_elements_of_xml_that_nest_too_deep_are_refused() -> None:
     assert len(replica.to_json()["x"]) == 1
 
 
+@pytest.mark.answers("nested-types-overflow-the-stack")
 def test_types_that_no_reader_looks_at_nest_no_deeper() -> None:
     # Each is embedded in the text before it; opened again, a replica knows nothing of their depths.
     doc, text = edited("t", pycrdt.Text)
@@ -213,6 +217,7 @@ CONTENTS = {
 }
 
 
+@pytest.mark.answers("misplaced-value-makes-a-document-unreadable")
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("parent", ["array", "map", "text", "element", "fragment", "xmltext"])
@@ -236,6 +241,7 @@ def test_whatever_a_shared_type_holds_that_it_should_not_can_be_shown(parent: st
     assert DiffMirror("m", open_root(replica.fork(client_id=7), "m", "map")).to_py() == values.from_json(shown)["m"]
 
 
+@pytest.mark.answers("misplaced-value-makes-a-document-unreadable")
 def test_a_format_that_inherits_a_key_is_no_value() -> None:
     around = bytes([0x20 | 7, 1, 1]) + b"m" + b"\1x" + CONTENTS["map"][1]
     keyed = bytes([0x20 | 8, 0, 5, 0]) + b"\1k" + CONTENTS["value"][1]

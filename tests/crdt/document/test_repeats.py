@@ -43,6 +43,7 @@ def test_elements_that_are_added_side_by_side_are_one_range() -> None:
     assert spans(document({"tasks": []}), add("/tasks/-", 3), add("/tasks/-", 4)) == [(0, 2)]
 
 
+@pytest.mark.answers("patch-at-two-nodes-inserts-twice")
 def test_what_is_within_an_added_element_goes_with_it() -> None:
     found = spans(document({"tasks": [1]}), add("/tasks/1", {"steps": ["a", "b"]}), add("/tasks/-", 9))
     assert [length for _, length in found] == [1, 1]

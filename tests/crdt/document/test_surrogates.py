@@ -87,6 +87,7 @@ def document_of(updates: Sequence[bytes]) -> bytes:
     return live.canonical()
 
 
+@pytest.mark.answers("edit-between-two-utf-16-units")
 @needs_node
 def test_every_replica_shows_what_yjs_shows() -> None:
     check(0, 200)

@@ -90,6 +90,7 @@ def test_updates_together_may_build_on_each_other_and_one_that_builds_on_what_is
     assert replica.to_py() == {"t": "ab"}
 
 
+@pytest.mark.answers("yjs-update-is-acknowledged-but-not-stored")
 @examples(60)
 @given(STEPS, st.randoms(use_true_random=False), st.integers(1, 7), st.booleans())
 def test_updates_in_any_order_come_to_the_same_if_each_early_one_is_tried_once_its_clock_is_reached(

@@ -115,6 +115,7 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
     assert {id: store.load(id) for id in saved} == saved
 
 
+@pytest.mark.answers("log-of-a-growing-list-costs-its-length")
 @given(edits)
 @examples(80)
 def test_what_a_list_has_more_than_the_one_before_it_is_read_from_the_chunks_that_are_new(
@@ -233,6 +234,7 @@ def test_chains_of_a_growing_tail_are_bounded() -> None:
     assert max(recipe.depth for recipe in store.recipes.values()) == DEPTH_MAX
 
 
+@pytest.mark.answers("whole-history-is-stored-again-at-each-step")
 @pytest.mark.parametrize("turns", [1000, pytest.param(3000, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_growing_list_writes_each_byte_about_twice(whole: bool, turns: int) -> None:

@@ -40,6 +40,7 @@ def test_hashes_are_the_same_at_the_end_of_a_block() -> None:
         assert chunking._hashes(data[at : at + chunking._WINDOW])[0] == rolling[at]
 
 
+@pytest.mark.answers("whole-history-is-stored-again-at-each-step")
 @given(slices, slices)
 @examples(60)
 def test_an_append_moves_no_cut(data: bytes, more: bytes) -> None:

@@ -112,6 +112,7 @@ def delivered(operations: list[Operation], order: list[int]) -> DictRows:
     return rows
 
 
+@pytest.mark.answers("applying-commutes", "writes-stored-before-or-after-their-checkpoint")
 @given(histories, st.data())
 @examples(150)
 def test_replicas_agree_whatever_the_order(history: list[tuple[int, str, str]], data: st.DataObject) -> None:
@@ -142,6 +143,7 @@ def test_the_heads_are_the_saves_that_no_save_of_the_branch_builds_on(history: l
         assert {head.id for head in dag.heads(rows, branch)} == {op.save.id for op in on_branch} - built_on
 
 
+@pytest.mark.answers("two-writers-extend-one-thread")
 def test_two_writers_of_one_head_make_a_fork_and_both_stay() -> None:
     root = operation(0, value=b"root")
     left = operation(1, value=b"left", parents=[root.save.id], nonce=b"l")
@@ -209,6 +211,7 @@ def test_ancestry_follows_first_parents_back() -> None:
     assert walked == [op.save.id for op in reversed(operations)]
 
 
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
 def test_a_planted_bug_in_the_heads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: a save replaces all heads. The order of concurrent saves then shows."""
 

@@ -80,6 +80,7 @@ def check(choose: Choose) -> None:
         assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
 
 
+@pytest.mark.answers("erased-value-comes-back")
 @examples(150)
 @given(st.data())
 def test_replicas_show_the_same_values_in_any_order(data: st.DataObject) -> None:

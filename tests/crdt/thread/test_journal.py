@@ -76,6 +76,7 @@ def check(choose: Choose) -> None:
         assert journal.payload_of(replica.rows, at, append) == payload
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(60)
 @given(st.data())
 def test_replicas_hold_the_same_events_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
@@ -95,6 +96,7 @@ def ranked_by_clock(position: bytes) -> bytes:
     return position
 
 
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
 @pytest.mark.parametrize(
     ("function", "bug"),
     [("_put", first_to_arrive_counts), ("_lose", loser_is_forgotten), ("_rank", ranked_by_clock)],
@@ -163,11 +165,13 @@ def test_a_reader_gets_every_event_once_while_operations_arrive(data: st.DataObj
     check_reader(chooser(data))
 
 
+@pytest.mark.answers("journal-reader-that-skips-events")
 def test_the_check_of_readers_finds_a_cursor_that_adopts_what_arrived_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "_meet", lambda _target, vector: vector)
     assert fails_for_some_seed(check_reader)
 
 
+@pytest.mark.answers("journal-reader-that-skips-events")
 def test_the_check_of_readers_finds_a_start_that_ignores_late_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "_start", lambda cursor, _floor: EVENT + cursor.greatest if cursor.greatest else None)
     assert fails_for_some_seed(check_reader)
@@ -303,6 +307,7 @@ def test_a_key_is_found_with_its_position_and_digest() -> None:
     assert claims.find(rows, "kk") is None
 
 
+@pytest.mark.answers("one-node-with-a-fast-clock-wins-every-conflict")
 def test_the_least_dot_is_the_event_even_with_a_later_clock() -> None:
     rows = DictRows()
     apply(rows, stamp(2, hlc=1), change(b"early clock", "k"))

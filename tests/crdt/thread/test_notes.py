@@ -50,6 +50,7 @@ cuts = st.dictionaries(st.sampled_from(ORIGINS), st.integers(1, 3))
 histories = st.lists(st.tuples(st.lists(written, max_size=3), st.sampled_from([None, "k"]), cuts), max_size=7)
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 @given(histories, st.data())
 @examples(200)
 def test_replicas_agree_whatever_the_order(
@@ -65,6 +66,7 @@ def test_replicas_agree_whatever_the_order(
     assert notes.read(others, "l") == notes.read(rows, "l")
 
 
+@pytest.mark.answers("notes-that-were-dropped-with-their-label-stay")
 @given(histories, st.data())
 @examples(200)
 def test_what_was_cut_can_be_swept_in_any_order(

@@ -100,6 +100,7 @@ def check(choose: Choose) -> None:
         assert totals == (len(kept), sum(len(stored) for _, stored in rows.scan(EVENT)))
 
 
+@pytest.mark.answers("reader-misses-trimmed-events-whose-origin-is-forgotten")
 @examples(150)
 @given(st.data())
 def test_what_is_left_is_the_journal_of_what_no_trim_names(data: st.DataObject) -> None:
@@ -211,6 +212,7 @@ def hlc_at(wall_ms: int) -> int:
     return wall_ms << COUNTER_BITS
 
 
+@pytest.mark.answers("trimmed-journal-keeps-a-row-for-each-opening")
 @pytest.mark.parametrize(
     ("live", "remembered", "merged"),
     [((1, 2, 3), (), 0), ((2, 3), (), 1), ((3,), (), 2), ((1,), (), 3), ((3,), (2,), 1), ((2, 3), (1,), 0), ((), (), 3)],
@@ -234,6 +236,7 @@ def test_a_replica_that_forgot_nothing_merges_nothing() -> None:
         assert trimming.trim(replica.rows, VersionVector({origin(9): 1}).retire((), past), []).floor == NO_FLOOR
 
 
+@pytest.mark.answers("reader-misses-trimmed-events-whose-origin-is-forgotten")
 @pytest.mark.parametrize(
     ("cursor", "missed"),
     [
@@ -304,6 +307,7 @@ def passed_by_trimming(count: int) -> int:
     return buried.passed
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 def test_trimming_and_sweeping_pass_no_row_that_went_before() -> None:
     one, two = passed_by_trimming(96), passed_by_trimming(192)
     assert two <= 2.2 * one

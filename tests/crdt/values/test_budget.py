@@ -99,6 +99,7 @@ def counter_conflicts(rows: Rows) -> bool:
     return bool(counter.conflicts(budget.grants(rows)))
 
 
+@pytest.mark.answers("budgets-are-not-overspent")
 @examples(200)
 @given(st.data())
 def test_replicas_keep_the_same_accounts_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
@@ -158,6 +159,7 @@ def test_the_rights_of_a_spend_that_loses_its_key_go_to_the_pool(first: int) -> 
     assert (budget.pool(rows), budget.remaining(rows)) == (3, 7)
 
 
+@pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
 def test_an_account_without_rights_has_no_row() -> None:
     rows, one = DictRows(), origin(1)
     changes: list[Change] = [Grant(5), Draw(THE_POOL, 5, node(one)), Spend(5, node(one))]

@@ -57,6 +57,7 @@ def check(choose: Choose) -> None:
         assert len(found) == len(losers)
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(60)
 @given(st.data())
 def test_replicas_count_the_same_adds_in_any_order_packet_and_repetition(data: st.DataObject) -> None:
@@ -78,6 +79,7 @@ def last_loser_stays(rows: Rows, key: bytes, claim: bytes, amount: int) -> None:
     rows.put(counter._conflict_row(key, amount), claim)
 
 
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
 @pytest.mark.parametrize(
     ("function", "bug"), [("_claim", first_to_arrive_counts), ("_lose", loser_is_forgotten), ("_lose", last_loser_stays)]
 )
@@ -147,6 +149,7 @@ def test_totals_are_unbounded() -> None:
     assert counter.value(rows) == 8 * (2**63 - 1)
 
 
+@pytest.mark.answers("hot-keys-in-a-yjs-map-grow-without-limit")
 def test_reading_the_value_scans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = DictRows()
     for sequence in range(1, 30):

@@ -102,6 +102,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
         assert rows.canonical() == []
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(200)
 @given(st.data())
 def test_replicas_hold_the_same_entries_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:
@@ -238,6 +239,7 @@ def check_folds(choose: Choose) -> None:
             assert (ormap.value(rows, key) or 0) == expected
 
 
+@pytest.mark.answers("request-that-two-nodes-took-counts-twice-once", "two-directories-fold-one-merged-add")
 @examples(200)
 @given(st.data())
 def test_replicas_hold_equal_rows_and_the_sum_of_all_adds_whatever_is_folded_when(data: st.DataObject) -> None:
@@ -329,6 +331,7 @@ def test_a_removal_that_has_not_seen_the_fold_removes_all_of_it() -> None:
         assert copy.canonical() == []
 
 
+@pytest.mark.answers("adds-to-keys-of-maps-stay-for-ever-once")
 @pytest.mark.parametrize("merged", [False, True])
 def test_an_add_that_was_merged_is_folded_by_later_openings_of_its_directory(merged: bool) -> None:
     """They do not know its origin any more."""

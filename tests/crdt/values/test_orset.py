@@ -62,6 +62,7 @@ def check(choose: Choose, apply: Apply = apply) -> None:
     assert len(replica.rows.rows) == len(expected) + bool(expected)
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(150)
 @given(st.data())
 def test_replicas_keep_the_same_members_as_a_twin_that_sees_all_changes(data: st.DataObject) -> None:

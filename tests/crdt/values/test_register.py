@@ -63,6 +63,7 @@ def check(choose: Choose, apply: Apply = register.apply) -> None:
     assert siblings == sorted(siblings, key=lambda sibling: (sibling.hlc, sibling.dot), reverse=True)
 
 
+@pytest.mark.answers("applying-commutes")
 @examples(80)
 @given(st.data())
 def test_replicas_keep_the_same_siblings_as_a_twin_that_sees_all_assigns(data: st.DataObject) -> None:
@@ -88,11 +89,13 @@ def last_to_arrive_wins(rows: Rows, stamp: Stamp, assign: Assign) -> None:
     covered_siblings_stay(rows, stamp, assign)
 
 
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
 @pytest.mark.parametrize("bug", [covered_siblings_stay, context_is_not_clipped, latest_wins, last_to_arrive_wins])
 def test_the_check_finds_a_planted_bug(bug: Apply) -> None:
     assert fails_for_some_seed(lambda choose: check(choose, bug))
 
 
+@pytest.mark.answers("hot-keys-in-a-yjs-map-grow-without-limit")
 @examples(60)
 @given(st.data())
 def test_an_assign_with_the_context_of_a_read_replaces_exactly_what_was_read(data: st.DataObject) -> None:
@@ -141,6 +144,7 @@ def check_swaps(choose: Choose, apply: Apply = apply_either) -> None:
     assert all(sibling.dot not in swaps for sibling in siblings[1:]), "a swap is the latest"
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 @examples(80)
 @given(st.data())
 def test_of_two_swaps_that_with_the_greater_number_counts_on_every_replica(data: st.DataObject) -> None:
@@ -209,6 +213,7 @@ def test_a_version_tells_values_apart_and_not_the_times_that_a_request_was_sent(
     )
 
 
+@pytest.mark.answers("one-node-with-a-fast-clock-wins-every-conflict")
 def test_causality_wins_over_a_clock_that_runs_ahead() -> None:
     rows = DictRows()
     register.apply(rows, stamp(Dot(A, 1), hlc=10**9), Assign(b"fast clock"))

@@ -130,6 +130,7 @@ def check(data: st.DataObject) -> None:
         assert 4 * held[node] >= 3 * shares.share(model.known(node)) or total < 2 * len(model.nodes)
 
 
+@pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
 @examples(200)
 @given(st.data())
 def test_looks_of_all_nodes_come_to_an_end_with_three_quarters_of_a_share_at_each(data: st.DataObject) -> None:

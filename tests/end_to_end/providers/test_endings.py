@@ -39,6 +39,7 @@ async def test_presence_ends_with_its_page_and_providers_see_each_other(world: W
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.answers("provider-knocks-for-ever")
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_page_whose_token_expires_goes_on_with_the_next_one(world: World, tmp_path: Path, provider: str) -> None:
     mint = Mint(tmp_path / "tokens")
@@ -119,6 +120,7 @@ async def test_a_page_that_may_only_read_reads_also_again_and_its_edits_stay_in_
         assert "no" not in str(document.text("text"))
 
 
+@pytest.mark.answers("provider-knocks-for-ever")
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_document_that_was_deleted_meanwhile_is_not_restored_and_the_page_is_told(world: World, provider: str) -> None:
     [node] = world.cluster(1)
@@ -148,6 +150,7 @@ async def test_a_document_that_was_deleted_meanwhile_is_not_restored_and_the_pag
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.answers("page-that-was-offline-loses-what-was-edited")
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_page_edits_while_no_node_exists_at_its_address_and_sends_it_once_one_does(world: World, provider: str) -> None:
     tab = await world.tab()

@@ -27,6 +27,7 @@ async def agreed(*tabs: Tab) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.answers("page-that-was-offline-loses-what-was-edited")
 @pytest.mark.parametrize(("provider", "others"), [*zip(PROVIDERS, PROVIDERS, strict=True), PROVIDERS])
 async def test_a_page_that_was_closed_offline_comes_back_at_another_node_and_nothing_is_lost_or_doubled(
     world: World, provider: str, others: str

@@ -99,6 +99,7 @@ async def asked_and_answered(data: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.answers("agent-is-killed-while-it-pays")
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_what_is_killed_goes_on_and_each_refund_and_note_is_there_once(
     moment: str, tmp_path: Path, record_property: Callable[[str, object], None]
@@ -114,6 +115,7 @@ async def test_what_is_killed_goes_on_and_each_refund_and_note_is_there_once(
     assert await asked_and_answered(tmp_path / "desk") == {"ticket-1": ["triage", "ana"], "ticket-4": ["triage", "ana"]}
 
 
+@pytest.mark.answers("agent-is-killed-while-it-pays")
 async def test_an_agent_that_was_killed_after_it_paid_does_not_pay_again(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

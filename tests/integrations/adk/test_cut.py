@@ -45,6 +45,7 @@ def shape_of(name: str) -> list[str]:
     return [f"{name} asks", f"{name} calls", f"call {name}", f"result {name}", f"{name} answers"]
 
 
+@pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
 async def test_what_each_of_two_nodes_took_stays_together_and_both_writers_are_stale(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         one, other = ShoalSessionService(nodes.one), ShoalSessionService(nodes.other)

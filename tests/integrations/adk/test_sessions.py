@@ -216,6 +216,7 @@ async def test_a_stale_conversation_is_refused(service: BaseSessionService) -> N
 # ── ours ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("two-runs-of-an-agent-mix-their-events")
 async def test_of_many_stale_writers_one_wins(sessions: ShoalSessionService) -> None:
     session = await sessions.create_session(**WHO, session_id="s")
     loaded = [await read(sessions, session) for _ in range(8)]
@@ -229,6 +230,7 @@ async def test_of_many_stale_writers_one_wins(sessions: ShoalSessionService) -> 
     assert len((await read(sessions, session)).events) == 1
 
 
+@pytest.mark.answers("two-runs-of-an-agent-mix-their-events")
 async def test_state_merges_and_makes_no_conversation_stale(sessions: ShoalSessionService) -> None:
     session = await sessions.create_session(**WHO, session_id="s")
     stale = await read(sessions, session)

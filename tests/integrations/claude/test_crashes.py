@@ -17,6 +17,7 @@ TURNS = 200
 KEY = SessionKey(project_key=worker.PROJECT, session_id=scripted.SESSION)
 
 
+@pytest.mark.answers("transcript-that-is-mirrored-again-has-entries-twice")
 @pytest.mark.parametrize("flush", ["batched", "eager"])
 async def test_a_killed_session_goes_on_at_another_node(flush: str, tmp_path: Path, record_property: Any) -> None:
     async with cluster(tmp_path) as urls:

@@ -34,6 +34,7 @@ def entry(n: int, **more: Any) -> Any:
     return {"type": "user", "uuid": f"u{n}", "n": n, **more}
 
 
+@pytest.mark.answers("transcript-that-is-mirrored-again-has-entries-twice")
 async def test_an_entry_that_is_sent_again_is_there_once(sessions: ShoalSessionStore) -> None:
     await sessions.append(KEY, [entry(1), entry(2)])
     await sessions.append(KEY, [entry(2), entry(3), entry(3)])
@@ -181,6 +182,7 @@ async def test_events_of_the_node_are_no_entries(sessions: ShoalSessionStore) ->
     assert await sessions.load(KEY) == [entry(1)]
 
 
+@pytest.mark.answers("transcript-that-is-mirrored-again-has-entries-twice")
 async def test_an_append_of_unknown_outcome_is_not_doubled_when_it_is_repeated(
     sessions: ShoalSessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

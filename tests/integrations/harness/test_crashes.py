@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import shoal
 from tests.integrations.crashes import cluster, killed_again_and_again
 from tests.integrations.harness import worker
@@ -16,6 +18,7 @@ KILLS = 50
 TURNS = 40
 
 
+@pytest.mark.answers("workers-on-several-nodes-overspend-a-budget")
 async def test_a_killed_program_goes_on_at_another_node(tmp_path: Path, record_property: Any) -> None:
     every = list(range(TURNS))
     async with cluster(tmp_path) as urls:

@@ -149,6 +149,7 @@ async def test_of_two_that_write_one_file_one_is_refused(store: MetadataMemorySt
 # ── ours alone ────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("workers-on-several-nodes-overspend-a-budget")
 async def test_a_repeated_operation_that_meets_itself_counts_once(opened: Store, space: str) -> None:
     stores = [ShoalMemoryStore(opened, space=space) for _ in range(3)]
     operation = MemoryOperation(id="o", fingerprint="x")

@@ -90,6 +90,7 @@ async def test_a_budget_stops_an_agent(store: BatchSpendStore) -> None:
 # ── ours alone ────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("workers-on-several-nodes-overspend-a-budget")
 async def test_what_several_workers_add_is_one_sum(opened: Store, space: str) -> None:
     workers = [ShoalSpendStore(opened, space=space) for _ in range(3)]
     await asyncio.gather(*(worker.add_many([entry("a", token=f"{nth}")]) for nth, worker in enumerate(workers)))

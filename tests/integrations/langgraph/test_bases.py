@@ -150,6 +150,7 @@ async def test_a_list_that_cannot_be_extended_is_sent_whole(saver: ShoalSaver, d
     assert await state(saver) == {"said": WORDS[:21]}
 
 
+@pytest.mark.answers("whole-history-is-stored-again-at-each-step")
 @pytest.mark.parametrize("seed", range(5))
 async def test_whatever_becomes_of_a_list_is_read_again(saver: ShoalSaver, distant: Distant, seed: int) -> None:
     draw = random.Random(seed)

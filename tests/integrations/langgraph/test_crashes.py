@@ -16,6 +16,7 @@ from tests.integrations.langgraph import worker
 from tests.support import forked
 
 
+@pytest.mark.answers("graph-is-resumed-on-a-node-that-lags")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.integrations)])
 async def test_a_killed_graph_goes_on_at_another_node(kills: int, tmp_path: Path, record_property: Any) -> None:
     turns = 2 * kills

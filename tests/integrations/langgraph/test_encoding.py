@@ -89,6 +89,7 @@ def test_a_graphs_value_cannot_pass_for_typed_bytes() -> None:
     assert encoding.unpack_value(Careless(), packed) == ("msgpack", hostile)
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 def test_nothing_is_pickled_and_what_is_not_allowed_is_not_made() -> None:
     class Unknown:
         pass

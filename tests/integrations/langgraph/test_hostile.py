@@ -121,6 +121,7 @@ def test_a_type_that_may_not_be_made_is_named(packed: bytes) -> None:
         encoding.unpack_value(STRICT, packed)
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @examples(400)
 @given(st.binary(max_size=200))
 def test_no_bytes_run_code(packed: bytes) -> None:
@@ -162,6 +163,7 @@ async def _run(saver: ShoalSaver) -> Any:
     return (await graph.aget_state(config)).values["plan"]
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 async def test_what_is_saved_over_a_thread_runs_in_no_reader(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "s") as store:
         saver = ShoalSaver(store, allowed_msgpack_modules=[Plan])
@@ -204,6 +206,7 @@ async def test_both_rules_at_once_are_refused(tmp_path: Path) -> None:
             ShoalSaver(store, serde=JsonPlusSerializer(), allowed_msgpack_modules=[Plan])
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 def test_encryption_cannot_be_gone_around() -> None:
     sealing = serialiser(EncryptedSerializer(Reversed(), JsonPlusSerializer(pickle_fallback=True)), None)
     assert encoding.unpack_value(sealing, encoding.pack_value(sealing, [Send("n", 1)])) == [Send("n", 1)]

@@ -63,6 +63,7 @@ def test_without_a_lease_a_node_that_lags_begins_a_turn_again() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("graph-is-resumed-on-a-node-that-lags")
 def test_under_a_lease_a_run_goes_on_with_all_that_was_acknowledged_elsewhere() -> None:
     async def work(nodes: Fleet) -> None:
         one, two = savers(nodes)
@@ -84,6 +85,7 @@ def test_under_a_lease_a_run_goes_on_with_all_that_was_acknowledged_elsewhere() 
     in_fleet(work)
 
 
+@pytest.mark.answers("graph-is-resumed-on-a-node-that-lags")
 def test_one_run_at_a_time() -> None:
     async def work(nodes: Fleet) -> None:
         one, two = savers(nodes)

@@ -113,6 +113,7 @@ async def test_another_process_goes_on_from_what_is_there(tmp_path: Path) -> Non
         assert found.checkpoint["channel_values"] == {"a": 3, "b": 2}
 
 
+@pytest.mark.answers("whole-history-is-stored-again-at-each-step")
 async def test_storage_grows_with_new_data_only() -> None:
     storage = MemoryStorage()
     bench = Bench(storage, SimulatedEnvironment(1), Config())
@@ -196,6 +197,7 @@ def test_versions_grow_and_never_repeat(version: Any) -> None:
     assert len(set(made)) == 3
 
 
+@pytest.mark.answers("injection-through-an-id")
 async def test_ids_are_arbitrary_text(saver: ShoalSaver) -> None:
     for thread_id in HOSTILE:
         for namespace in HOSTILE:
@@ -277,6 +279,7 @@ async def test_the_history_of_delta_channels_equals_the_reference(saver: ShoalSa
     assert await saver.aget_delta_channel_history(config=at, channels=[]) == {}
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_pruning_keeps_what_a_delta_channel_is_made_from(saver: ShoalSaver) -> None:
     await delta_thread(saver)
     # Its channel was last stored at 6.
@@ -311,6 +314,7 @@ async def test_what_is_pruned_is_freed_and_what_stays_is_whole() -> None:
     await bench.node.stop()
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 async def test_writes_that_come_before_their_checkpoint_are_there_as_those_after_it(saver: ShoalSaver) -> None:
     writes: list[tuple[str, Any]] = [("a", 2), ("b", [3])]
     for thread_id in ("early", "late"):

@@ -91,6 +91,7 @@ async def saver(store: Store) -> ShoalSaver:
     return ShoalSaver(store)
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 async def test_the_last_writes_of_a_step_and_the_next_put_are_one_request(saver: ShoalSaver, decided: list[Any]) -> None:
     await put(saver, "1")
     await asyncio.gather(saver.aput_writes(config("1"), [("a", 5)], "task"), put(saver, "2", "1"))
@@ -122,6 +123,7 @@ async def test_a_request_holds_no_more_writes_than_a_batch_may(saver: ShoalSaver
     assert [write[0] for write in pending] == tasks
 
 
+@pytest.mark.answers("writes-stored-before-or-after-their-checkpoint")
 async def test_writes_are_kept_if_the_put_beside_them_is_rejected(store: Store, saver: ShoalSaver, decided: list[Any]) -> None:
     await put(saver, "1")
     await ShoalSaver(store).adelete_thread("t")  # As another process would: this saver still knows "1".

@@ -38,6 +38,7 @@ def _of_kind(declared: Mapping[str, Any], drawn: random.Random) -> Any:
     return drawn.choice(fitting if fitting and drawn.random() < 0.7 else JSON)
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @pytest.mark.parametrize("name", TOOLS)
 async def test_hostile_calls_run_nothing(name: str, tmp_path: Path) -> None:
     tool = TOOLS[name]

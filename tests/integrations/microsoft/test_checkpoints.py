@@ -112,6 +112,7 @@ async def test_a_workflow_goes_on_from_each_of_its_checkpoints(storage: Any) -> 
 # ── ours ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("pickle-in-a-checkpoint-of-a-workflow-runs")
 async def test_a_type_that_is_not_allowed_is_refused_on_both_ways(opened: Store, space: str) -> None:
     strict = ShoalCheckpointStorage(opened, space=space)
     with pytest.raises(WorkflowCheckpointException, match=r"Order.*Nothing was written"):

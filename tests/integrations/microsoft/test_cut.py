@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
 from agent_framework import Message, WorkflowCheckpoint
 
 from shoal.integrations.microsoft import ShoalCheckpointStorage, ShoalHistoryProvider
@@ -17,6 +18,7 @@ def run_of(name: str, nth: int) -> list[Message]:
     return [Message("user", [f"{name} asks {nth}"]), Message("assistant", [f"{name} answers {nth}"])]
 
 
+@pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
 async def test_what_a_run_said_stays_together_and_all_runs_are_there(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         one, other = ShoalHistoryProvider(nodes.one), ShoalHistoryProvider(nodes.other)
@@ -40,6 +42,7 @@ async def test_what_a_run_said_stays_together_and_all_runs_are_there(tmp_path: P
             assert [text for text in asked if text.startswith(f"{name} ")] == [f"{name} asks {nth}" for nth in range(RUNS)]
 
 
+@pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
 async def test_both_chains_of_checkpoints_are_there(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         storages = ShoalCheckpointStorage(nodes.one), ShoalCheckpointStorage(nodes.other)

@@ -44,6 +44,7 @@ async def test_hostile_checkpoints_run_nothing(opened: Store, space: str) -> Non
     await read_hostile(liar, lambda: storage.get_latest(workflow_name="refund"))
 
 
+@pytest.mark.answers("bytes-of-a-state-run-code-when-they")
 @pytest.mark.parametrize(
     "call",
     [

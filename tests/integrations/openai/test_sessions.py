@@ -143,6 +143,7 @@ async def test_a_cleared_session_is_empty_and_can_be_used_again(opened: Store, s
 # ── turns ─────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("agent-sdk-keeps-half-a-turn")
 async def test_a_turn_is_one_checkpoint_and_is_done_once(opened: Store, session: ShoalSession, space: str) -> None:
     for _ in range(2):
         async with session.turn("order-17") as turn:
@@ -159,6 +160,7 @@ async def test_a_turn_is_one_checkpoint_and_is_done_once(opened: Store, session:
         await turn.get_items()
 
 
+@pytest.mark.answers("agent-sdk-keeps-half-a-turn")
 async def test_a_turn_that_fails_writes_nothing(session: ShoalSession) -> None:
     broken = Agent(name="clerk", model=ScriptedModel([ModelBehaviorError("no")]))
     with pytest.raises(ModelBehaviorError):
@@ -193,6 +195,7 @@ async def test_a_turn_beside_another_writer_is_refused(session: ShoalSession) ->
     assert await contents(session) == ["a", "theirs"]
 
 
+@pytest.mark.answers("two-processes-resume-one-run-that-waited")
 async def test_of_two_that_resume_one_run_one_is_refused(opened: Store, space: str) -> None:
     session = ShoalSession(opened, "s", space=space)
     async with session.turn("1") as turn:

@@ -206,6 +206,7 @@ async def test_a_conversation_goes_on_from_an_earlier_message_and_back(store: Co
         await store.branch("c", at=99, expected_revision=back.revision)
 
 
+@pytest.mark.answers("conversation-is-forked-and-deleted-at-once")
 async def test_a_fork_shares_and_survives_what_it_was_forked_from(store: ConversationStore) -> None:
     await saved(store, "c", "a", "b", "c", "d")
     fork = await store.fork("c", at=3, new_conversation_id="f")
@@ -346,6 +347,7 @@ async def _dies(*_: Any) -> None:
     raise ConnectionError
 
 
+@pytest.mark.answers("conversation-is-forked-and-deleted-at-once")
 async def test_a_fork_and_a_deletion_at_once_leave_no_hole(opened: Store, space: str) -> None:
     ours = ShoalConversationStore(opened, space=space)
     for nth in range(8):

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import InMemoryConversationStore
 
@@ -30,6 +31,7 @@ def said(conversation: Conversation) -> list[Any]:
     ]
 
 
+@pytest.mark.answers("killed-run-asks-a-model-twice")
 async def test_a_killed_conversation_goes_on_at_another_node(tmp_path: Path, record_property: Any) -> None:
     calm, effects = InMemoryConversationStore(), tmp_path / "calm"
     for turn in range(TURNS):

@@ -40,6 +40,7 @@ def line_of(name: str) -> list[str]:
     return ["hello", f"{name} asks", f"call {name}", name, f"{name} answers"]
 
 
+@pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
 async def test_one_of_two_lines_counts_and_the_other_is_kept_whole_and_named(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         stores = ShoalConversationStore(nodes.one), ShoalConversationStore(nodes.other)

@@ -100,6 +100,7 @@ def without_journals(name: str, content: Any) -> Any:
     return [] if name.startswith("journal") else content
 
 
+@pytest.mark.answers("killed-run-asks-a-model-twice")
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_an_agent_that_is_killed_anywhere_asks_no_model_and_calls_no_tool_twice(nodes: int) -> None:
     report: Report = crash_everywhere(
@@ -172,6 +173,7 @@ async def test_attempts_are_bounded(thread: Thread, outside: Outside) -> None:
             await scripted.run_once(thread, agent_on(outside, tools={"attempts": 2}), outside.happened)
 
 
+@pytest.mark.answers("killed-run-asks-a-model-twice")
 async def test_a_run_that_went_on_after_a_failure_goes_the_same_way_again(thread: Thread) -> None:
     asked: Counter[str] = Counter()
 
@@ -366,6 +368,7 @@ async def test_unknown_options_of_a_tool_are_refused(bad: Any, thread: Thread) -
         await agent.run("go")
 
 
+@pytest.mark.answers("killed-run-asks-a-model-twice")
 @pytest.mark.parametrize("result", ["x" * 2**26, object()], ids=["too large", "no JSON"])
 async def test_a_result_that_cannot_be_stored_is_told_and_not_called_again(
     result: object, thread: Thread, outside: Outside

@@ -45,6 +45,7 @@ async def checked(store: Store) -> Report:
     return await verify(await kept(store), store.connection.session.call)
 
 
+@pytest.mark.answers("statements-show-tampering")
 def test_each_node_gets_the_statements_of_all_and_they_prove_each_other() -> None:
     async def work(nodes: Fleet) -> None:
         for number in range(5):
@@ -104,6 +105,7 @@ async def test_nothing_is_stated_twice(open_bench: Opener) -> None:  # noqa: F81
     assert len(second.heads) == 1
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_a_statement_that_was_made_and_not_kept_is_kept_before_the_next(open_bench: Opener) -> None:  # noqa: F811
     bench = open_bench()
     await bench.space.counter("n").add(1)

@@ -122,6 +122,7 @@ async def test_a_deletion_during_a_pass_is_followed_by_another(open_bench: Opene
     await settled(bench, passes=2)
 
 
+@pytest.mark.answers("deleted-data-can-still-be-read-in-the-files")
 async def test_a_pass_that_a_crash_prevents_is_made_after_it(open_bench: Opener) -> None:
     bench = open_bench(erase_within_s=LATE)
     await _delete_an_item(bench.space)

@@ -39,6 +39,7 @@ def key_now(scene: Scene, number: int = 0) -> str:
     return make_key(START_MS + int(scene.loop.time() * 1000), number.to_bytes(RANDOM_BYTES, "big"))
 
 
+@pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
 def test_claims_of_clients_keys_leave_every_node_and_the_sums_stay() -> None:
     async def story(scene: Scene) -> None:
         client = scene.client("n1")
@@ -59,6 +60,7 @@ def test_claims_of_clients_keys_leave_every_node_and_the_sums_stay() -> None:
     on(story, PLAN)
 
 
+@pytest.mark.answers("request-that-two-nodes-took-counts-twice-once")
 def test_a_key_that_a_user_chose_counts_once_for_ever() -> None:
     async def story(scene: Scene) -> None:
         await scene.client("n1").call(Add("s", "c", 2, "order-17"))
@@ -84,6 +86,7 @@ def test_nothing_leaves_before_the_window_is_over() -> None:
     on(story, PLAN)
 
 
+@pytest.mark.answers("request-that-two-nodes-took-counts-twice-once")
 def test_an_add_that_two_nodes_took_across_a_long_cut_counts_once() -> None:
     """Nothing is swept while a node is away, though its window is long over: it may bring the same request."""
 
@@ -112,6 +115,7 @@ def key_before(scene: Scene) -> str:
     return make_key(START_MS + int((scene.loop.time() - 2 * WINDOW_S) * 1000), b"\xff" * RANDOM_BYTES)
 
 
+@pytest.mark.answers("request-that-two-nodes-took-counts-twice-once")
 def test_a_request_that_comes_again_after_the_sweep_adds_nothing() -> None:
     async def story(scene: Scene) -> None:
         key = key_now(scene)
@@ -126,6 +130,7 @@ def test_a_request_that_comes_again_after_the_sweep_adds_nothing() -> None:
     on(story, PLAN)
 
 
+@pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
 def test_what_an_earlier_opening_left_is_swept_too() -> None:
     async def story(scene: Scene) -> None:
         await scene.client("n1").call(ADD)
@@ -151,6 +156,7 @@ async def entry(scene: Scene, node: str, key: str) -> int | None:
     return (await scene.client(node).call(requests.ReadMap("s", "m", [key]))).entries[0].count
 
 
+@pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
 def test_adds_to_a_key_of_a_map_become_few_rows_on_every_node_and_the_sum_stays() -> None:
     async def story(scene: Scene) -> None:
         for node in ("n1", "n2"):
@@ -167,6 +173,7 @@ def test_adds_to_a_key_of_a_map_become_few_rows_on_every_node_and_the_sum_stays(
     on(story, PLAN)
 
 
+@pytest.mark.answers("request-that-two-nodes-took-counts-twice-once")
 def test_an_add_to_a_map_that_two_nodes_took_across_a_long_cut_counts_once_though_others_are_folded() -> None:
     async def story(scene: Scene) -> None:
         made = [key_now(scene, number) for number in range(20)]
@@ -196,6 +203,7 @@ def test_adds_to_a_map_under_keys_that_users_chose_are_folded_too() -> None:
     on(story, PLAN)
 
 
+@pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
 async def test_a_program_that_opens_adds_and_ends_again_and_again_leaves_few_rows_in_a_map(open_bench: Opener) -> None:
     storage = MemoryStorage()
     for number in range(100):
@@ -209,6 +217,7 @@ async def test_a_program_that_opens_adds_and_ends_again_and_again_leaves_few_row
     assert len(rows) < 40
 
 
+@pytest.mark.answers("batch-that-two-nodes-took-counts-twice")
 def test_a_batch_that_went_to_two_nodes_counts_once_though_its_first_write_changed_one_of_them_only() -> None:
     async def story(scene: Scene) -> None:
         key = key_now(scene)

@@ -25,6 +25,7 @@ REMOVALS: dict[str, tuple[requests.AnyWrite, requests.AnyWrite, requests.AnyRequ
 }
 
 
+@pytest.mark.answers("deletion-takes-effect-late")
 @pytest.mark.parametrize(("remove", "make", "read"), REMOVALS.values(), ids=REMOVALS)
 async def test_what_was_made_after_a_removal_was_answered_stays(
     remove: requests.AnyWrite, make: requests.AnyWrite, read: requests.AnyRequest

@@ -92,6 +92,7 @@ async def test_the_bytes_that_are_promised_are_freed(bench: Bench) -> None:
     assert report.bytes > 7 * 40_000
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_forks_labels_and_other_branches_stay(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     ids = await saved(thread, 3)
@@ -109,6 +110,7 @@ async def test_forks_labels_and_other_branches_stay(bench: Bench) -> None:
     check_sound(bench.storage)
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_what_an_open_step_was_begun_on_stays_until_it_is_settled(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     ids = await saved(thread, 3)
@@ -149,6 +151,7 @@ async def test_what_was_pruned_is_no_parent_and_no_place_for_a_branch(bench: Ben
         await thread.rollback(ids[0])
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 async def test_pruned_again_and_again_while_it_grows(bench: Bench) -> None:
     thread, random = bench.space.thread("agent"), Random(3)
     log: list[str] = []
@@ -232,6 +235,7 @@ async def test_every_node_frees_the_same(fleet: Fleet) -> None:
         check_sound(fleet[name].storage)
 
 
+@pytest.mark.answers("prune-frees-a-chunk-that-a-concurrent-save-reuses")
 async def test_a_chunk_that_a_concurrent_save_names_by_its_hash_stays(fleet: Fleet) -> None:
     """The prune and the save know nothing of each other, and the save's chunks are the pruned checkpoint's."""
     thread = fleet["a"].store().space("crew").thread("agent")
@@ -253,6 +257,7 @@ async def test_a_chunk_that_a_concurrent_save_names_by_its_hash_stays(fleet: Fle
     assert fleet.refusals == []
 
 
+@pytest.mark.answers("pruned-content-is-saved-again")
 async def test_a_node_that_sweeps_late_keeps_no_more(fleet: Fleet) -> None:
     """What was pruned is saved again between two nodes' sweeps; the save itself brings the chunks."""
     thread = fleet["a"].store().space("crew").thread("agent")
@@ -327,6 +332,7 @@ async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
     assert fleet.rows("a") == fleet.rows("c")
 
 
+@pytest.mark.answers("prune-frees-a-chunk-that-a-concurrent-save-reuses")
 @pytest.mark.instant_syncs("sweeps are over before a save is durable")
 async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
@@ -353,6 +359,7 @@ async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monk
 # ── the cost ──────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 @pytest.mark.parametrize("count", [40, 80])
 async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
@@ -368,6 +375,7 @@ async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
     assert turns.all <= 2 * count  # In planning, and when it goes.
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 async def test_one_look_for_what_is_unused_follows_a_prune_of_many_pieces(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +409,7 @@ async def saved_and_rolled_back(bench: Bench, count: int) -> Thread:
     return thread
 
 
+@pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
 async def test_what_is_kept_of_a_pruned_thread_does_not_grow_with_its_saves_and_rollbacks(open_bench: Opener) -> None:
     """But for the events of its journal, that a trim removes."""
     few, many = open_bench(seed=1), open_bench(seed=2)
@@ -426,6 +435,7 @@ async def test_a_time_before_what_is_left_is_answered_with_nothing(bench: Bench)
         await thread.load(as_of=oldest.time - timedelta(seconds=1))
 
 
+@pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
 async def test_a_pruned_checkpoint_is_passed_over_before_it_is_swept_and_after(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     first = await thread.save({"n": 1}, label="kept")
@@ -440,6 +450,7 @@ async def test_a_pruned_checkpoint_is_passed_over_before_it_is_swept_and_after(b
     assert (await thread.load(as_of=second.time)).id == first.id
 
 
+@pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
 async def test_a_branch_that_was_rolled_back_onto_another_did_not_begin_there(bench: Bench) -> None:
     """Its first saves are pruned, so that the move is the first that is known of it."""
     thread = bench.space.thread("agent")
@@ -458,6 +469,7 @@ async def test_a_branch_that_was_rolled_back_onto_another_did_not_begin_there(be
     check_sound(bench.storage)
 
 
+@pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
 async def test_a_wiped_node_gets_the_same_rows_of_a_pruned_thread(fleet: Fleet) -> None:
     thread = fleet["a"].store().space("crew").thread("agent")
     ids = await saved(thread, 6)
@@ -471,6 +483,7 @@ async def test_a_wiped_node_gets_the_same_rows_of_a_pruned_thread(fleet: Fleet) 
     check_sound(fleet["c"].storage)
 
 
+@pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
 async def test_a_node_that_was_set_back_rolls_back_again_to_what_was_pruned_and_it_changes_nothing(fleet: Fleet) -> None:
     """It does not know what it has forgotten, and takes a repeated request as long as its key may be repeated."""
     thread = fleet["a"].store().space("crew").thread("agent")

@@ -77,6 +77,7 @@ async def append(bench: Bench, number: int) -> None:
     await bench.space.thread("t").journal.append({"n": number})
 
 
+@pytest.mark.answers("vectors-grow-with-openings")
 async def test_rows_do_not_grow_with_openings(open_bench: Opener) -> None:
     few = await opened(open_bench, 10, append)
     many = await opened(open_bench, 60, append)
@@ -86,6 +87,7 @@ async def test_rows_do_not_grow_with_openings(open_bench: Opener) -> None:
     assert len(retired(many.storage)) >= 60 - MIN - 1
 
 
+@pytest.mark.answers("vectors-grow-with-openings")
 async def test_a_program_that_opens_its_store_for_a_moment_only_retires_too(open_bench: Opener) -> None:
     storage = MemoryStorage()
     for number in range(40):
@@ -102,6 +104,7 @@ async def test_a_store_with_retired_origins_is_sound(open_bench: Opener) -> None
     assert verify(bench.storage, config=bench.config).problems == []
 
 
+@pytest.mark.answers("shoal-verify-reports-the-answer-of-a-key")
 async def test_a_store_with_answers_of_forgotten_origins_is_sound(open_bench: Opener) -> None:
     async def write(bench: Bench, number: int) -> None:
         await bench.node.session().call(Append("crew", "t", values.encode(number)), key=f"my-own-{number}")
@@ -112,6 +115,7 @@ async def test_a_store_with_answers_of_forgotten_origins_is_sound(open_bench: Op
     assert verify(bench.storage, config=bench.config).problems == []
 
 
+@pytest.mark.answers("retirement-is-seen")
 async def test_a_bookmark_of_a_retired_origin_is_held(open_bench: Opener) -> None:
     bookmarks: list[str] = []
 
@@ -127,6 +131,7 @@ async def test_a_bookmark_of_a_retired_origin_is_held(open_bench: Opener) -> Non
         assert len([event async for event in again.space.thread("t").journal.read()]) == 20
 
 
+@pytest.mark.answers("bookmark-is-older-than-what-is-remembered")
 async def test_a_bookmark_of_a_forgotten_origin_is_lost_and_the_error_says_so(open_bench: Opener) -> None:
     bookmarks: list[str] = []
 
@@ -142,6 +147,7 @@ async def test_a_bookmark_of_a_forgotten_origin_is_lost_and_the_error_says_so(op
         await again.space.thread("t").load()
 
 
+@pytest.mark.answers("bookmark-is-older-than-what-is-remembered")
 @pytest.mark.parametrize("days", [6, 8])
 async def test_a_client_that_touches_a_thread_again_after_a_week_goes_on(open_bench: Opener, days: int) -> None:
     """What it has seen is retired and forgotten by then: nobody can say any more that it is there."""
@@ -164,6 +170,7 @@ async def test_a_client_that_touches_a_thread_again_after_a_week_goes_on(open_be
     assert len(Bookmark.parse(again.store.bookmark)) == 1
 
 
+@pytest.mark.answers("bookmark-is-older-than-what-is-remembered")
 async def test_a_node_that_is_cut_off_shows_a_client_of_a_week_ago_no_older_state() -> None:
     """It cannot tell what was forgotten from what it never had: only all owners together can."""
     time_s = 0.0
@@ -182,6 +189,7 @@ async def test_a_node_that_is_cut_off_shows_a_client_of_a_week_ago_no_older_stat
         assert await counter.value() == 1
 
 
+@pytest.mark.answers("retirement-is-seen")
 @pytest.mark.parametrize("kept", [4096, 3])
 async def test_a_journal_cursor_of_any_opening_continues_where_it_was(open_bench: Opener, kept: int) -> None:
     cursors: list[bytes] = []
@@ -199,6 +207,7 @@ async def test_a_journal_cursor_of_any_opening_continues_where_it_was(open_bench
         assert rest == list(range(number + 1, 30)), number
 
 
+@pytest.mark.answers("retirement-is-seen")
 @pytest.mark.parametrize("kept", [4096, 3])
 async def test_a_reader_that_goes_on_in_each_opening_gets_each_event_once(open_bench: Opener, kept: int) -> None:
     got: list[int] = []
@@ -216,6 +225,7 @@ async def test_a_reader_that_goes_on_in_each_opening_gets_each_event_once(open_b
     assert len(cursor) < 2000
 
 
+@pytest.mark.answers("retirement-is-seen")
 @pytest.mark.parametrize("kept", [4096, 3])
 async def test_a_value_of_a_retired_origin_is_replaced(open_bench: Opener, kept: int) -> None:
     async def write(bench: Bench, number: int) -> None:
@@ -232,6 +242,7 @@ async def test_a_value_of_a_retired_origin_is_replaced(open_bench: Opener, kept:
     assert await again.space.register("{r}r").get() == 25
 
 
+@pytest.mark.answers("retirement-is-seen")
 async def test_a_watch_that_is_resumed_misses_no_change_of_a_retired_origin(open_bench: Opener) -> None:
     """It gets each change, or is told to start again from the present state."""
     positions: list[Position] = []
@@ -262,6 +273,7 @@ async def test_a_watch_that_is_resumed_misses_no_change_of_a_retired_origin(open
     assert table.load(partition_of("crew", "t")).retired.horizon
 
 
+@pytest.mark.answers("origin-is-retired-that-an-owner-lacks")
 async def test_a_copy_retires_nothing_of_its_original(open_bench: Opener) -> None:
     """The original may still run. What the copy itself opens later is retired."""
     bench = await opened(open_bench, MIN - 1, append)
@@ -277,6 +289,7 @@ async def test_a_copy_retires_nothing_of_its_original(open_bench: Opener) -> Non
     assert not originals & set(retired(copy))
 
 
+@pytest.mark.answers("origin-is-retired-that-an-owner-lacks")
 async def test_a_member_that_is_opened_alone_retires_nothing(open_bench: Opener) -> None:
     """Its peers may lack what it holds."""
     storage = (await opened(open_bench, 1, append)).storage
@@ -304,6 +317,7 @@ async def test_rights_of_past_openings_move_to_the_live_one(open_bench: Opener) 
     await again.space.budget("b").spend(88)
 
 
+@pytest.mark.answers("inbox-does-not-forget")
 async def test_an_inbox_forgets_messages_of_retired_origins(open_bench: Opener) -> None:
     async def message(bench: Bench, number: int) -> None:
         bench.simulated.now_ms += 3_600_000 if number >= 30 else 0
@@ -318,6 +332,7 @@ async def test_an_inbox_forgets_messages_of_retired_origins(open_bench: Opener) 
     assert [found.value["n"] async for found in again.space.thread("t").inbox.taken()] == [*range(30, 40)]
 
 
+@pytest.mark.answers("adds-to-keys-of-maps-stay-for-ever-once")
 async def test_adds_of_retired_origins_are_merged(open_bench: Opener) -> None:
     async def add(bench: Bench, number: int) -> None:
         await bench.space.map("m").add("k")
@@ -329,6 +344,7 @@ async def test_adds_of_retired_origins_are_merged(open_bench: Opener) -> None:
     assert await again.space.map("m").get("k") == 60
 
 
+@pytest.mark.answers("adds-to-keys-of-maps-stay-for-ever-once")
 async def test_adds_of_forgotten_origins_are_merged(open_bench: Opener) -> None:
     async def add(bench: Bench, number: int) -> None:
         await bench.space.map("m").add(f"k{number % 3}")
@@ -340,6 +356,7 @@ async def test_adds_of_forgotten_origins_are_merged(open_bench: Opener) -> None:
     assert [await again.space.map("m").get(f"k{number}") for number in range(3)] == [20, 20, 20]
 
 
+@pytest.mark.answers("adds-to-keys-of-maps-stay-for-ever-once")
 async def test_adds_under_users_keys_are_merged_once_their_origin_was_silent_for_the_window(open_bench: Opener) -> None:
     """However short each opening is."""
 
@@ -354,6 +371,7 @@ async def test_adds_under_users_keys_are_merged_once_their_origin_was_silent_for
     assert await again.space.map("m").get("k") == 40
 
 
+@pytest.mark.answers("two-directories-fold-one-merged-add")
 async def test_a_copy_leaves_what_its_original_merged_as_it_is(open_bench: Opener) -> None:
     async def add(bench: Bench, number: int) -> None:
         await bench.space.map("m").add("k")
@@ -387,6 +405,7 @@ def ends_of_trims(bench: Bench) -> list[bytes]:
     return trimming.ends(rows)[1]
 
 
+@pytest.mark.answers("trimmed-journal-keeps-a-row-for-each-opening")
 async def test_ends_of_trims_do_not_grow_with_openings(open_bench: Opener) -> None:
     bench = await opened(open_bench, 60, append_and_trim, retired_origins_max=4)
     again = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
@@ -394,6 +413,7 @@ async def test_ends_of_trims_do_not_grow_with_openings(open_bench: Opener) -> No
     assert verify(again.storage, config=again.config).problems == []
 
 
+@pytest.mark.answers("reader-misses-trimmed-events-whose-origin-is-forgotten")
 @pytest.mark.parametrize(("away", "kept", "told"), [(1, 4, False), (8, 4, True), (8, 4096, True), (40, 4, True)])
 async def test_a_reader_that_was_away_is_told_if_events_were_trimmed(
     open_bench: Opener, away: int, kept: int, told: bool
@@ -426,6 +446,7 @@ def coverages(bench: Bench) -> list[Coverage]:
     return [each.coverage for each in compaction.standing(rows)]
 
 
+@pytest.mark.answers("compaction-names-every-opening")
 async def test_what_compactions_name_does_not_grow_with_openings(open_bench: Opener) -> None:
     bench = await opened(open_bench, 60, edit_and_compact, retired_origins_max=4)
     again = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
@@ -437,6 +458,7 @@ async def test_what_compactions_name_does_not_grow_with_openings(open_bench: Ope
         assert str(document.text("t")) == "x" * 60
 
 
+@pytest.mark.answers("compaction-names-every-opening")
 @pytest.mark.parametrize(("away", "kept", "told"), [(1, 4, False), (8, 4, True), (40, 4, True), (40, 4096, True)])
 async def test_a_moment_before_a_compaction_is_told_although_its_origins_are_forgotten(
     open_bench: Opener, away: int, kept: int, told: bool

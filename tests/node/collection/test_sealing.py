@@ -162,6 +162,7 @@ def opens(moment: Moment) -> dict[bytes, bytes]:
     return dict(unlocked(moment.rows, KeysInMemory(moment.keys), SimulatedEnvironment(9)).scan(b"", None))
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 async def test_a_deleted_space_loses_its_keys_and_others_keep_theirs() -> None:
     async with sealed() as made:
         await fill(made.store, "crew")
@@ -227,6 +228,7 @@ async def test_a_key_of_a_request_whose_answer_was_erased_is_not_applied_again()
         assert await made.store.space("crew").register("r").get() is None
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 async def test_an_old_data_key_is_replaced_and_its_rows_are_sealed_anew() -> None:
     async with sealed(encryption_rotate_s=24 * 3600.0) as made:
         await fill(made.store, "crew")
@@ -269,6 +271,7 @@ async def test_a_damaged_row_keeps_its_key() -> None:
         assert made.storage.keyring.secret(number) is None
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 @pytest.mark.parametrize("change", ["rotation", "erasure"])
 async def test_a_crash_at_any_point_leaves_rows_that_open(change: str) -> None:
     home, below = Watched(), NotedStorage()
@@ -298,6 +301,7 @@ async def test_a_crash_at_any_point_leaves_rows_that_open(change: str) -> None:
         await is_whole(again.store, "desk")
 
 
+@pytest.mark.answers("erased-spaces-lose-their-keys")
 async def test_writes_beside_an_erasure_are_never_lost() -> None:
     async with sealed(encryption_erase_s=0.001) as made:
         register = made.store.space("crew").register("r")

@@ -57,6 +57,7 @@ def add(name: str = "n", amount: int = 1) -> requests.Add:
 # ── the log ───────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("log-grows-for-ever")
 async def test_old_operations_leave_and_what_they_made_stays(bench: Bench) -> None:
     for _ in range(5):
         await bench.space.counter("n").add(1)
@@ -79,6 +80,7 @@ async def test_young_operations_stay_behind_the_base(bench: Bench) -> None:
     assert verify(bench.storage, config=Config()).sound
 
 
+@pytest.mark.answers("operation-leaves-at-once-because-its-issuers-clock")
 async def test_an_operation_is_not_old_because_the_clock_was_behind_when_it_was_issued(bench: Bench) -> None:
     """Its hybrid time says that it is young: it follows one that is. Owners that lack it would be left behind."""
     await bench.space.counter("another").add(1)
@@ -88,6 +90,7 @@ async def test_an_operation_is_not_old_because_the_clock_was_behind_when_it_was_
     assert logged(bench.storage) == 2
 
 
+@pytest.mark.answers("log-grows-for-ever")
 async def test_a_log_that_is_too_large_gives_up_young_operations(open_bench: Opener) -> None:
     bench = open_bench(log_bytes_max=1000)
     for _ in range(5):
@@ -98,6 +101,7 @@ async def test_a_log_that_is_too_large_gives_up_young_operations(open_bench: Ope
     assert bench.node._database.truncator.log_bytes <= 1000
 
 
+@pytest.mark.answers("logs-lose-only-what-all-hold", "base-and-log-rows-differ")
 async def test_the_rows_and_the_base_go_in_one_write(bench: Bench) -> None:
     for n in range(20):
         await bench.node.session().call(add(), key=f"k{n}")
@@ -107,6 +111,7 @@ async def test_the_rows_and_the_base_go_in_one_write(bench: Bench) -> None:
         assert verify(left, config=Config()).sound
 
 
+@pytest.mark.answers("base-and-log-rows-differ")
 async def test_a_store_that_lost_its_log_rows_without_a_base_is_not_sound(bench: Bench) -> None:
     for _ in range(3):
         await bench.space.counter("n").add(1)
@@ -129,6 +134,7 @@ async def test_a_truncated_store_opens_after_a_crash_and_goes_on(open_bench: Ope
     assert verify(second.storage, config=Config()).sound
 
 
+@pytest.mark.answers("log-grows-for-ever")
 async def test_a_program_that_opens_its_store_for_a_moment_only_truncates_it_too() -> None:
     storage, now_ms = MemoryStorage(), 1_700_000_000_000
     for opening in range(20):
@@ -161,6 +167,7 @@ async def test_one_that_is_killed_each_time_truncates_too() -> None:
 # ── what read the log ─────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("repeated-request-outlives-its-operation")
 @pytest.mark.parametrize("again", [False, True], ids=["the same opening", "the next opening"])
 async def test_a_repeated_request_gets_its_answer_when_its_operation_has_left(open_bench: Opener, again: bool) -> None:
     bench = open_bench()
@@ -176,6 +183,7 @@ async def test_a_repeated_request_gets_its_answer_when_its_operation_has_left(op
     assert logged(bench.storage) == 0
 
 
+@pytest.mark.answers("repeated-request-outlives-its-operation")
 @pytest.mark.parametrize("truncated", [False, True])
 async def test_a_repeated_write_to_a_deleted_object_says_so_whether_it_is_in_the_log_or_not(
     bench: Bench, truncated: bool
@@ -190,6 +198,7 @@ async def test_a_repeated_write_to_a_deleted_object_says_so_whether_it_is_in_the
         await session.call(add(), key="k", durability="quorum")
 
 
+@pytest.mark.answers("reader-skips-truncated-operations")
 async def test_a_watch_below_the_base_is_told_to_start_again(bench: Bench) -> None:
     session = bench.node.session()
     async with session.subscribe(requests.Watch("crew", after=b"")) as pushes:
@@ -205,6 +214,7 @@ async def test_a_watch_below_the_base_is_told_to_start_again(bench: Bench) -> No
     assert "start again from the present state" in first.reason
 
 
+@pytest.mark.answers("reader-skips-truncated-operations")
 async def test_a_journal_is_read_on_from_a_cursor_below_the_base(bench: Bench) -> None:
     journal = bench.space.thread("t").journal
     await journal.append("first")
@@ -219,6 +229,7 @@ async def test_a_journal_is_read_on_from_a_cursor_below_the_base(bench: Bench) -
 # ── keys ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("log-grows-for-ever")
 @pytest.mark.parametrize("key", ["order-17", make_key(1_700_000_000_000, b"r" * 10)], ids=["a user's", "a client's"])
 async def test_a_key_expires_after_its_window(bench: Bench, key: str) -> None:
     assign = requests.Assign("crew", "r", ONE)
@@ -305,6 +316,7 @@ async def test_operations_that_all_owners_hold_leave_on_each(fleet: Fleet) -> No
         assert report.sound, report.problems
 
 
+@pytest.mark.answers("operation-leaves-that-an-owner-still-needs")
 async def test_an_owner_that_is_away_holds_the_log_up_until_it_is_forgotten(fleet: Fleet) -> None:
     await fleet.isolate("c")
     await fleet["a"].node.session().call(add())
@@ -344,6 +356,7 @@ async def _left_behind(fleet: Fleet) -> None:
         assert logged(fleet[name].storage) == 0
 
 
+@pytest.mark.answers("reader-skips-truncated-operations")
 async def test_an_owner_that_was_left_behind_is_told_and_says_so(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     sound = Resets.note

@@ -100,6 +100,7 @@ async def test_of_changes_at_once_one_is_made() -> None:
         assert (await nodes["b"].node.register.read("k")).content == b"%d" % made.index(True)
 
 
+@pytest.mark.answers("register-is-linearizable")
 async def test_counting_from_all_nodes_loses_no_count() -> None:
     async with fleet() as nodes:
 
@@ -133,6 +134,7 @@ async def test_a_majority_goes_on_and_the_minority_says_that_nothing_was_written
         assert await eventually(nodes["c"].node.register) == (2, b"two")
 
 
+@pytest.mark.answers("register-is-linearizable")
 async def test_a_change_whose_votes_are_lost_is_unknown_and_made_once_when_it_is_repeated() -> None:
     async with fleet() as nodes:
         await voting(nodes)
@@ -170,6 +172,7 @@ async def test_votes_survive_the_power_cut_of_all_nodes() -> None:
         assert await eventually(nodes["c"].node.register) == (1, b"one")
 
 
+@pytest.mark.answers("register-is-linearizable")
 async def test_a_node_that_lost_its_disk_does_not_vote_until_the_others_have_told_it() -> None:
     async with fleet() as nodes:
         await voting(nodes)
@@ -244,6 +247,7 @@ async def test_a_device_that_was_set_back_does_not_vote_where_its_votes_are_know
         assert await eventually(nodes["c"].node.register) == (2, b"two")
 
 
+@pytest.mark.answers("register-is-linearizable")
 async def test_without_a_majority_of_the_disks_the_register_stays_unavailable_and_says_so() -> None:
     async with fleet() as nodes:
         await voting(nodes)
@@ -394,6 +398,7 @@ def test_a_second_change_of_one_node_asks_each_member_once() -> None:
     run(main())  # In virtual time no answer is late: a late one is asked for again.
 
 
+@pytest.mark.answers("register-is-linearizable")
 async def test_a_change_while_no_majority_is_linked_is_not_made() -> None:
     """Although the last one left a lead: a change that goes without a `Prepare` may be made later."""
     async with fleet() as nodes:

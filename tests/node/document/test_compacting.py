@@ -380,6 +380,7 @@ async def test_a_disk_that_is_replaced_gets_the_document_of_its_compactions(flee
     check_sound(fleet["c"].storage)
 
 
+@pytest.mark.answers("snapshot-drops-updates-that-wait")
 async def test_a_document_with_a_gap_is_neither_shown_nor_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk is replaced, and what comes first are updates that went: what covers them is held back."""
     async with Fleet("ab", supply_bytes_max=1) as fleet:

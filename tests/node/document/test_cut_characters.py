@@ -41,6 +41,7 @@ async def begun(fleet: Fleet) -> None:
     assert await shown(fleet) == {'{"t":"x😀y"}'}
 
 
+@pytest.mark.answers("edit-between-two-utf-16-units")
 async def test_nodes_that_were_cut_apart_show_the_same() -> None:
     async with Fleet("abc") as fleet:
         await begun(fleet)

@@ -258,6 +258,7 @@ async def test_a_document_that_is_there_is_left_as_it_is(bench: Bench) -> None:
         assert document.to_py() == {"m": {"n": 1}}
 
 
+@pytest.mark.answers("both-sides-initialise-one-document")
 async def test_two_that_begin_it_alike_begin_it_once(fleet: Fleet) -> None:
     await fleet.isolate("c")
     content = {"t": "größe", "l": [{"id": 1}, [2]], "m": {"b": {"x": None}, "a": 1.5}}
@@ -276,6 +277,7 @@ async def test_two_that_begin_it_alike_begin_it_once(fleet: Fleet) -> None:
         check_sound(fleet[name].storage)
 
 
+@pytest.mark.answers("both-sides-initialise-one-document")
 @pytest.mark.parametrize("swapped", [False, True])
 async def test_of_two_beginnings_the_same_one_counts_everywhere_and_the_other_is_told(swapped: bool) -> None:
     contents: list[dict[str, Any]] = [

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pycrdt
+import pytest
 
 from shoal.crdt.document.yjs import StateVector, parse_state
 from shoal.protocol import requests
@@ -39,6 +40,7 @@ async def test_all_edits_of_an_opening_for_an_author_have_one_client(bench: Benc
     assert len(await clients(bench)) == len(one) + 1
 
 
+@pytest.mark.answers("two-yjs-documents-share-a-client-id-and-diverge")
 async def test_another_opening_has_another_client(open_bench: Opener) -> None:
     bench = open_bench()
     await replaced(bench, {"tasks": [], "plan": {}})

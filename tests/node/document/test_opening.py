@@ -46,6 +46,7 @@ def added(_building: Building, some: Sequence[bytes]) -> int:
 # ── how much one step does ────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 @pytest.mark.parametrize("count", [40, 80])
 async def test_an_opening_reads_a_bounded_number_of_updates_at_a_time(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
@@ -60,6 +61,7 @@ async def test_an_opening_reads_a_bounded_number_of_updates_at_a_time(
     assert turns.all == count + 1
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 async def test_a_large_snapshot_and_a_large_merged_update_are_read_in_pieces(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +108,7 @@ async def test_whatever_needs_the_document_first_opens_it_in_steps(
     assert turns.all == 41
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 @pytest.mark.parametrize("count", [40, 80])
 async def test_a_compaction_merges_a_bounded_number_of_updates_at_a_time(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
@@ -138,6 +141,7 @@ async def test_a_compaction_pauses_between_its_steps(open_bench: Opener, monkeyp
     assert pauses >= 2 * 10  # One round decides what is covered, another merges it.
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +175,7 @@ async def test_what_is_written_while_a_document_is_opened_is_in_it(open_bench: O
     assert sorted(await shown(again)) == sorted('{"t":"' + "x" * 20 + 'y"}')
 
 
+@pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
 async def test_an_update_that_comes_below_what_was_read_is_in_it() -> None:
     """It was made before, at a node that was apart."""
     async with Fleet("ab", **SMALL) as fleet:
@@ -190,6 +195,7 @@ async def test_an_update_that_comes_below_what_was_read_is_in_it() -> None:
         assert await shown(fleet["a"]) == await shown(fleet["b"])
 
 
+@pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
 async def test_a_document_that_is_deleted_while_it_is_opened_is_gone(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
@@ -206,6 +212,7 @@ async def test_a_document_that_is_deleted_while_it_is_opened_is_gone(open_bench:
     assert await shown(again) == '{"t":"new"}'
 
 
+@pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
 async def test_what_a_sweep_takes_while_a_document_is_opened_is_in_it(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
@@ -220,6 +227,7 @@ async def test_what_a_sweep_takes_while_a_document_is_opened_is_in_it(open_bench
     assert await shown(again) == '{"t":"' + "x" * 20 + '"}'
 
 
+@pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
 async def test_what_another_compaction_took_meanwhile_is_not_lost(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
@@ -262,6 +270,7 @@ async def test_a_document_is_opened_though_the_first_that_did_so_was_cancelled(o
 # ── at a peer ─────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("maintenance-stalls-requests")
 async def test_a_peer_checks_a_merged_update_a_bounded_number_of_structs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Fleet("ab", **SMALL, document_step_bytes_max=64) as fleet:
         session = fleet["a"].node.session()

@@ -73,6 +73,7 @@ async def check_sound(fleet: Fleet, content: Any) -> None:
         assert report.sound, report.problems
 
 
+@pytest.mark.answers("patch-at-two-nodes-inserts-twice")
 @pytest.mark.parametrize("names", ["ab", "ca", "abc"])
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 async def test_an_edit_that_reached_several_nodes_is_carried_out_once(edit: requests.AnyWrite, names: str) -> None:
@@ -105,6 +106,7 @@ async def test_two_requests_that_are_alike_are_two() -> None:
         assert await shown(fleet, "c") == {"tasks": [1, 1]}
 
 
+@pytest.mark.answers("patch-at-two-nodes-inserts-twice")
 async def test_what_others_added_meanwhile_stays() -> None:
     async with Fleet() as fleet:
         await begun(fleet, {"tasks": [1]})
@@ -162,6 +164,7 @@ async def compacted(fleet: Fleet, name: str) -> None:
     await swept(*(member.storage for member in fleet.members.values()))
 
 
+@pytest.mark.answers("rows-of-repeated-patches-stay-or-go-early")
 async def test_the_rows_of_requests_go_with_their_updates() -> None:
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
@@ -188,6 +191,7 @@ async def test_the_rows_of_requests_go_with_their_updates() -> None:
         await check_sound(fleet, content)
 
 
+@pytest.mark.answers("rows-of-repeated-patches-stay-or-go-early")
 async def test_a_request_of_which_one_edit_is_not_compacted_keeps_its_row() -> None:
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
@@ -203,6 +207,7 @@ async def test_a_request_of_which_one_edit_is_not_compacted_keeps_its_row() -> N
         await check_sound(fleet, PATCHED)
 
 
+@pytest.mark.answers("rows-of-repeated-patches-stay-or-go-early")
 async def test_nothing_goes_while_a_node_may_have_another_edit_of_the_request() -> None:
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
@@ -217,6 +222,7 @@ async def test_nothing_goes_while_a_node_may_have_another_edit_of_the_request() 
         await check_sound(fleet, PATCHED)
 
 
+@pytest.mark.answers("rows-of-repeated-patches-stay-or-go-early")
 async def test_a_merged_update_that_lacks_such_a_deletion_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Fleet() as fleet:
         await begun(fleet, BEGINNING)
@@ -231,6 +237,7 @@ async def test_a_merged_update_that_lacks_such_a_deletion_proves_nothing(monkeyp
         assert [requests_of(fleet, name) for name in "abc"] == [3, 3, 3]
 
 
+@pytest.mark.answers("rows-of-repeated-patches-stay-or-go-early")
 async def test_a_node_that_was_set_back_carries_out_again_what_was_compacted_and_it_counts_once() -> None:
     """It does not know what it has forgotten, and takes a repeated request as long as its key may be repeated."""
     async with Fleet() as fleet:

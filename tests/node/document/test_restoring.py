@@ -68,6 +68,7 @@ def restored_without(content: Any, root: str) -> RestoreBeginning:
     return request(made, update=update, deletions=deletions)
 
 
+@pytest.mark.answers("only-copy-of-a-beginning-is-lost")
 @pytest.mark.parametrize(("first", "second"), [(LESSER, GREATER), (GREATER, LESSER)])
 async def test_of_what_was_restored_and_what_is_there_one_counts(bench: Bench, first: Any, second: Any) -> None:
     session = bench.node.session()
@@ -99,6 +100,7 @@ async def test_a_mirror_that_is_open_is_told_what_counts_now(bench: Bench) -> No
     assert {name: str(root) if name == "r" else root.to_py() for name, root in roots.items()} == LESSER
 
 
+@pytest.mark.answers("restored-beginning-shows-deleted-parts")
 async def test_restored_on_one_node_and_still_there_on_another_it_is_one_and_the_deletions_hold(fleet: Fleet) -> None:
     content = {"r": "x", "m": {"k": 1}}
     await fleet.isolate("c")
@@ -112,6 +114,7 @@ async def test_restored_on_one_node_and_still_there_on_another_it_is_one_and_the
         check_sound(fleet[name].storage)
 
 
+@pytest.mark.answers("mirror-deletes-a-lost-beginning")
 async def test_an_edit_is_refused_if_the_node_lacks_the_beginning_that_its_editor_shows(bench: Bench) -> None:
     session = bench.node.session()
     await session.call(begin(GREATER))

@@ -70,6 +70,7 @@ async def test_a_first_label_alone_ends_its_generation_with_its_indexes(bench: B
     assert problems(bench) == []
 
 
+@pytest.mark.answers("index-finds-items-of-ended-generations")
 @pytest.mark.parametrize("is_swept", [False, True], ids=["at once", "after the sweep"])
 async def test_items_of_a_new_generation_are_indexed_and_searched(bench: Bench, is_swept: bool) -> None:
     items = bench.space.items
@@ -126,6 +127,7 @@ async def test_what_was_deleted_is_told_to_watchers(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.answers("index-finds-items-of-ended-generations")
 async def test_concurrent_puts_stay_in_a_namespace_and_die_with_a_whole_label() -> None:
     async with Fleet("abc", seed=3) as fleet:
         here, there = (fleet[name].store().space("crew").items for name in "ab")

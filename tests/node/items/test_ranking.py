@@ -177,6 +177,7 @@ DEEDS = st.lists(
 )
 
 
+@pytest.mark.answers("deleted-memory-stays-in-the-search-index")
 @examples(60)
 @given(deeds=DEEDS, small=st.booleans())
 def test_a_search_finds_what_a_twin_finds_that_compares_everything(deeds: list[Any], small: bool) -> None:

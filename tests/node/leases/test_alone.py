@@ -55,6 +55,7 @@ async def shown(nodes: Fleet, name: str) -> list[Any]:
     return [values.decode(sibling.value) for sibling in reply.siblings]
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 def test_of_many_that_expect_the_same_on_all_nodes_one_succeeds() -> None:
     async def work(nodes: Fleet) -> None:
         async def run_for(nth: int) -> object:
@@ -161,6 +162,7 @@ async def cut_off_after_its_write(nodes: Fleet, name: str, value: str) -> asynci
     return late
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 def test_a_write_that_was_not_acknowledged_does_not_come_back_over_a_later_one() -> None:
     async def work(nodes: Fleet) -> None:
         await leader(nodes, "a").set("base", durability="all")
@@ -179,6 +181,7 @@ def test_a_write_that_was_not_acknowledged_does_not_come_back_over_a_later_one()
     in_fleet(work)
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 def test_what_a_refused_call_was_told_is_not_replaced_by_a_write_of_a_number_between() -> None:
     """Two writes were not acknowledged, each made without the other. Once the older one was told, the newer one is void."""
 
@@ -203,6 +206,7 @@ def test_what_a_refused_call_was_told_is_not_replaced_by_a_write_of_a_number_bet
     in_fleet(work)
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 def test_a_repeated_request_whose_write_was_overtaken_is_not_acknowledged() -> None:
     async def work(nodes: Fleet) -> None:
         await leader(nodes, "a").set("base", durability="all")
@@ -324,6 +328,7 @@ def is_push(message: bytes) -> bool:
     return isinstance(messages.decode(messages.unstamped(message)[1]), messages.Push)
 
 
+@pytest.mark.answers("compare-and-set-is-linearizable")
 def test_a_node_that_has_not_heard_of_the_last_value_asks_a_quorum_first() -> None:
     async def work(nodes: Fleet) -> None:
         await leader(nodes, "a").set("base", durability="all")
@@ -350,6 +355,7 @@ def test_calls_one_after_another_do_not_wait_for_leases_to_end() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("versions-work-together")
 def test_what_a_node_of_an_older_version_cannot_apply_is_not_issued_until_it_is_upgraded() -> None:
     async def work(nodes: Fleet) -> None:
         a, b = nodes["a"].replicator, nodes["b"]

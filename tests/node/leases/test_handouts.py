@@ -103,6 +103,7 @@ def wishes_of(wire: Wire) -> Wishes:
     return next(message for message in wire.sent if isinstance(message, Wishes))
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_a_node_decides_itself_if_the_one_that_should_does_not_answer() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 3)
@@ -116,6 +117,7 @@ def test_a_node_decides_itself_if_the_one_that_should_does_not_answer() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_a_node_answers_for_others_only_what_is_stored() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 3)
@@ -131,6 +133,7 @@ def test_a_node_answers_for_others_only_what_is_stored() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_an_answer_that_comes_after_the_node_decided_itself_changes_nothing() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 3)
@@ -147,6 +150,7 @@ def test_an_answer_that_comes_after_the_node_decided_itself_changes_nothing() ->
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_a_node_counts_on_what_another_one_granted_from_when_it_asked() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 2)
@@ -184,6 +188,7 @@ def test_an_item_that_a_claim_got_after_its_client_gave_up_is_free_again() -> No
     in_fleet(work)
 
 
+@pytest.mark.answers("items-have-one-worker")
 def test_what_is_granted_late_to_a_claim_that_is_over_is_given_back() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 2)

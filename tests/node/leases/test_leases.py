@@ -95,6 +95,7 @@ def test_a_thread_whose_holder_died_takes_writes_without_a_lease_once_its_term_i
     in_fleet(work)
 
 
+@pytest.mark.answers("leases-have-one-holder")
 def test_a_dead_holder_is_superseded_and_its_write_is_refused_on_every_node() -> None:
     async def work(nodes: Fleet) -> None:
         first = await acquired(at(nodes, "a"), "one")
@@ -134,6 +135,7 @@ def test_a_node_that_cannot_ask_refuses_a_write_of_a_term_that_may_have_ended() 
     in_fleet(work)
 
 
+@pytest.mark.answers("leases-have-one-holder")
 def test_a_write_that_is_copied_only_after_its_term_is_not_acknowledged() -> None:
     """The next holder may have begun without it."""
 
@@ -198,6 +200,7 @@ def test_those_that_wait_on_several_nodes_are_served_in_order() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("stopping-node-waits-for-waiting-clients")
 def test_a_node_that_is_about_to_stop_answers_those_that_wait() -> None:
     async def work(nodes: Fleet) -> None:
         loop, long_ms = asyncio.get_running_loop(), 600_000
@@ -264,6 +267,7 @@ def test_a_term_ends_before_its_release_is_stored() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("seed-390344")
 def test_a_claim_that_is_given_up_marks_its_thread_with_the_fencing_number_that_it_was_granted() -> None:
     """A client that got no answer knows no fencing number: it releases whatever its token was granted."""
 
@@ -282,6 +286,7 @@ def test_a_claim_that_is_given_up_marks_its_thread_with_the_fencing_number_that_
     in_fleet(work)
 
 
+@pytest.mark.answers("renewal-outlives-a-release")
 def test_a_claim_that_is_given_up_ends_its_term_for_renewals_that_are_on_their_way() -> None:
     async def work(nodes: Fleet) -> None:
         granted = await acquired(at(nodes, "a"), token="ab" * 16)
@@ -309,6 +314,7 @@ def test_a_release_that_arrives_again_does_not_revive_a_newer_term() -> None:
     in_fleet(work)
 
 
+@pytest.mark.answers("leases-have-one-holder")
 def test_fencing_numbers_grow_when_all_nodes_were_restarted() -> None:
     async def work(nodes: Fleet) -> None:
         granted = await acquired(at(nodes, "a"))

@@ -82,6 +82,7 @@ async def total(fleet: Fleet, name: str) -> int:
     return await fleet[name].store().space("crew").counter("c").value()
 
 
+@pytest.mark.answers("members-change-safely")
 async def test_a_node_is_added_while_clients_write() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a", times=20)
@@ -108,6 +109,7 @@ async def test_a_node_that_was_added_counts() -> None:
             await saved(fleet, "a")
 
 
+@pytest.mark.answers("members-change-safely")
 async def test_a_drained_node_leaves_its_data_to_the_others_and_refuses_writes() -> None:
     async with cluster() as fleet:
         for other in "ab":
@@ -126,6 +128,7 @@ async def test_a_drained_node_leaves_its_data_to_the_others_and_refuses_writes()
         await saved(fleet, "a", durability="all")
 
 
+@pytest.mark.answers("members-change-safely")
 async def test_a_dead_node_is_forgotten_and_refused_when_it_returns() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a", times=3)
@@ -181,6 +184,7 @@ async def test_a_change_that_waits_for_a_node_that_never_comes_is_cancelled() ->
             await asked(fleet, changes(fleet, "a").cancel())
 
 
+@pytest.mark.answers("majority-of-the-register-is-lost")
 async def test_without_a_majority_of_the_register_a_change_is_refused_and_local_writes_go_on() -> None:
     async with cluster(quorum_timeout_s=0.3) as fleet:
         left = await fleet.crash("b")
@@ -195,6 +199,7 @@ async def test_without_a_majority_of_the_register_a_change_is_refused_and_local_
         assert await total(fleet, "b") == 1
 
 
+@pytest.mark.answers("members-change-safely")
 async def test_a_change_goes_on_when_the_node_that_was_asked_is_lost() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="b:1,c:1")
@@ -203,6 +208,7 @@ async def test_a_change_goes_on_when_the_node_that_was_asked_is_lost() -> None:
         await fleet.until(lambda: is_done(fleet, "abcd", "bcd"))
 
 
+@pytest.mark.answers("new-node-is-killed-while-it-replaces-another")
 async def test_a_node_that_is_killed_while_it_replaces_another_stops_no_writes_and_goes_on_when_it_is_back() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a", times=3)
@@ -218,6 +224,7 @@ async def test_a_node_that_is_killed_while_it_replaces_another_stops_no_writes_a
         assert await total(fleet, "d") == 7
 
 
+@pytest.mark.answers("member-of-another-cluster-is-added")
 async def test_a_member_of_another_cluster_is_not_added_and_disturbs_nothing() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="d:1")
@@ -250,6 +257,7 @@ async def test_a_removed_directory_that_is_added_again_is_named_as_the_reason_wh
         await fleet.until(lambda: is_done(fleet, "abc"))
 
 
+@pytest.mark.answers("node-counts-copies-of-an-epoch")
 async def test_a_node_that_knows_of_a_newer_epoch_counts_no_copies_until_it_has_that_record() -> None:
     async with cluster(quorum_timeout_s=0.5) as fleet:
         fleet.spoil = lambda source, target, message: None if target == "a" and is_record(message) else message
@@ -297,6 +305,7 @@ async def test_a_node_with_data_from_before_is_not_added_and_says_why() -> None:
         assert await total(fleet, "a") == 0
 
 
+@pytest.mark.answers("refused-node-with-data-is-taken-by-one-member")
 async def test_a_node_with_data_from_before_brings_none_to_a_member_that_does_not_know_that_its_change_was_taken_back() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="d:1")
@@ -324,6 +333,7 @@ async def test_a_node_that_waits_to_be_added_writes_nothing() -> None:
         assert list(changes(fleet, "a").waiting) == ["d:1"]
 
 
+@pytest.mark.answers("only-configured-member-leaves")
 async def test_a_node_that_waits_is_added_though_the_only_member_that_it_was_told_of_has_left() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a", times=3)
@@ -340,6 +350,7 @@ async def test_a_node_that_waits_is_added_though_the_only_member_that_it_was_tol
         assert await total(fleet, "d") == 4
 
 
+@pytest.mark.answers("added-node-writes-too-early")
 async def test_a_node_that_is_being_added_writes_nothing_before_it_knows_the_epoch_in_which_it_is_taken() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="a:1")
@@ -354,6 +365,7 @@ async def test_a_node_that_is_being_added_writes_nothing_before_it_knows_the_epo
         await saved(fleet, "d", durability="all")
 
 
+@pytest.mark.answers("seed-400399")
 async def test_an_empty_directory_that_a_member_refused_takes_nothing_of_one_that_knows_no_more() -> None:
     async with cluster() as fleet:
         before = fleet["b"].storage.left_by_crash(0)
@@ -375,6 +387,7 @@ async def test_an_empty_directory_that_a_member_refused_takes_nothing_of_one_tha
             await saved(fleet, "c", durability="local")
 
 
+@pytest.mark.answers("seed-330006")
 async def test_an_empty_directory_at_a_removed_address_takes_nothing_before_it_is_added() -> None:
     async with cluster(members_tell_s=1.0) as fleet:
         await saved(fleet, "a", times=3)
@@ -416,6 +429,7 @@ async def test_a_cluster_of_one_grows() -> None:
         await saved(fleet, "a")
 
 
+@pytest.mark.answers("node-that-is-added-again-is-never-counted")
 async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:
     """As one that is added again while the link to the directory before it has not ended yet."""
     async with cluster() as fleet:

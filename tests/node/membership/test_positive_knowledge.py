@@ -52,6 +52,7 @@ async def alone(fleet: Fleet, name: str, storage: MemoryStorage) -> None:
 # ── a cluster begins ──────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("nodes-serve-on-positive-knowledge")
 async def test_a_new_cluster_is_founded_by_the_word_of_all() -> None:
     async with Fleet() as fleet:
         for name in "abc":
@@ -72,6 +73,7 @@ async def test_a_cluster_of_one_works_at_once() -> None:
         assert await loaded(fleet, "a") == {"is": "here"}
 
 
+@pytest.mark.answers("nodes-serve-on-positive-knowledge")
 async def test_a_member_without_peers_goes_on() -> None:
     async with Fleet() as fleet:
         await saved(fleet, "a")
@@ -86,6 +88,7 @@ async def test_a_member_without_peers_goes_on() -> None:
 # ── a disk is lost ────────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("nodes-serve-on-positive-knowledge", "wiped-node-is-ready-too-early")
 async def test_a_wiped_node_shows_and_takes_nothing_until_it_is_filled() -> None:
     async with Fleet() as fleet:
         await saved(fleet, "a")
@@ -117,6 +120,7 @@ async def test_half_filled_and_restarted_it_still_waits() -> None:
 # ── a node that is no member ──────────────────────────────────────────────────
 
 
+@pytest.mark.answers("nodes-serve-on-positive-knowledge", "node-that-nobody-added")
 async def test_a_node_that_nobody_added_never_acknowledges() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a")
@@ -161,6 +165,7 @@ async def test_a_store_that_was_refused_begins_its_own_cluster() -> None:
         assert await loaded(fleet, "d") == {"is": "alone again"}
 
 
+@pytest.mark.answers("drained-node-answers-reads-for-the-members")
 async def test_a_drained_node_does_not_answer_for_the_members() -> None:
     async with cluster() as fleet:
         await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
@@ -171,6 +176,7 @@ async def test_a_drained_node_does_not_answer_for_the_members() -> None:
             await loaded(fleet, "c", stale=True)
 
 
+@pytest.mark.answers("node-that-nobody-added")
 async def test_a_drained_node_that_is_wiped_waits_to_be_added() -> None:
     """It is started with the list from before, as every other node."""
     async with cluster() as fleet:

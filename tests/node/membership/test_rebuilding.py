@@ -106,6 +106,7 @@ async def start_copies(fleet: Fleet, left: dict[str, MemoryStorage], identity: b
     )
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt")
 async def test_one_node_dead_and_one_disk_lost() -> None:
     async with cluster() as fleet:
         before = await fence(fleet, "a")
@@ -133,6 +134,7 @@ async def test_one_node_dead_and_one_disk_lost() -> None:
         assert await fence(fleet, "d") > before + COUNTS_AHEAD
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt")
 async def test_one_survivor_of_three_goes_on_alone() -> None:
     async with cluster() as fleet:
         before = await fence(fleet, "a")
@@ -347,6 +349,7 @@ async def test_originals_that_return_after_their_copies_are_barred() -> None:
             await saved(fleet, "a", "local")
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt")
 async def test_copies_wait_while_one_original_lives() -> None:
     async with cluster() as fleet:
         left = await all_crash(fleet)
@@ -363,6 +366,7 @@ async def test_copies_wait_while_one_original_lives() -> None:
         await fence(fleet, "b")
 
 
+@pytest.mark.answers("lost-majorities-are-rebuilt")
 async def test_one_copy_that_is_older_than_the_others_holds_them_up() -> None:
     async with cluster() as fleet:
         await fleet.durable()

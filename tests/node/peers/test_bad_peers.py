@@ -78,6 +78,7 @@ NO_MESSAGES = {
 }
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @pytest.mark.parametrize("what", NO_MESSAGES)
 async def test_what_is_no_message_ends_its_link_and_the_others_go_on(what: str) -> None:
     async with Fleet() as fleet:
@@ -188,6 +189,7 @@ def forged(shipment: Shipment) -> Shipment:
     return msgspec.structs.replace(shipment, packed=packed, chain=chain)
 
 
+@pytest.mark.answers("no-dot-names-two-payloads", "sequence-number-is-reused-after-a-lost-fsync")
 async def test_another_operation_under_a_dot_that_is_taken_is_refused_and_reported_to_both() -> None:
     async with Fleet("ab") as fleet:
         await fleet.isolate("b")
@@ -221,6 +223,7 @@ def break_push(message: bytes) -> bytes:
     return messages.encode(msgspec.structs.replace(decoded, operations=broken))
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 async def test_an_altered_operation_is_told_to_its_sender_and_a_sound_copy_of_another_peer_is_taken() -> None:
     async with Fleet(quarantine_s=0.02) as fleet:
         fleet.spoil = lambda source, target, message: break_push(message) if (source, target) == ("a", "b") else message
@@ -271,6 +274,7 @@ async def test_damage_in_the_log_of_one_partition_does_not_keep_others_from_a_pe
 # ── peers that stall ──────────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("queues-are-bounded", "slow-consumer-makes-memory-grow-without-bound")
 async def test_what_waits_for_a_stalled_peer_is_bounded_and_it_catches_up_by_sync() -> None:
     async with Fleet(peer_send_bytes_max=4096) as fleet:
         stalled = fleet.wires["a", "c"]
@@ -285,6 +289,7 @@ async def test_what_waits_for_a_stalled_peer_is_bounded_and_it_catches_up_by_syn
         assert fleet.rows("a") == fleet.rows("c")
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_it_is_there() -> None:
     async with Fleet("ab", early_bytes_max=4000) as fleet:
         await fleet.isolate("b")
@@ -297,6 +302,7 @@ async def test_operations_that_wait_for_a_lost_one_are_bounded_and_fetched_once_
         assert fleet["b"].replicator.quorum.view().early == 0
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_a_peer_that_sends_faster_than_the_disk_takes_it_waits() -> None:
     async with Fleet("ab", writes_pending_max=8, peer_step_operations_max=4) as fleet:
         await fleet.isolate("b")

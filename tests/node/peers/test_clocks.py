@@ -50,6 +50,7 @@ async def add(member: Member) -> int:
     return await member.store().space("crew").counter("n").add(1)
 
 
+@pytest.mark.answers("wrong-clocks-issue-nothing")
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
 async def test_the_next_write_after_a_jump_is_refused_and_says_what_to_do(fleet: Fleet, by_ms: int) -> None:
     fleet["a"].simulated.now_ms += by_ms
@@ -69,6 +70,7 @@ async def test_once_the_clock_is_set_right_the_next_write_is_taken(fleet: Fleet)
     assert await add(fleet["a"]) == 1
 
 
+@pytest.mark.answers("wrong-clocks-issue-nothing")
 async def test_a_wrong_clock_disturbs_nothing_else(fleet: Fleet) -> None:
     """The node reads, takes its peers' operations, and counts as a copy; they write as before, and say whose clock is off."""
     fleet["a"].simulated.now_ms += HOUR_MS

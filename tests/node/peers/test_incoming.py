@@ -122,6 +122,7 @@ BAD: dict[str, tuple[Shipment, str]] = {
 }
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn", "update-does-not-match-its-hash")
 @pytest.mark.parametrize("what", BAD)
 async def test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written(what: str) -> None:
     bad, reason = BAD[what]
@@ -135,6 +136,7 @@ async def test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written(wh
         assert reason in listed
 
 
+@pytest.mark.answers("one-node-with-a-fast-clock-wins-every-conflict")
 async def test_after_a_time_far_ahead_the_node_still_writes_and_says_how_far_it_is() -> None:
     ahead_ms = 365 * 24 * 3600 * 1000
     async with Fleet("a", join="b:1") as fleet:
@@ -143,6 +145,7 @@ async def test_after_a_time_far_ahead_the_node_still_writes_and_says_how_far_it_
         assert fleet["a"].replicator.quorum.view().clock_ahead_ms == ahead_ms
 
 
+@pytest.mark.answers("time-near-the-end-stops-replication")
 async def test_after_a_time_at_the_end_of_all_clocks_replication_goes_on() -> None:
     """The last time that is taken leads every clock to the end; what is issued after it is past the end."""
     async with Fleet("abc") as fleet:
@@ -181,6 +184,7 @@ def alter_bit(shipment: Shipment, bit: int) -> Shipment:
     return msgspec.structs.replace(shipment, **{name: bytes(part)})
 
 
+@pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @examples(60, suppress_health_check=list(HealthCheck))
 @given(bits=st.lists(st.integers(0, 24 * 60_000), min_size=6, max_size=6))
 async def test_an_operation_with_any_bit_altered_is_refused_or_comes_to_the_same(bits: list[int]) -> None:

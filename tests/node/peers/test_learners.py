@@ -47,6 +47,7 @@ async def begun(member: Member, attempt: str) -> bool:
     return reply.begun
 
 
+@pytest.mark.answers("wiped-or-restored-node-counts-towards-a-majority")
 @pytest.mark.parametrize("how", FORGOTTEN)
 async def test_a_step_that_a_quorum_holds_is_not_begun_again_where_it_was_forgotten(fleet: Fleet, how: str) -> None:
     """One disk of three is lost and one node is cut off: the intent is on that one alone."""
@@ -65,6 +66,7 @@ async def test_a_step_that_a_quorum_holds_is_not_begun_again_where_it_was_forgot
     assert not await begun(fleet["b"], "healed")
 
 
+@pytest.mark.answers("wiped-or-restored-node-counts-towards-a-majority", note="its twin")
 async def test_without_the_fence_it_is_begun_twice(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failing twin of the test above."""
     await fleet.isolate("b")
@@ -77,6 +79,7 @@ async def test_without_the_fence_it_is_begun_twice(fleet: Fleet, monkeypatch: py
     assert await begun(fleet["b"], "again")
 
 
+@pytest.mark.answers("seed-70258", "answer-of-a-learner-counts-later")
 async def test_a_node_that_was_asked_while_it_was_a_learner_is_asked_again_once_it_counts() -> None:
     """Found by seed 70307 of `composed`: b asks what a quorum holds, and only c answers, which learns meanwhile."""
     async with Fleet(quorum_timeout_s=30) as fleet:
@@ -159,6 +162,7 @@ async def test_a_copy_is_another_node_than_its_original(fleet: Fleet) -> None:
     await fleet.converged()
 
 
+@pytest.mark.answers("restored-copy-builds-on-pruned-data")
 async def test_a_copy_writes_nothing_until_it_has_caught_up_whatever_the_durability(fleet: Fleet) -> None:
     """It may build on chunks that all others have erased."""
     await fleet["b"].store().space("crew").counter("n").add(1)

@@ -176,6 +176,7 @@ async def test_confirmed_rows_name_the_owners_that_have_them() -> None:
         assert {record.sender, *record.confirmed_by} == {"b:1", "c:1"}
 
 
+@pytest.mark.answers("seed-2033")
 async def test_owners_that_heard_deletions_late_confirm_each_other() -> None:
     """After a deletion, a trim leaves another entry of garbage than before it, and an append leaves one instead of none."""
     async with Fleet("abc", snapshot_operations_min=1) as fleet:

@@ -88,6 +88,7 @@ async def add(member: Member, amount: int = 1) -> int:
     return await member.store().space("crew").counter("n").add(amount)
 
 
+@pytest.mark.answers("set-back-directories-do-not-count", "set-back-machine-does-not-notice")
 @pytest.mark.parametrize("restart", [False, True], ids=["in memory", "on disk"])
 async def test_a_node_that_was_set_back_is_told_and_counts_in_no_quorum(fleet: Fleet, restart: bool) -> None:
     """A step that c and a hold is not begun again by c and b, because b knows that c held more."""
@@ -111,6 +112,7 @@ async def test_a_node_that_was_set_back_is_told_and_counts_in_no_quorum(fleet: F
     assert not await begun(fleet["b"], "healed")
 
 
+@pytest.mark.answers("set-back-machine-does-not-notice", note="its twin")
 async def test_without_marks_it_is_begun_twice(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The failing twin of the test above."""
     monkeypatch.setattr(Mark, "note", lambda self, partition, vector: None)
@@ -148,6 +150,7 @@ def without_operations_to(*names: str) -> Callable[[str, str, bytes], bytes | No
     return lambda source, target, message: None if target in names and message[1] in (1, 7) else message  # Push, Supply.
 
 
+@pytest.mark.answers("set-back-machine-does-not-notice")
 async def test_what_it_once_held_is_fetched_from_the_one_node_that_still_holds_it() -> None:
     """Of five, d holds it and is away; all that the other three hold would be enough without marks."""
     async with Fleet("abcde", mark_interval_s=0.01) as fleet:
@@ -173,6 +176,7 @@ async def test_what_it_once_held_is_fetched_from_the_one_node_that_still_holds_i
         assert await add(fleet["e"]) == 2
 
 
+@pytest.mark.answers("mark-can-never-be-reached")
 async def test_what_nobody_holds_any_more_is_lost_and_holds_it_up_until_all_were_heard(fleet: Fleet) -> None:
     """The set-back disk had a local write whose push reached nobody, though b heard of it."""
     copy = image(fleet, "c")
@@ -201,6 +205,7 @@ async def test_what_nobody_holds_any_more_is_lost_and_holds_it_up_until_all_were
         assert not is_learner(fleet["c"])
 
 
+@pytest.mark.answers("mark-can-never-be-reached")
 async def test_the_mark_of_a_directory_that_was_replaced_does_not_keep_the_new_one_out(fleet: Fleet) -> None:
     await recorded(fleet)
     before = fleet["c"].identity().node
@@ -227,6 +232,7 @@ async def test_all_nodes_set_back_to_one_moment_come_up(fleet: Fleet) -> None:
     assert await fleet["b"].store().space("crew").counter("n").add(1, durability="all") == 2
 
 
+@pytest.mark.answers("mark-can-never-be-reached")
 async def test_all_nodes_set_back_to_different_moments_come_up(fleet: Fleet) -> None:
     copies = {}
     for name in "abc":
@@ -309,6 +315,7 @@ async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word
     await until(lambda: is_learner(fleet["c"]))
 
 
+@pytest.mark.answers("set-back-node-confirms-an-answer")
 def test_a_node_that_hears_that_it_was_set_back_while_it_catches_up_confirms_nothing() -> None:
     """c has heard from b what b holds, and waits for that, when a tells it that it once held more."""
 
@@ -394,6 +401,9 @@ async def test_marks_are_written_at_most_once_an_interval() -> None:
         assert any(replicator._protocol.mark(node).unwritten for node in replicator.quorum.linked)
 
 
+@pytest.mark.answers(
+    "node-with-an-empty-disk-remembers", note="nor does a node keep it that never lives for as long as marks wait to be written"
+)
 async def test_what_a_start_drops_of_a_mark_goes_at_once(fleet: Fleet) -> None:
     """The first record is due at the start: a node that lives for less than an interval each time records too."""
     await recorded(fleet)

@@ -48,6 +48,7 @@ async def test_nodes_that_agree_say_nothing(caplog: pytest.LogCaptureFixture) ->
     assert warnings(caplog) == []
 
 
+@pytest.mark.answers("nodes-count-different-majorities")
 async def test_another_list_is_told_on_both_sides_once_and_until_it_is_mended(caplog: pytest.LogCaptureFixture) -> None:
     async with Fleet() as fleet:
         await replaced(fleet, "c", join="a:1,b:1,c:1,d:1")
@@ -112,6 +113,7 @@ def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None
     assert "n499:1" in members.disagreements[-1]
 
 
+@pytest.mark.answers("two-owners-addresses-lead-to-one-node")
 async def test_a_node_to_which_two_addresses_led_holds_nothing_for_the_second() -> None:
     """Else an operation would leave every log, or be erased, although one owner lacks it."""
     async with Fleet() as fleet:
@@ -149,6 +151,7 @@ def _linked(members: Members, address: str, peer: Identity) -> bytes:
     return members.linked(peer, cast(Outlet, SimpleNamespace(address=address)), now_ms=0)
 
 
+@pytest.mark.answers("seed-361415")
 def test_an_address_that_leads_to_another_member_stands_for_nobody() -> None:
     """As when the address of a pod that died is another pod's by now, and an operator forgets it."""
     members, _ = _members("b:1", "c:1")
@@ -161,6 +164,7 @@ def test_an_address_that_leads_to_another_member_stands_for_nobody() -> None:
     assert members.node_at("b:1") == other.node
 
 
+@pytest.mark.answers("seed-361823")
 def test_what_has_a_link_and_was_not_removed_may_be_added_while_it_lasts() -> None:
     """As a new directory at an address that was removed, if this node learns late of both."""
     members, roster = _members("b:1", "c:1")

@@ -55,6 +55,7 @@ async def test_an_origin_names_its_directory() -> None:
         assert not belongs(origin(fleet, "a"), b"")
 
 
+@pytest.mark.answers("removed-members-stay-in-vectors")
 async def test_the_origins_of_a_forgotten_directory_are_retired() -> None:
     async with cluster(**FAST) as fleet:
         await add(fleet, "a", 1)
@@ -69,6 +70,7 @@ async def test_the_origins_of_a_forgotten_directory_are_retired() -> None:
             assert kept in partition(fleet[name]).vector
 
 
+@pytest.mark.answers("removed-members-stay-in-vectors")
 async def test_the_origins_of_a_drained_and_of_a_replaced_directory_are_retired() -> None:
     async with cluster(**FAST) as fleet:
         await add(fleet, "b", 1)
@@ -84,6 +86,7 @@ async def test_the_origins_of_a_drained_and_of_a_replaced_directory_are_retired(
         assert await fleet["d"].store().space("crew").counter("c").value() == 11
 
 
+@pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
 async def test_an_operation_that_only_a_member_has_that_is_cut_off_is_waited_for() -> None:
     async with cluster("abcde", **FAST) as fleet:
         await add(fleet, "c")
@@ -107,6 +110,7 @@ async def test_an_operation_that_only_a_member_has_that_is_cut_off_is_waited_for
             assert await fleet[name].store().space("crew").counter("c").value() == 11
 
 
+@pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
 async def test_what_an_owner_said_in_an_older_epoch_does_not_count() -> None:
     async with cluster("abcd", **FAST) as fleet:
         await add(fleet, "c")
@@ -132,6 +136,7 @@ async def test_what_an_owner_said_in_an_older_epoch_does_not_count() -> None:
         await fleet.until(lambda: is_retired(fleet, gone, "abd"))
 
 
+@pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
 async def test_a_copy_of_a_removed_directory_is_refused() -> None:
     async with cluster(**FAST) as fleet:
         await add(fleet, "c")
@@ -144,6 +149,7 @@ async def test_a_copy_of_a_removed_directory_is_refused() -> None:
             fleet.link("b", "a")
 
 
+@pytest.mark.answers("removed-members-stay-in-vectors")
 async def test_a_directory_whose_place_another_one_took_is_forgotten_by_its_id() -> None:
     async with cluster(**FAST) as fleet:
         await add(fleet, "a", 1)

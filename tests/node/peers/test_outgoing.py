@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec import msgpack
 
 from shoal.cluster import operation
@@ -24,6 +25,7 @@ async def answered(member: Member) -> list[int]:
     return [shipment.sequence for shipment in await asked_of(member, Want(1, [(N, issued[0].origin, 1, 10)]))]
 
 
+@pytest.mark.answers("queues-are-bounded")
 async def test_an_answer_holds_a_bounded_number_of_operations_and_the_first_ones() -> None:
     async with Fleet("a", join="b:1", supply_operations_max=3) as fleet:
         assert await answered(fleet["a"]) == [1, 2, 3]

@@ -25,6 +25,7 @@ class Taken:
         return True
 
 
+@pytest.mark.answers("versions-work-together")
 def test_a_kind_of_message_that_a_version_brought_goes_to_no_older_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SINCE", {Clock: PEER_PROTOCOL})
     outlets = Outlets(dropped=lambda node, message: None, bytes_max=1)

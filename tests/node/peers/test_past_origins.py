@@ -44,12 +44,14 @@ def tips(storage: MemoryStorage) -> dict[bytes, Tip]:
     return {key: Tip.unpack(packed) for key, packed in storage.scan(keys.VECTOR, successor(keys.VECTOR))}
 
 
+@pytest.mark.answers("origins-of-past-openings-make-operations")
 async def test_an_operation_names_the_last_one_before_it_and_none_of_past_openings(open_bench: Opener) -> None:
     bench = await opened_often(open_bench)
     assert sorted(contexts(bench.storage)) == [0] + [1] * (OPENINGS - 1)
     assert sum(not tip.known for tip in tips(bench.storage).values()) == 1
 
 
+@pytest.mark.answers("origins-of-past-openings-make-operations")
 async def test_a_bookmark_does_not_grow_with_past_openings(open_bench: Opener) -> None:
     bench = await opened_often(open_bench)
     assert await bench.space.counter("n").value() == OPENINGS
@@ -138,6 +140,7 @@ async def write_under_new_origins(member: Member, count: int) -> None:
         await store.space("crew").counter(f"n{n % 97}").add(1, durability="memory")
 
 
+@pytest.mark.answers("origins-of-past-openings-make-operations")
 @pytest.mark.parametrize("openings", [1500, pytest.param(10_000, marks=pytest.mark.thorough)])
 async def test_a_node_joins_one_that_was_opened_very_often(openings: int) -> None:
     longest = 0
@@ -165,6 +168,7 @@ async def test_a_node_joins_one_that_was_opened_very_often(openings: int) -> Non
         assert fleet.refusals == []
 
 
+@pytest.mark.answers("origins-of-past-openings-make-operations")
 async def test_the_counts_of_the_status_are_those_of_a_recount() -> None:
     async with Fleet() as fleet:
         await fleet.isolate("c")

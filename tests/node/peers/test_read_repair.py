@@ -83,6 +83,7 @@ async def status(member: Member) -> requests.NodeStatus:
     return found
 
 
+@pytest.mark.answers("scrub-repairs-by-merging", note="checkpoints are repaired when they are read")
 @pytest.mark.parametrize("first", [CHUNK, CHECKPOINT], ids=["chunks", "record"])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_damaged_rows_are_whole_again_after_one_question(fleet: Fleet, damage: str, first: bytes) -> None:
@@ -298,6 +299,7 @@ async def a_liar_is_refused_and_named(first: bytes) -> None:
         assert rows_of(fleet["b"], first) == sound
 
 
+@pytest.mark.answers("scrub-repairs-by-merging", note="checkpoints are repaired when they are read")
 @pytest.mark.parametrize("first", [CHUNK, CHECKPOINT], ids=["chunks", "record"])
 async def test_a_lying_peer_is_refused_and_named_and_the_next_is_asked(first: bytes) -> None:
     await a_liar_is_refused_and_named(first)

@@ -58,6 +58,7 @@ async def filled(fleet: Fleet) -> None:
     await fleet.converged(PATIENCE_S)
 
 
+@pytest.mark.answers("clients-connect-to-a-node-without-its-disk")
 async def test_it_refuses_them_from_when_a_peer_tells_of_more_until_it_has_that(fleet: Fleet) -> None:
     await filled(fleet)
     await fleet.crash("c")
@@ -72,6 +73,7 @@ async def test_it_refuses_them_from_when_a_peer_tells_of_more_until_it_has_that(
     assert await state(wiped) == "ready"
 
 
+@pytest.mark.answers("node-that-is-refilled-receives-operations-twice")
 async def test_each_operation_is_sent_to_it_once_though_two_peers_have_it() -> None:
     # No answer is late, however slow the machine is: a late one is asked for again.
     async with Fleet(quorum_timeout_s=600.0) as fleet:
@@ -130,6 +132,7 @@ async def test_once_it_holds_that_it_takes_sessions_for_good(fleet: Fleet) -> No
     assert takes_sessions(wiped)
 
 
+@pytest.mark.answers("clients-connect-to-a-node-without-its-disk")
 async def test_at_the_first_start_of_a_cluster_all_take_sessions(fleet: Fleet) -> None:
     assert all(takes_sessions(fleet[name]) for name in "abc")
     await filled(fleet)
@@ -190,6 +193,7 @@ async def test_readyz_says_so_the_hello_is_refused_and_clients_go_elsewhere() ->
                 assert await store.space("s").counter("c1").value() == 1
 
 
+@pytest.mark.answers("seed-1166")
 @pytest.mark.parametrize("kind", [Want, Supply])
 async def test_a_full_queue_delays_a_fetch_by_moments(fleet: Fleet, kind: type[Message]) -> None:
     """Neither side waits until a question or an answer is overdue that its own queue did not take."""

@@ -69,6 +69,7 @@ async def test_what_each_node_writes_all_come_to_hold_byte_for_byte(fleet: Fleet
     await document.close()
 
 
+@pytest.mark.answers("partitioned-nodes-answer")
 async def test_a_node_that_was_cut_off_catches_up(fleet: Fleet) -> None:
     await fleet.isolate("c")
     await write_everything(fleet, "a")
@@ -138,6 +139,7 @@ async def test_a_quorum_write_is_on_two_nodes_when_it_is_acknowledged(fleet: Fle
     assert loaded.id == saved.id
 
 
+@pytest.mark.answers("partitioned-nodes-answer")
 async def test_without_a_majority_a_quorum_write_is_refused_and_nothing_is_written(fleet: Fleet) -> None:
     await fleet.isolate("a")
     with pytest.raises(NoQuorum, match="needs 2 of 3 replicas"):
@@ -184,6 +186,7 @@ async def test_a_node_that_cannot_catch_up_says_so_and_shows_older_state_only_wh
     assert await session.call(read) == requests.CounterValue(0), "the bookmark let go of what was lost"
 
 
+@pytest.mark.answers("seed-185")
 async def test_who_was_shown_a_document_is_shown_no_less_by_another_node(fleet: Fleet) -> None:
     bookmark = Bookmark()
     await fleet.isolate("a")
@@ -197,6 +200,7 @@ async def test_who_was_shown_a_document_is_shown_no_less_by_another_node(fleet: 
             pass
 
 
+@pytest.mark.answers("seed-185")
 @pytest.mark.parametrize("subscription", [requests.Follow("crew", "plan"), requests.Watch("crew")])
 async def test_who_was_pushed_a_change_is_shown_no_less_by_another_node(
     fleet: Fleet, subscription: requests.Subscription
@@ -224,6 +228,7 @@ async def test_what_no_node_holds_is_lost_and_not_merely_behind(fleet: Fleet) ->
         await fleet["b"].store(bookmark).space("crew").counter("n").value()
 
 
+@pytest.mark.answers("retry-makes-a-second-checkpoint")
 async def test_one_request_sent_to_two_nodes_counts_once(fleet: Fleet) -> None:
     await fleet.isolate("a")
     writes: list[requests.AnyRequest] = [

@@ -66,6 +66,7 @@ async def reopen(fleet: Fleet, name: str, times: int) -> None:
         await fleet.converged(WAIT_S)
 
 
+@pytest.mark.answers("vectors-grow-with-openings")
 async def test_all_nodes_retire_what_one_retires(fleet: Fleet) -> None:
     await reopen(fleet, "a", 6)
     await until(lambda: all(len(retired(member)) >= 5 for member in fleet.members.values()))
@@ -78,6 +79,7 @@ async def test_all_nodes_retire_what_one_retires(fleet: Fleet) -> None:
     assert len({frozenset(retired(member)) for member in fleet.members.values()}) == 1
 
 
+@pytest.mark.answers("retirement-is-seen")
 async def test_no_node_is_taken_for_one_that_was_set_back(fleet: Fleet) -> None:
     for _ in range(3):
         for name in "abc":
@@ -96,6 +98,7 @@ async def test_no_node_is_taken_for_one_that_was_set_back(fleet: Fleet) -> None:
                 assert len(mark._vectors.get(PARTITION, ())) <= 3 * (MIN + 2)
 
 
+@pytest.mark.answers("origin-is-retired-that-an-owner-lacks")
 async def test_a_node_that_was_away_does_not_hold_back_what_others_write(fleet: Fleet) -> None:
     """Nothing is retired while it is away. When it is back, all that it missed arrives, and then it is retired."""
     await fleet.isolate("c")
@@ -114,6 +117,7 @@ async def test_a_node_that_was_away_does_not_hold_back_what_others_write(fleet: 
     assert len(events) == 7
 
 
+@pytest.mark.answers("operation-under-a-retired-origin-is-applied")
 async def test_an_operation_under_a_retired_origin_is_refused_and_says_why(fleet: Fleet) -> None:
     """A clone of the directory still writes."""
     origin = fleet["a"].node._incarnation.current
@@ -129,6 +133,7 @@ async def test_an_operation_under_a_retired_origin_is_refused_and_says_why(fleet
     assert not received.applied
 
 
+@pytest.mark.answers("operation-under-a-retired-origin-is-applied")
 async def test_a_node_does_not_let_others_retire_the_origin_under_which_it_writes(fleet: Fleet) -> None:
     await append(fleet, "b", 1)
     await fleet.converged(WAIT_S)
@@ -149,6 +154,7 @@ def arrival(dot: Dot, before: bytes, retires: Sequence[tuple[bytes, int]] = ()) 
     return Arrival(shipment, body, dot)
 
 
+@pytest.mark.answers("node-that-joins-does-not-learn-what")
 async def test_a_lost_disk_is_filled_again_with_what_was_retired(fleet: Fleet) -> None:
     await reopen(fleet, "a", 6)
     await until(lambda: all(len(retired(member)) >= 5 for member in fleet.members.values()))
@@ -160,6 +166,7 @@ async def test_a_lost_disk_is_filled_again_with_what_was_retired(fleet: Fleet) -
     assert fleet.rows("c") == fleet.rows("a")
 
 
+@pytest.mark.answers("vectors-grow-with-openings")
 async def test_every_node_forgets_what_is_left_of_retired_origins(fleet: Fleet) -> None:
     """Also one that is never opened again, and so never retires anything itself."""
     await reopen(fleet, "a", 6)
@@ -183,6 +190,7 @@ async def test_every_node_forgets_what_is_left_of_retired_origins(fleet: Fleet) 
         assert verify(fleet[name].storage, config=fleet[name].config).problems == []
 
 
+@pytest.mark.answers("node-that-joins-does-not-learn-what")
 async def test_a_lost_disk_is_filled_by_a_snapshot_if_what_was_retired_has_left_the_logs(fleet: Fleet) -> None:
     await reopen(fleet, "a", 6)
     await until(lambda: all(len(retired(member)) >= 5 for member in fleet.members.values()))

@@ -73,6 +73,7 @@ def test_a_budget_that_one_node_spends_is_left_at_the_others_too() -> None:
     in_a_fleet(scene)
 
 
+@pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
 def test_with_any_one_node_dead_the_others_spend_their_shares() -> None:
     for dead in "abc":
 
@@ -198,6 +199,7 @@ def test_spends_that_wait_for_an_owner_wait_at_the_same_time() -> None:
     in_a_fleet(scene, quorum_timeout_s=2.0)
 
 
+@pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [("abc", 1), pytest.param("abc", 3, marks=pytest.mark.thorough), pytest.param("abcde", 1, marks=pytest.mark.thorough)],
@@ -214,6 +216,7 @@ def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_d
     assert refused(ahead=False) > 0.5
 
 
+@pytest.mark.answers("seed-380910")
 def test_what_two_nodes_drew_too_much_is_put_back_even_if_that_failed_at_first() -> None:
     async def scene(fleet: Fleet) -> None:
         await of(fleet, "a").grant(9)

@@ -36,6 +36,7 @@ async def received(member: Member, peer: Identity, operations: list[Shipment]) -
     await member.replicator.received(peer, messages.encode(Push(operations)))
 
 
+@pytest.mark.answers("node-that-catches-up-stalls-its-clients")
 async def test_a_request_is_answered_while_a_long_message_is_applied(fleet: Fleet) -> None:
     shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
     taking = asyncio.create_task(take(fleet["b"], shipments))
@@ -46,6 +47,7 @@ async def test_a_request_is_answered_while_a_long_message_is_applied(fleet: Flee
     assert fleet["b"].replicator.quorum.view().members[0].operations == 101
 
 
+@pytest.mark.answers("node-that-catches-up-stalls-its-clients")
 async def test_of_two_long_messages_one_step_is_applied_in_a_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     protocol = fleet["b"].replicator._protocol
     deliver, turn = protocol.deliver, 0
@@ -65,6 +67,7 @@ async def test_of_two_long_messages_one_step_is_applied_in_a_turn(fleet: Fleet, 
     assert {peer for _, peer in steps[:4]} == {BRINGER.node, OTHER.node}, "they take turns"
 
 
+@pytest.mark.answers("node-that-catches-up-stalls-its-clients")
 async def test_a_step_is_followed_by_a_pause_while_a_request_waits_for_the_disk(fleet: Fleet) -> None:
     pauses = 0
 

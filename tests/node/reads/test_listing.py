@@ -58,6 +58,7 @@ def aged(bench: Bench) -> MemoryStorage:
     return storage
 
 
+@pytest.mark.answers("search-for-a-rare-status-reads-every-thread")
 async def test_a_search_by_status_reads_what_has_it_and_not_the_others(open_bench: Opener) -> None:
     reads: list[int] = []
     for count in (100, 200):
@@ -85,6 +86,7 @@ async def test_pages_by_status_list_each_thread_once(open_bench: Opener) -> None
     assert await listed(bench, "failed") == []
 
 
+@pytest.mark.answers("search-for-a-rare-status-reads-every-thread")
 @pytest.mark.parametrize("seed", range(5))
 async def test_whatever_happens_to_threads_they_are_listed_under_their_status(open_bench: Opener, seed: int) -> None:
     bench, random = open_bench(seed=seed + 1), Random(seed)
@@ -110,6 +112,7 @@ async def test_whatever_happens_to_threads_they_are_listed_under_their_status(op
     assert problems(bench) == []
 
 
+@pytest.mark.answers("search-for-a-rare-status-reads-every-thread")
 async def test_the_threads_of_an_old_directory_are_listed_at_once_and_indexed_soon(open_bench: Opener) -> None:
     bench = open_bench()
     await made(bench, 150)

@@ -54,6 +54,7 @@ async def test_a_sound_snapshot_tells_the_vector_of_its_rows(filled: Filled, pie
     assert {origin: tip.sequence for origin, tip in content.tips.items()} == {own: len(of_table(rows, keys.LOG))}
 
 
+@pytest.mark.answers("altered-snapshot-is-used")
 async def test_a_piece_cut_at_any_byte_is_refused(rows: Rows) -> None:
     packed = msgspec.msgpack.encode(rows)
     for length in range(len(packed)):
@@ -61,6 +62,7 @@ async def test_a_piece_cut_at_any_byte_is_refused(rows: Rows) -> None:
             Checker(NUMBER, clock=0).take(packed[:length])
 
 
+@pytest.mark.answers("altered-snapshot-is-used")
 async def test_a_snapshot_that_lacks_any_row_of_its_log_or_vector_is_refused(rows: Rows) -> None:
     for place in [*of_table(rows, keys.LOG), *of_table(rows, keys.VECTOR)]:
         with pytest.raises(BadOperation, match="cannot be used"):
@@ -161,6 +163,7 @@ async def test_a_piece_of_a_snapshot_of_another_moment_is_refused(filled: Filled
         assert content.tips == checked(pieces).tips
 
 
+@pytest.mark.answers("snapshot-replaces-what-its-sender-lacks")
 async def test_what_is_held_here_and_not_there_is_found(pieces: list[Rows]) -> None:
     content = checked(pieces)
     [(origin, tip)] = content.tips.items()
@@ -171,6 +174,7 @@ async def test_what_is_held_here_and_not_there_is_found(pieces: list[Rows]) -> N
     assert lacking(content, {OTHER: tip}) == Dot(OTHER, tip.sequence)
 
 
+@pytest.mark.answers("snapshot-replaces-what-its-sender-lacks")
 async def test_another_operation_under_the_same_dot_is_found_wherever_it_is(pieces: list[Rows], rows: Rows) -> None:
     content = checked(pieces)
     storage = MemoryStorage()

@@ -146,6 +146,7 @@ def newcomer(node: Filled) -> Space:
     return Store(connection, close=node.node.stop).space(SPACE)
 
 
+@pytest.mark.answers("memory-shows-a-replaced-partition")
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__.strip("_"))
 async def test_what_a_node_shows_after_a_switch_is_what_a_fresh_opening_shows(look: Look) -> None:
     sender, node = Filled(1), Filled(2)
@@ -161,6 +162,7 @@ async def test_what_a_node_shows_after_a_switch_is_what_a_fresh_opening_shows(lo
         await each.node.stop()
 
 
+@pytest.mark.answers("join-rewrites-all-files")
 @pytest.mark.parametrize("had", [False, True])
 async def test_a_pass_over_the_files_follows_a_switch_only_if_it_replaced_something(had: bool) -> None:
     sender, node = Filled(1), Filled(2)
@@ -174,6 +176,7 @@ async def test_a_pass_over_the_files_follows_a_switch_only_if_it_replaced_someth
         await each.node.stop()
 
 
+@pytest.mark.answers("memory-shows-a-replaced-partition")
 async def test_what_is_written_after_a_switch_builds_on_the_new_rows() -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
@@ -188,6 +191,7 @@ async def test_what_is_written_after_a_switch_builds_on_the_new_rows() -> None:
         await each.node.stop()
 
 
+@pytest.mark.answers("memory-shows-a-replaced-partition")
 async def test_what_is_created_after_a_switch_is_listed_though_the_old_partition_had_it() -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
@@ -201,6 +205,7 @@ async def test_what_is_created_after_a_switch_is_listed_though_the_old_partition
         await each.node.stop()
 
 
+@pytest.mark.answers("memory-shows-a-replaced-partition")
 async def test_saves_after_a_switch_are_checked_by_the_schemas_that_it_brought() -> None:
     sender, node = Filled(1), Filled(2)
     await node.space.schemas.put("form", 1, {"type": "object", "required": ["old"]}, threads="checked")
@@ -215,6 +220,7 @@ async def test_saves_after_a_switch_are_checked_by_the_schemas_that_it_brought()
         await each.node.stop()
 
 
+@pytest.mark.answers("memory-shows-a-replaced-partition")
 async def test_a_watcher_of_a_space_that_a_switch_replaced_is_told_to_start_again() -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
@@ -232,6 +238,7 @@ async def test_a_watcher_of_a_space_that_a_switch_replaced_is_told_to_start_agai
         await each.node.stop()
 
 
+@pytest.mark.answers("snapshot-is-sent-before-it-is-durable")
 async def test_a_partition_is_neither_read_nor_written_while_it_is_replaced() -> None:
     node = Filled(1)
     await write(node.space, 1)

@@ -110,6 +110,7 @@ def test_a_node_that_lost_its_disk_is_refilled_by_snapshots() -> None:
     on(story, PLAN)
 
 
+@pytest.mark.answers("snapshots-hold-up-clients")
 def test_a_piece_that_a_peer_had_no_room_for_is_asked_for_again() -> None:
     async def story(scene: Scene) -> None:
         await fill(scene)
@@ -243,6 +244,7 @@ EVERY = [5, pytest.param(1, marks=pytest.mark.thorough)]
 """Every fifth moment; `make thorough` takes each."""
 
 
+@pytest.mark.answers("crash-leaves-half-of-a-snapshot")
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("keep", [0, None], ids=["power-cut", "kill"])
 @pytest.mark.parametrize(
@@ -262,6 +264,7 @@ def test_a_kill_at_any_moment_of_a_join_loses_nothing(
         _joined(moments)
 
 
+@pytest.mark.answers("crash-leaves-half-of-a-snapshot")
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("what", ["messages", "writes"])
 def test_a_kill_of_an_owner_that_catches_up_by_snapshot_loses_nothing(
@@ -312,6 +315,7 @@ async def recovered(scene: Scene) -> None:
     assert taken(host) == 2
 
 
+@pytest.mark.answers("altered-snapshot-is-used")
 @pytest.mark.parametrize("memory_bytes", [1, 1_000_000], ids=["staged", "held"])
 @pytest.mark.parametrize(
     ("spoil", "which"), [(_cut, "first"), (_cut, "last"), (_altered, "first"), (_altered, "last"), (_misnamed, "last")]
@@ -370,6 +374,7 @@ def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(
     on(story, Plan(seed=3, settings=SETTINGS | {"snapshot_memory_bytes": memory_bytes}))
 
 
+@pytest.mark.answers("crash-leaves-half-of-a-snapshot")
 def test_without_a_marker_a_kill_in_the_middle_of_a_switch_is_noticed(
     monkeypatch: pytest.MonkeyPatch, watched: Callable[[str], list[Moments]]
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_node_to_which_nobody_writes_does_not_rest(joining: Joining) -> None:
         assert joining.rest_s == 0.0
 
 
+@pytest.mark.answers("snapshots-hold-up-clients")
 def test_beside_writes_it_rests_four_times_as_long_as_it_worked(joining: Joining) -> None:
     joining.written += 1
     joining.work(0.01, writes=1)

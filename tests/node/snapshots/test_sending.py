@@ -53,6 +53,7 @@ def sending(filled: Filled, offer: Callable[[bytes, SnapshotPiece], bool], confi
     )
 
 
+@pytest.mark.answers("snapshots-hold-up-clients")
 async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: Filled, rests: list[float]) -> None:
     ticks, disk, sent = count(), Disk(), list[SnapshotPiece]()
 
@@ -109,6 +110,7 @@ async def test_a_piece_for_which_the_queue_has_no_room_is_asked_for_again_soon(f
     sender.stop()
 
 
+@pytest.mark.answers("snapshot-is-sent-before-it-is-durable")
 async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -> None:
     sent: list[SnapshotPiece] = []
 

@@ -356,6 +356,7 @@ async def test_branches_are_bounded(open_bench: Opener) -> None:
     assert list(await thread.heads()) == ["main", "what-if"]
 
 
+@pytest.mark.answers("retention-breaks-what-it-keeps")
 def test_no_branch_is_left_out_however_many_there_are() -> None:
     """Nodes that make branches at the same time pass the bound together; a prune must keep the heads of them all."""
     rows, ids = DictRows(), [bytes([n >> 8, n & 255]) * 16 for n in range(5000)]

@@ -50,6 +50,7 @@ async def test_an_erased_event_keeps_its_place_id_key_and_time(bench: Bench) -> 
     check_sound(bench.storage)
 
 
+@pytest.mark.answers("erased-value-comes-back")
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_no_row_holds_the_value_once_the_erasure_is_swept(bench: Bench, key: str | None) -> None:
     journal = bench.space.thread("agent").journal
@@ -63,6 +64,7 @@ async def test_no_row_holds_the_value_once_the_erasure_is_swept(bench: Bench, ke
     assert not await journal.erase(appended.id)
 
 
+@pytest.mark.answers("event-is-called-erased-too-early")
 async def test_an_event_that_is_not_known_is_not_found_and_a_trimmed_one_has_no_value(bench: Bench) -> None:
     journal = bench.space.thread("agent").journal
     first = await journal.append(1)
@@ -165,6 +167,7 @@ async def test_a_node_that_was_away_shows_no_value_and_rows_agree(fleet: Fleet) 
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
+@pytest.mark.answers("erased-value-comes-back")
 async def test_the_same_append_on_a_node_that_was_away_does_not_bring_the_value_back(fleet: Fleet) -> None:
     await fleet.isolate("c")
     first = await journal_of(fleet, "a").append(SECRET, key="k")
@@ -180,6 +183,7 @@ async def test_the_same_append_on_a_node_that_was_away_does_not_bring_the_value_
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
+@pytest.mark.answers("erased-value-comes-back")
 async def test_an_event_whose_key_is_that_of_its_request_is_erased_on_all_nodes(fleet: Fleet) -> None:
     request = requests.Append("crew", "agent", values.encode(SECRET))
     appended = await fleet["a"].store().connection.session.call(request, key="request-1")

@@ -45,6 +45,7 @@ class CountedStorage(MemoryStorage):
         return super().get(key)
 
 
+@pytest.mark.answers("verifying-a-growing-list-blocks-others")
 async def test_verifying_twice_as_many_checkpoints_of_a_growing_list_reads_twice_as_many_rows(open_bench: Opener) -> None:
     storage = CountedStorage()
     thread = open_bench(storage).space.thread("a")
@@ -60,6 +61,7 @@ async def test_verifying_twice_as_many_checkpoints_of_a_growing_list_reads_twice
     assert reads[1] < 2.1 * reads[0], reads
 
 
+@pytest.mark.answers("verifying-a-growing-list-blocks-others")
 async def test_other_requests_get_their_turn_while_a_long_history_is_verified(open_bench: Opener) -> None:
     bench = open_bench()
     ids = await grown(bench, 200)

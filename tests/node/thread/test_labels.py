@@ -195,6 +195,7 @@ async def write_and_drop(session: Any, label: str, count: int = 3) -> None:
     await session.call(Unlabel("crew", "a", [label]))
 
 
+@pytest.mark.answers("notes-that-were-dropped-with-their-label-stay")
 async def test_notes_that_were_dropped_leave_no_rows(bench: Bench) -> None:
     await write_and_drop(bench.node.session(), "l", 600)
     await noted(bench, "kept", Note(b"n", b"v"))
@@ -219,6 +220,7 @@ async def test_a_crash_before_the_sweep_leaves_it_to_the_next_opening(open_bench
     check_sound(left)
 
 
+@pytest.mark.answers("notes-that-were-dropped-with-their-label-stay")
 async def test_nodes_that_drop_at_once_end_with_the_same_rows() -> None:
     async with Fleet() as fleet:
         sessions = {name: member.node.session() for name, member in fleet.members.items()}
@@ -238,6 +240,7 @@ async def test_nodes_that_drop_at_once_end_with_the_same_rows() -> None:
             check_sound(fleet[name].storage)
 
 
+@pytest.mark.answers("notes-that-were-dropped-with-their-label-stay")
 async def test_notes_stay_while_an_owner_may_lack_them_and_a_wiped_one_gets_what_is_left() -> None:
     async with Fleet() as fleet:
         session = fleet["a"].node.session()

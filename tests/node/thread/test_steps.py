@@ -285,6 +285,7 @@ async def test_of_two_that_begin_at_once_no_two_believe_to_be_alone(fleet: Fleet
         assert sum(reply.begun and not reply.rivals for reply in both) <= 1
 
 
+@pytest.mark.answers("effects-are-not-repeated", note="of attempts that begin at once one begins")
 def test_of_those_that_begin_at_once_on_all_nodes_one_begins() -> None:
     """They see each other, and give way one after another until one is left."""
 
@@ -304,6 +305,7 @@ def test_of_those_that_begin_at_once_on_all_nodes_one_begins() -> None:
     run(main())
 
 
+@pytest.mark.answers("effects-are-not-repeated", note="of attempts that begin at once one begins")
 def test_of_two_that_begin_at_once_both_give_way_if_the_register_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(self: Handouts, *given: object) -> None:
         raise NoQuorum("too few vote. Nothing was written.")

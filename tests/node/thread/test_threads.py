@@ -173,6 +173,7 @@ async def test_a_first_save_is_refused_where_there_is_one_already(bench: Bench) 
     assert refused.value.detail["heads"] == [head.id]
 
 
+@pytest.mark.answers("two-writers-extend-one-thread")
 async def test_two_handles_that_ask_for_a_fork_get_it_and_are_told(bench: Bench) -> None:
     first, second = bench.space.thread("a"), bench.space.thread("a")
     root = await first.save({"n": 0})
@@ -232,6 +233,7 @@ async def test_expect_head_passes_on_the_only_head(bench: Bench) -> None:
     assert second.parents == (first.id,)
 
 
+@pytest.mark.answers("two-writers-extend-one-thread")
 async def test_a_wrong_expect_head_is_refused_and_writes_nothing(bench: Bench) -> None:
     thread = bench.space.thread("a")
     first = await thread.save({"n": 0})
@@ -262,6 +264,7 @@ async def test_branches_have_heads_of_their_own(bench: Bench) -> None:
     assert (await thread.load(branch="what-if")).state == {"n": 1}
 
 
+@pytest.mark.answers("retry-makes-a-second-checkpoint")
 async def test_the_same_key_makes_the_same_checkpoint_once(bench: Bench) -> None:
     first = await bench.space.thread("a").save({"n": 0}, key="k1")
     again = await bench.space.thread("a").save({"n": 0}, key="k1")
@@ -269,6 +272,7 @@ async def test_the_same_key_makes_the_same_checkpoint_once(bench: Bench) -> None
     assert len([cp async for cp in bench.space.thread("a").history()]) == 1
 
 
+@pytest.mark.answers("retry-makes-a-second-checkpoint")
 async def test_the_key_is_looked_up_before_expect_head(bench: Bench) -> None:
     thread = bench.space.thread("a")
     first = await thread.save({"n": 0}, key="k1", expect_head=shoal.NO_HEAD)
@@ -296,6 +300,7 @@ async def test_a_key_with_another_request_is_refused(bench: Bench) -> None:
         await bench.space.thread("a").save({"n": 1}, key="k1")
 
 
+@pytest.mark.answers("retry-makes-a-second-checkpoint")
 async def test_a_key_is_remembered_across_a_crash(bench: Bench) -> None:
     first = await bench.space.thread("a").save({"n": 0}, key="k1")
     again = bench.crashed()
@@ -311,6 +316,7 @@ async def test_a_client_made_key_past_the_window_is_expired(bench: Bench) -> Non
         await bench.space.thread("a").save({"n": 0}, key=old)
 
 
+@pytest.mark.answers("node-whose-clock-is-before-1970-fails")
 @pytest.mark.parametrize("now_ms", [-5000, 1 << 60])
 async def test_a_clock_that_shows_what_no_clock_can_stops_no_write(bench: Bench, now_ms: int) -> None:
     bench.simulated.now_ms = now_ms
@@ -421,6 +427,7 @@ async def test_a_damaged_answer_under_a_key_is_refused_by_name(bench: Bench) -> 
         await bench.space.thread("a").save({"n": 0}, key="k1")
 
 
+@pytest.mark.answers("journal-since-a-time-beyond-all-clocks")
 @pytest.mark.parametrize(("since_ms", "count"), [(1 << 62, 0), (1 << 63, 0), (1, 1), (-1, 1)])
 async def test_events_since_any_time_are_read(bench: Bench, since_ms: int, count: int) -> None:
     await bench.space.thread("t").journal.append(1)

@@ -301,6 +301,7 @@ async def restored(fleet: Fleet) -> int:
     return spent
 
 
+@pytest.mark.answers("budgets-are-not-overspent")
 async def test_an_older_copy_of_a_directory_spends_nothing_of_what_was_spent_since(fleet: Fleet) -> None:
     assert await restored(fleet) == 5
     await fleet.converged()
@@ -341,6 +342,7 @@ async def test_a_peer_that_asks_for_what_cannot_be_is_answered_with_nothing(flee
     assert seeker.answer(RightsRequest(1, "crew", "never", 5, b"o" * 16, b"n" * 16)).amount == 0
 
 
+@pytest.mark.answers("budgets-are-not-overspent")
 async def test_whatever_happens_acknowledged_spends_never_exceed_the_grants(fleet: Fleet) -> None:
     random, spent = Random(7), 0
     await granted(fleet, 200)

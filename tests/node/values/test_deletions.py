@@ -89,6 +89,7 @@ async def test_a_deletion_survives_a_crash_and_its_rows_are_swept(label: str, ki
     assert left == [deletion.ROW]
 
 
+@pytest.mark.answers("deleted-values-stay-for-ever")
 @every_kind
 async def test_a_write_that_did_not_know_of_the_deletion_goes_with_it(label: str, kind: Kind, fleet: Fleet) -> None:
     await kind.write(at(fleet, "a", kind), 7)
@@ -150,6 +151,7 @@ async def test_the_sum_of_a_maps_counter_is_not_remembered_beyond_its_deletion(b
     assert await scores.get("k") == 2
 
 
+@pytest.mark.answers("deleted-values-stay-for-ever")
 async def test_a_peers_deletion_ends_the_sums_that_this_node_remembers(fleet: Fleet) -> None:
     for nth in range(40):
         await fleet["a"].node.session().call(requests.AddEntry("crew", "x", "k", 1), key=f"add-{nth}")
@@ -214,6 +216,7 @@ async def test_a_spend_without_knowledge_of_the_deletion_takes_nothing_of_the_ne
             await fleet[name].store().space("crew").budget("x").spend(1)
 
 
+@pytest.mark.answers("deleted-values-stay-for-ever")
 async def test_unsure_rights_end_with_the_budget(bench: Bench) -> None:
     budget = bench.space.budget("x")
     await budget.grant(50)
@@ -225,6 +228,7 @@ async def test_unsure_rights_end_with_the_budget(bench: Bench) -> None:
     assert (await session.call(requests.ReadBudget("crew", "x"))).pool == 5
 
 
+@pytest.mark.answers("deleted-values-stay-for-ever")
 @every_kind
 async def test_a_retry_of_a_deletion_deletes_nothing_that_came_later(label: str, kind: Kind, bench: Bench) -> None:
     it = kind.handle(bench.space)

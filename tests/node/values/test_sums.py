@@ -52,6 +52,7 @@ def check(member: Member, key: str) -> None:
     assert member.node._database._maps.sums.value(rows, MAP, key) == ormap.value(rows, key)
 
 
+@pytest.mark.answers("reading-a-counter-of-a-map-adds-up-all")
 async def test_a_read_after_twice_as_many_adds_reads_as_many_rows(open_bench: Opener) -> None:
     storage = CountedStorage()
     session = open_bench(storage).node.session()
@@ -79,6 +80,7 @@ async def test_remembered_sums_are_bounded(open_bench: Opener) -> None:
     assert len(bench.node._database._maps.sums) == 3
 
 
+@pytest.mark.answers("reading-a-counter-of-a-map-adds-up-all")
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_counter_reads_as_its_adds_say_whatever_happened_to_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "_ADDS_MIN", 1)

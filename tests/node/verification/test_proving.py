@@ -38,6 +38,7 @@ async def shown(fleet: Fleet, name: str) -> bytes:
     return reply.json
 
 
+@pytest.mark.answers("replicas-with-equal-rows-show-different-documents")
 async def test_an_open_document_that_shows_something_else_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
         session = fleet["a"].node.session()

@@ -64,6 +64,7 @@ def _altered(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"\x00"
 
 
+@pytest.mark.answers("differing-rows-are-replaced", "scrub-repairs-by-merging")
 async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whatever_it_holds() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
         await _written(fleet)
@@ -87,6 +88,7 @@ async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whate
             assert verify(fleet[name].storage, config=Config()).problems == []
 
 
+@pytest.mark.answers("differing-rows-are-reported-for-ever")
 async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_reported() -> None:
     async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
         await fleet["a"].store().space("crew").counter("tokens").add(1)
@@ -119,6 +121,7 @@ async def _truncated(fleet: Fleet, names: str = "") -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_a_row_that_was_altered_below_the_base_is_replaced_by_that_of_most_owners() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
         await _written(fleet)
@@ -150,6 +153,7 @@ async def test_a_row_that_is_missing_or_new_below_the_base_is_settled_too() -> N
                 await asyncio.sleep(0.005)
 
 
+@pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_without_a_majority_a_difference_below_the_base_is_reported_on_all_sides() -> None:
     async with Fleet("ab", **SETTINGS) as fleet:
         await _written(fleet)
@@ -165,6 +169,7 @@ async def test_without_a_majority_a_difference_below_the_base_is_reported_on_all
         assert _objects(fleet, "a") == before
 
 
+@pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
     """Its other operations do not make the rows: they would be taken for wrong, and deleted."""
     async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
@@ -180,6 +185,7 @@ async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
         assert _objects(fleet, "b") == before
 
 
+@pytest.mark.answers("seed-300683", "rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_a_whole_log_outweighs_two_copies_of_an_altered_row() -> None:
     """As when a lost disk was filled by the node whose disk had altered the row."""
     async with Fleet("abc", **SETTINGS) as fleet:
@@ -225,6 +231,7 @@ async def test_a_log_that_is_read_after_a_majority_was_found_decides_too(monkeyp
         assert [_objects(fleet, name)[key] for name in "abc"] == [right] * 3
 
 
+@pytest.mark.answers("seed-361119")
 async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although nothing was truncated."""
     async with Fleet("abc", **SETTINGS) as fleet:
@@ -239,6 +246,7 @@ async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(m
         assert _objects(fleet, "c")[key] == right
 
 
+@pytest.mark.answers("seed-361895", "seed-375079")
 @pytest.mark.parametrize("table", [dag.CHUNK, dag.CHECKPOINT])
 async def test_content_that_does_not_match_its_hash_has_no_vote_and_is_replaced_by_any_owners_that_does(table: bytes) -> None:
     """As when a lost disk was filled by the node whose disk had altered it, and the log is gone everywhere."""
@@ -320,6 +328,7 @@ def _lies(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, liar: str, rows: dict[b
     fleet[liar].storage.write(rows)
 
 
+@pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_a_false_claim_does_not_hide_a_log_that_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three with altered rows one says that its log makes them: the one whose log is whole decides all the same."""
     async with Fleet("abcde", **SETTINGS | {"scrub_interval_s": 1e6, "repair_wait_s": 0.2}) as fleet:

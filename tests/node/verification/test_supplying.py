@@ -58,6 +58,7 @@ async def _saved_where_it_was_set_back(fleet: Fleet) -> str:
     return str(checkpoint.id)
 
 
+@pytest.mark.answers("set-back-device-builds-on-pruned-data")
 async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
     async with Fleet("abc", quorum_timeout_s=2.0) as fleet:
         id = await _saved_where_it_was_set_back(fleet)
@@ -75,6 +76,7 @@ async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
             assert len(loaded.state["messages"]) == 3002
 
 
+@pytest.mark.answers("peers-compare-too-early")
 async def test_a_thread_that_still_lacks_what_a_save_needs_is_not_taken_for_one_whose_rows_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -115,6 +117,7 @@ def _thread_rows(fleet: Fleet, name: str) -> list[tuple[bytes, bytes]]:
     return sorted(_objects(fleet, name).items())
 
 
+@pytest.mark.answers("set-back-device-builds-on-pruned-data")
 async def test_a_save_whose_base_nobody_has_any_more_is_listed_and_says_so_when_it_is_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

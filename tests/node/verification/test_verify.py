@@ -306,6 +306,8 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
 }
 
 
+@pytest.mark.answers("snapshot-drops-updates-that-wait", "deleted-memory-stays-in-the-search-index", "damaged-rows")
+@pytest.mark.answers("scrub-repairs-by-merging", note="damage on one node is found")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_and_named(rows: dict[bytes, bytes], name: str) -> None:
     damage, said = DAMAGE[name]
@@ -328,6 +330,7 @@ def test_a_snapshot_may_be_missing(rows: dict[bytes, bytes]) -> None:
     assert report_of({key: value for key, value in rows.items() if not key.startswith(keys.SNAPSHOT)}).sound
 
 
+@pytest.mark.answers("damage-is-detected", "damaged-rows")
 @examples(30)
 @given(which=st.integers(0, 2**32), at=st.integers(0, 2**32), lost=st.booleans())
 def test_any_row_that_is_lost_or_altered_is_found(which: int, at: int, lost: bool) -> None:
@@ -406,6 +409,7 @@ class Agent:
                     batch.register("{t}/r").set(number)
 
 
+@pytest.mark.answers("state-is-a-fold")
 @examples(25)
 @given(STEPS)
 async def test_folding_any_history_again_gives_equal_rows(steps: list[tuple[str, int, int]]) -> None:

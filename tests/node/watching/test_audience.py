@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def concerns(subscription: Watch | Follow, kind: ObjectKind, name: str) -> bool:
     return name.startswith(subscription.prefix)
 
 
+@pytest.mark.answers("thousands-of-watchers-delay-a-writer")
 @given(st.lists(subscriptions, max_size=12), st.data())
 def test_the_audience_of_a_change_is_those_whose_prefix_or_document_it_has(
     joined: list[Watch | Follow], data: st.DataObject

@@ -79,6 +79,7 @@ async def settled(told: list[list[str]], expected: list[str]) -> None:
     raise AssertionError(f"{sum(names != expected for names in told)} watchers were told otherwise")
 
 
+@pytest.mark.answers("thousands-of-watchers-delay-a-writer")
 async def test_a_writer_waits_for_as_few_watchers_among_many_as_among_few(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_writer_waits_for_as_few_watchers_among_many_as_among_few(
     assert before_answer[0] == before_answer[1] <= 3 * TOLD_PER_TURN
 
 
+@pytest.mark.answers("thousands-of-watchers-delay-a-writer")
 async def test_many_watchers_are_told_all_changes_in_their_order(bench: Bench) -> None:
     async with crowd(bench, 5 * TOLD_PER_TURN) as watchers:
         for n in range(20):
@@ -133,6 +135,7 @@ async def test_the_watcher_of_a_small_space_does_not_wait_for_those_of_a_large_o
         await settled(watchers.told, ["a"])
 
 
+@pytest.mark.answers("thousands-of-watchers-delay-a-writer")
 async def test_tells_that_wait_are_bounded_and_none_is_lost(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = open_bench(watch_tells_max=100)
     waiting: list[int] = []

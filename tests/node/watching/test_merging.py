@@ -36,6 +36,7 @@ def merged(logs: dict[int, list[int]], *, bytes_max: int = LARGE) -> tuple[list[
             return given, most
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 @pytest.mark.parametrize("seed", range(30))
 def test_changes_come_in_the_order_of_their_clocks(seed: int) -> None:
     random = Random(seed)

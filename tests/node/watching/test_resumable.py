@@ -170,6 +170,7 @@ async def test_what_was_written_and_not_durable_when_it_began_is_not_told(bench:
     assert watcher.changes == []
 
 
+@pytest.mark.answers("resumed-watch-shows-data-that-is-not-durable")
 async def test_a_resumed_watch_shows_nothing_of_a_write_whose_sync_failed(bench: Bench) -> None:
     session = bench.node.session()
     await session.call(requests.Add("crew", "n", 1))
@@ -190,6 +191,7 @@ async def test_what_is_no_position_is_refused(bench: Bench) -> None:
             pass
 
 
+@pytest.mark.answers("watchers-see-each-change-once", "watcher-misses-changes-made-while-it-was-away")
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 6))])
 async def test_each_change_is_told_once_over_many_nodes_that_are_cut_off_and_come_back(seed: int) -> None:
     random = Random(seed)
@@ -265,6 +267,7 @@ async def causal_histories(fleet: Fleet, random: Random) -> dict[str, set[str]]:
     return causes
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(3, 40))])
 async def test_every_prefix_of_a_resumed_watch_is_causally_closed(seed: int) -> None:
     random = Random(seed)
@@ -334,6 +337,7 @@ async def test_a_node_that_lost_its_power_tells_nobody_twice() -> None:
 # ── what cannot be told ───────────────────────────────────────────────────────
 
 
+@pytest.mark.answers("watcher-misses-changes-made-while-it-was-away")
 async def test_one_that_stalls_among_many_costs_its_budget_and_gets_one_reset(open_bench: Opener) -> None:
     bench = open_bench(subscription_bytes_max=20_000)
     session = bench.node.session()
@@ -396,6 +400,7 @@ async def test_a_hole_in_the_log_is_a_reset(bench: Bench) -> None:
     assert watcher.names == ["{t}after"]
 
 
+@pytest.mark.answers("watches-name-changes-differently")
 async def test_a_change_has_the_same_id_whether_it_is_told_at_once_or_read_from_the_log(bench: Bench) -> None:
     session = bench.node.session()
     away = await begun(session)

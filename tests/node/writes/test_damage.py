@@ -43,6 +43,8 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Damage:
     return damaged
 
 
+@pytest.mark.answers("seed-70558")
+@pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_what_was_written_is_not_denied_if_it_cannot_be_read_again(
     bench: Bench, write: requests.AnyWrite, damage: Damage, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +69,7 @@ async def test_what_was_written_is_not_denied_if_it_cannot_be_read_again(
     assert (await bench.node.session().call(requests.Status())).operations == 1
 
 
+@pytest.mark.answers("seed-70558")
 @pytest.mark.parametrize("table", [keys.LOG, keys.KEY])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 async def test_an_earlier_attempt_is_not_denied_if_its_key_cannot_be_read(

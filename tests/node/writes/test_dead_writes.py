@@ -61,6 +61,7 @@ WRITES: dict[str, requests.AnyWrite] = {
 }
 
 
+@pytest.mark.answers("save-that-all-nodes-acknowledged-is-dead")
 @pytest.mark.parametrize("durability", ["quorum", "all"])
 async def test_a_write_to_what_was_deleted_meanwhile_is_not_acknowledged(fleet: Fleet, durability: Durability) -> None:
     with pytest.raises(DeletedMeanwhile) as raised:
@@ -85,6 +86,7 @@ async def test_so_it_is_with_whatever_a_thread_holds(fleet: Fleet, write: reques
         await fleet["c"].node.session().call(write, durability="all")
 
 
+@pytest.mark.answers("save-that-all-nodes-acknowledged-is-dead")
 @pytest.mark.parametrize("name", "abc")
 async def test_a_retry_says_the_same_again_on_every_node(fleet: Fleet, name: str) -> None:
     with pytest.raises(DeletedMeanwhile):
@@ -108,6 +110,7 @@ async def test_under_local_nothing_is_waited_for_and_it_is_counted_as_before(fle
     assert await died(fleet, "a") == 1
 
 
+@pytest.mark.answers("save-that-all-nodes-acknowledged-is-dead")
 async def test_where_acknowledgements_are_lost_a_later_one_hides_nothing(fleet: Fleet) -> None:
     heard: list[str] = []  # From whom c was told.
     told = False

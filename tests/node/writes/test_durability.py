@@ -22,6 +22,7 @@ async def test_an_acknowledged_save_survives_a_power_cut(bench: Bench) -> None:
     await again.node.stop()
 
 
+@pytest.mark.answers("acknowledged-then-lost")
 async def test_a_save_is_not_acknowledged_before_its_sync(bench: Bench) -> None:
     bench.simulated.hold_syncs()
     saving = asyncio.create_task(bench.space.thread("a").save({"n": 1}))
@@ -52,6 +53,7 @@ async def reading(bench: Bench, read: Callable[[], Awaitable[object]]) -> None:
     await task
 
 
+@pytest.mark.answers("seed-1035")
 async def test_a_refusal_waits_for_what_it_shows_and_counts_it_as_seen(bench: Bench) -> None:
     bench.simulated.hold_syncs()
     await bench.node.session().call(requests.Save("crew", "a", {"n": b"\x01"}, parent=None), durability="memory")
@@ -69,6 +71,7 @@ async def test_a_refusal_waits_for_what_it_shows_and_counts_it_as_seen(bench: Be
 READS = ["load", "history", "heads", "journal", "counter", "register", "document", "items", "list", "spaces"]
 
 
+@pytest.mark.answers("vectors-cover-durable-prefixes", "read-shows-data-that-is-not-yet-fsynced")
 @pytest.mark.parametrize("read", READS)
 async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
     thread = bench.space.thread("a")
@@ -96,6 +99,7 @@ async def test_a_read_waits_for_what_it_shows(bench: Bench, read: str) -> None:
     await reading(bench, reads[read])
 
 
+@pytest.mark.answers("one-lock-around-the-store-serialises-all-agents")
 async def test_a_read_of_another_partition_does_not_wait(bench: Bench) -> None:
     await bench.space.counter("other").add(1)
     bench.simulated.hold_syncs()
@@ -136,6 +140,7 @@ async def test_a_watch_begins_once_all_that_was_written_before_it_is_durable(ben
     await watching
 
 
+@pytest.mark.answers("slow-consumer-makes-memory-grow-without-bound")
 async def test_a_slow_watcher_is_cut_off_and_told(open_bench: Opener) -> None:
     small = open_bench(subscription_bytes_max=1000)
     async with small.node.session().subscribe(requests.Watch("crew")) as changes:
@@ -153,6 +158,7 @@ async def test_a_failed_sync_tells_its_writers_that_the_outcome_is_unknown(bench
     assert failed.value.written == "unknown"
 
 
+@pytest.mark.answers("error-while-writing-ends-a-room")
 async def test_after_a_storage_failure_the_node_reads_and_refuses_writes(bench: Bench) -> None:
     saved = await bench.space.thread("a").save({"n": 1})
     bench.storage.fail_next("write")

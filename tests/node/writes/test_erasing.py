@@ -189,6 +189,7 @@ async def status(fleet: Fleet, name: str) -> requests.NodeStatus:
     return reply
 
 
+@pytest.mark.answers("replica-that-was-away-brings-tombstoned-data-back")
 async def test_what_a_node_wrote_meanwhile_dies_with_the_thread_and_is_counted(fleet: Fleet) -> None:
     await fleet["a"].store().space("crew").thread("agent").save({"n": 0})
     await fleet.converged()

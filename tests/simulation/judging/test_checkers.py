@@ -102,6 +102,7 @@ def test_an_assignment_that_was_refused_has_replaced_nothing() -> None:
     refuses("3", lambda: checkers.check_acknowledged(history, found()))
 
 
+@pytest.mark.answers("acknowledged-writes-survive")
 def test_an_empty_register_after_an_acknowledged_assignment_is_not_explained_by_one_that_is_not_there() -> None:
     history = History([*shared(5), Invoked(6, "assign", "r", over=[5]), Failed(6, "unknown", "outcome-unknown")])
     checkers.check_acknowledged(history, found(registers={"r": [6]}))
@@ -179,11 +180,13 @@ def test_of_adds_with_amounts_of_their_own_each_is_judged_by_itself() -> None:
         refuses("5", partial(checkers.check_counters, history, found(counters={"c": value})))
 
 
+@pytest.mark.answers("applying-commutes")
 def test_a_lost_add_does_not_hide_behind_one_of_unknown_outcome() -> None:
     history = adds(Acknowledged(1), None)
     refuses("5", lambda: checkers.check_counters(history, found(counters={"c": 16})))
 
 
+@pytest.mark.answers("applying-commutes")
 def test_an_add_that_counted_twice_does_not_hide_behind_one_of_unknown_outcome() -> None:
     history = adds(Acknowledged(1), None, None)
     refuses("5", lambda: checkers.check_counters(history, found(counters={"c": 8})))

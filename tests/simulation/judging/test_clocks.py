@@ -49,6 +49,7 @@ def test_nor_is_one_that_most_clocks_mislead() -> None:
     assert not execute(plan(*misled, JUMP)).broken
 
 
+@pytest.mark.answers("seed-330008")
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("away_s", "broken"), [(9.0, set()), (0.1, {"21"})])
 def test_those_that_are_no_members_any_more_prove_nothing(away_s: float, broken: set[str]) -> None:
@@ -60,6 +61,7 @@ def test_those_that_are_no_members_any_more_prove_nothing(away_s: float, broken:
     assert found.broken == broken
 
 
+@pytest.mark.answers("seed-362774")
 @pytest.mark.usefixtures("unchecked")
 def test_what_was_told_in_an_earlier_life_is_not_told_in_this_one() -> None:
     """However short the time between two lives is."""

@@ -56,6 +56,7 @@ def verdict(
     return run(main())
 
 
+@pytest.mark.answers("seed-3132")
 def test_what_nodes_write_of_themselves_is_waited_for_before_disks_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = judging._scrubs
 
@@ -93,6 +94,7 @@ def test_a_sound_run_breaks_nothing() -> None:
     assert verdict() == []
 
 
+@pytest.mark.answers("state-is-a-fold", "judge-misses-what-it-repairs")
 def test_a_row_that_differs_is_found_though_a_read_would_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
     mends: list[Callable[[], None]] = []
 
@@ -158,6 +160,8 @@ def test_the_loss_of_what_was_acknowledged_is_found() -> None:
     assert {"3", "5"} <= invariants(verdict(wiped))
 
 
+@pytest.mark.answers("judge-misses-what-it-repairs")
+@pytest.mark.answers("acknowledged-writes-survive", note="a quorum's")
 @pytest.mark.parametrize("replaced", [False, True])
 def test_what_a_quorum_acknowledged_and_no_longer_holds_is_found_before_all_is_healed(replaced: bool) -> None:
     async def emptied(cluster: SimulatedCluster, agents: Agents) -> None:
@@ -175,6 +179,7 @@ def test_what_a_quorum_acknowledged_and_no_longer_holds_is_found_before_all_is_h
     assert any("is left on" in text for _, text in found) == (not replaced)
 
 
+@pytest.mark.answers("erased-data-stays-erased", note="if no disk was lost, no node sweeps data that a later save builds on")
 def test_a_node_that_had_swept_what_a_later_save_needs_is_found() -> None:
     async def swept(cluster: SimulatedCluster, agents: Agents) -> None:
         cluster.hosts["n2"].peer.scrubber.incomplete.add(b"a thread")
@@ -272,6 +277,7 @@ def test_an_error_that_no_fault_explains_is_found(event: Event) -> None:
     assert broken(Invoked(1, "add", "a"), event) == {"9"}
 
 
+@pytest.mark.answers("seed-330021")
 def test_an_error_that_a_fault_explains_is_none() -> None:
     assert broken(Invoked(1, "add", "a"), Failed(1, "no", "no-quorum"), Refused("s", "a", "session-behind")) == set()
     assert broken(Refused("s", "a", "disconnected"), Refused("t", "a", "unreachable")) == set()

@@ -102,6 +102,7 @@ def test_a_vector_that_says_more_than_the_log_holds_is_found(scene: Scene) -> No
     assert scene.invariants == ["2"]
 
 
+@pytest.mark.answers("seed-375079")
 def test_a_record_that_cannot_be_decoded_is_not_the_ledgers_matter(scene: Scene) -> None:
     key = keys.object_rows(PARTITION, Kind.THREAD, "s", "t") + dag.CHECKPOINT + b"i" * dag.ID_BYTES
     scene.n1.wrote({key: b"altered by a disk, and copied by a snapshot"}, [])
@@ -152,6 +153,7 @@ def test_a_node_that_lost_its_disk_may_be_given_its_own_operations_back(scene: S
     assert scene.broken == []
 
 
+@pytest.mark.answers("set-back-directories-do-not-count")
 def test_a_node_that_is_told_in_error_that_its_directory_was_set_back_is_found(scene: Scene) -> None:
     told: dict[bytes, bytes | None] = {keys.meta("restored"): b"n1:7400"}
     scene.n2.replaced()
@@ -193,6 +195,7 @@ def test_a_copy_that_is_not_durable_does_not_count(scene: Scene) -> None:
     assert scene.invariants == ["3"]
 
 
+@pytest.mark.answers("nothing-is-invented", note="no removal removes data that was written after the removal was answered")
 def test_a_removal_that_is_carried_out_after_it_was_answered_and_after_later_writes_is_found(scene: Scene) -> None:
     write(scene.n2, operation_rows(B, 1))
     scene.ledger.found_nothing(PARTITION, "removal", "n2")
@@ -240,6 +243,7 @@ def acknowledged_by_two(scene: Scene) -> dict[bytes, bytes | None]:
     return rows
 
 
+@pytest.mark.answers("acknowledged-writes-survive", note="a quorum's")
 def test_what_was_acknowledged_by_two_must_be_on_two_disks(scene: Scene) -> None:
     rows = acknowledged_by_two(scene)
     assert lacking(scene, disk(rows), disk(rows)) == []
@@ -289,11 +293,13 @@ def test_a_watcher_may_be_told_of_what_was_appended_and_is_durable(scene: Scene)
     assert scene.broken == []
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 def test_a_change_that_nobody_made_is_found(scene: Scene) -> None:
     scene.ledger.told(appended(A, 1)[1], [], who="w")
     assert scene.invariants == ["18"]
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 @pytest.mark.parametrize("altered", [{"hlc": 7}, {"name": "b"}, {"what": "save"}, {"kind": "counter"}, {"wall_ms": 5}])
 def test_a_change_that_is_told_otherwise_than_it_was_made_is_found(scene: Scene, altered: dict[str, object]) -> None:
     rows, change = appended(A, 1)
@@ -302,6 +308,7 @@ def test_a_change_that_is_told_otherwise_than_it_was_made_is_found(scene: Scene,
     assert scene.invariants == ["18"]
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 def test_a_change_that_is_told_before_it_is_durable_is_found(scene: Scene) -> None:
     rows, change = appended(A, 1)
     write(scene.n1, rows, synced=False)
@@ -309,6 +316,7 @@ def test_a_change_that_is_told_before_it_is_durable_is_found(scene: Scene) -> No
     assert scene.invariants == ["18"]
 
 
+@pytest.mark.answers("watchers-see-each-change-once")
 def test_a_change_that_is_told_after_one_that_builds_on_it_is_found(scene: Scene) -> None:
     (first, change), (second, later) = appended(A, 1), appended(B, 1, after={A: 1})
     write(scene.n1, first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from simulation.judging.linearity import Operation, broken
 
 
@@ -43,6 +45,7 @@ def test_two_changes_that_made_one_version_are_found() -> None:
     assert found(made(1, 1, 0, 9), shown(1, 2, 0, 9), unknown(2, 0, 0))
 
 
+@pytest.mark.answers("register-is-linearizable", note="the checker of histories")
 def test_a_version_that_goes_back_in_time_is_found() -> None:
     assert found(made(1, 1, 0, 1), shown(0, 0, 2, 3))
     assert found(made(1, 1, 0, 1), made(2, 2, 2, 3), Operation(3, 5, 4, 5, "refused", 1))

@@ -28,6 +28,7 @@ def test_equal_replicas_pass_in_whatever_order_a_map_lists_its_keys() -> None:
     check_replicas({"n1": found(), "n2": other, "n3": found()})
 
 
+@pytest.mark.answers("node-that-lost-or-invented")
 @pytest.mark.parametrize(
     ("kind", "told", "name", "held"),
     [

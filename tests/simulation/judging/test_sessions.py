@@ -44,6 +44,7 @@ def test_a_read_that_shows_the_own_checkpoint_or_one_below_which_it_is_will_do()
     assert culprits(saved, heads("fork", "two")) == []
 
 
+@pytest.mark.answers("session-guarantees")
 def test_a_read_that_does_not_show_the_own_checkpoint_is_found_with_its_node() -> None:
     [culprit] = culprits(written(1, "save", id="two"), heads("fork"))
     assert culprit.startswith("a, save of thread a in space trial on n2")

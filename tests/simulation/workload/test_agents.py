@@ -203,6 +203,7 @@ def probed(*faults: Fault) -> set[str]:
     return {probe.node for probe in probes(Plan(seed=1, faults=[CUT, *faults]))}
 
 
+@pytest.mark.answers("seed-330021")
 def test_every_node_that_a_cut_isolates_is_probed_unless_it_has_an_excuse() -> None:
     assert probed() == {"n1", "n2", "n3"}
     assert probed(Pause(at=5.5, node="n2")) == {"n1", "n3"}
@@ -214,6 +215,7 @@ def test_every_node_that_a_cut_isolates_is_probed_unless_it_has_an_excuse() -> N
     assert probed(Leave(at=18.0, node="n2")) == {"n1", "n2", "n3"}
 
 
+@pytest.mark.answers("seed-94050")
 def test_cuts_of_the_same_moment_probe_a_node_once() -> None:
     again = Cut(at=CUT.at, for_s=CUT.for_s, sources=CUT.targets, targets=CUT.sources)
     assert sorted(probe.node for probe in probes(Plan(seed=1, faults=[CUT, again]))) == ["n1", "n2", "n3"]

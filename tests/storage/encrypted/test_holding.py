@@ -38,6 +38,7 @@ def opened(storage: EncryptedStorage, inner: MemoryStorage) -> dict[bytes, bytes
     return dict(storage.opened(place, row) for place, row in inner.scan(b"", None))
 
 
+@pytest.mark.answers("encrypted-files-show-nothing", note="what is held until a sync")
 def test_held_rows_are_seen_by_every_read(sealed: Sealed) -> None:
     storage = sealed(MemoryStorage())
     storage.write({ROW: b"old", OTHER: b"gone"})
@@ -73,6 +74,7 @@ def test_what_is_held_is_bounded(sealed: Sealed, size: int) -> None:
     assert most == (256 if size == 1 else 11)
 
 
+@pytest.mark.answers("encrypted-files-show-nothing", note="what is held until a sync")
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_after_a_failure_reads_show_what_is_held_and_writes_are_refused(sealed: Sealed, operation: str) -> None:
     inner = MemoryStorage()
@@ -91,6 +93,7 @@ def test_after_a_failure_reads_show_what_is_held_and_writes_are_refused(sealed: 
     storage.close()
 
 
+@pytest.mark.answers("encrypted-files-show-nothing", note="what is held until a sync")
 def test_sealing_anew_does_not_bring_back_what_a_held_row_replaces(sealed: Sealed) -> None:
     storage = sealed(MemoryStorage())
     storage.write({ROW: b"old"})

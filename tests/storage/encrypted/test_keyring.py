@@ -122,6 +122,7 @@ def test_the_number_of_keys_is_bounded(open_keys: OpenKeys) -> None:
         keyring.ensure(b"c")
 
 
+@pytest.mark.answers("encrypted-files-show-nothing")
 def test_nothing_shows_a_key(open_keys: OpenKeys) -> None:
     home = KeysInMemory()
     keyring = open_keys(home)
