@@ -181,7 +181,7 @@ class ClaimSweeper:
             self._due[number] = now + self._step_ms  # It is being replaced.
             return
         stable = self._stable(number)
-        self._held[number].append((now, self._partitions.load(number).durable))
+        self._held[number].append((now, self._durable(number)))
         oldest: int | None = None
         for target in stored(self._storage, number, _PARTS):
             for part in _PARTS[target.kind]:
@@ -296,13 +296,21 @@ class ClaimSweeper:
     def _rows(self, target: Target) -> Rows:
         return self._generations.current(Transaction(self._storage), target).rows
 
+    def _durable(self, number: int) -> VersionVector:
+        """What this node holds durably of a partition: all of it, unless a write waits for its sync.
+
+        Only a node with peers keeps account of each operation (`Partition.durable`).
+        """
+        here = self._partitions.load(number)
+        return here.vector if here.written <= self._commit.durable else here.durable
+
     def _stable(self, number: int) -> VersionVector:
         """The operations of a partition that are stable; for a learner, none."""
         assert self._replicas is not None
         if self._replicas.learning:
             self._cuts.pop(number, None)
             return VersionVector()
-        durable = self._partitions.load(number).durable
+        durable = self._durable(number)
         owners = [Holding(durable, durable), *self._replicas.holdings(number).values()]
         cut = self._cuts[number] = advanced_cut(self._cuts.get(number, Cut()), owners)
         return cut.stable

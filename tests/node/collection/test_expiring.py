@@ -11,16 +11,19 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import KeyExpired, KeyReused
 from shoal.node.collection.expiring import expires
+from shoal.node.replicas import SingleNode
+from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key
-from shoal.protocol.requests import Add, Grant, ReadBudget, Spend
+from shoal.protocol.requests import Add, AddEntry, Grant, ReadBudget, Spend
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
+from shoal.testing.loop import run
 from simulation.plan import Crash, Cut, Plan
-from simulation.world.environment import START_MS
-from tests.node.conftest import Opener
+from simulation.world.environment import START_MS, SimulatedEnvironment
+from tests.node.conftest import Bench, Opener
 from tests.simulation.scene import ADD, Scene, on
 
 WINDOW_S = 20
@@ -30,8 +33,11 @@ PLAN = Plan(seed=1, duration_s=1.0, settings={"key_window_s": WINDOW_S, "scrub_i
 
 def claims(scene: Scene, node: str) -> list[bytes]:
     """The rows on a node's disk that may expire."""
-    rows = scene.cluster.hosts[node].disk.copy().scan(keys.OBJECT, successor(keys.OBJECT))
-    split = (keys.split_object(key) for key, _ in rows)
+    return expiring_rows(scene.cluster.hosts[node].disk.copy())
+
+
+def expiring_rows(storage: MemoryStorage) -> list[bytes]:
+    split = (keys.split_object(key) for key, _ in storage.scan(keys.OBJECT, successor(keys.OBJECT)))
     return [row for _, kind, _, _, row in split if expires(kind, row)]
 
 
@@ -84,6 +90,53 @@ def test_nothing_leaves_before_the_window_is_over() -> None:
         assert [len(claims(scene, node)) for node in scene.cluster.hosts] == [1, 1, 1]
 
     on(story, PLAN)
+
+
+def test_claims_leave_a_store_that_has_no_peers() -> None:
+    """Those of this opening too: it may last for years."""
+
+    async def story() -> None:
+        bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config(key_window_s=WINDOW_S))
+        key = make_key(bench.simulated.now_ms, bytes(RANDOM_BYTES))
+        await bench.node.session().call(ADD, key=key)
+        assert len(expiring_rows(bench.storage)) == 1
+        for _ in range(int(LONG_S)):
+            bench.simulated.now_ms += 1000
+            await asyncio.sleep(1.0)
+        assert expiring_rows(bench.storage) == []
+        await bench.node.stop()
+
+    run(story())
+
+
+def test_nobody_looks_once_nothing_can_expire() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.client("n1").call(ADD)
+        await scene.cluster.converged()
+        assert [looks(scene, node) for node in scene.cluster.hosts] == [True, True, True]
+        await asyncio.sleep(LONG_S)
+        assert [looks(scene, node) for node in scene.cluster.hosts] == [False, False, False]
+
+    on(story, PLAN)
+
+
+def looks(scene: Scene, node: str) -> bool:
+    """Whether a node looks for what has expired, now and then."""
+    running = scene.cluster.hosts[node].node
+    assert running is not None
+    return running._database.claims._task is not None
+
+
+async def test_a_learner_folds_nothing(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have forgotten a removal of what it would fold."""
+    node, target = open_bench().node, Target(Kind.MAP, "s", "m")
+    database = node._database
+    await node.session().call(AddEntry("s", "m", "k", 1))
+    origins = set(database.vector(target))
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleNode, "learning", ["what the others hold"])
+        assert await database.claims.fold_all(target.partition, origins) == origins
+    assert await database.claims.fold_all(target.partition, origins) == set()
 
 
 @pytest.mark.answers("request-that-two-nodes-took-counts-twice-once")

@@ -195,6 +195,19 @@ async def test_an_update_that_comes_below_what_was_read_is_in_it() -> None:
         assert await shown(fleet["a"]) == await shown(fleet["b"])
 
 
+async def test_an_update_that_comes_below_a_snapshot_is_in_it() -> None:
+    """It was made before, at a node that was apart; the document is not open when it comes."""
+    async with Fleet("ab", document_snapshot_updates=2) as fleet:
+        await fleet.isolate("b")
+        await typed(fleet["b"].store(), "b")
+        await typed(fleet["a"].store(), "aaaaaaaa")
+        fleet["a"].node.service._database.documents._drop(PLAN.snapshot_key)
+        fleet.link_all("b")
+        await fleet.converged()
+        assert (await shown(fleet["a"])).count("b") == 1
+        assert await shown(fleet["a"]) == await shown(fleet["b"])
+
+
 @pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
 async def test_a_document_that_is_deleted_while_it_is_opened_is_gone(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)

@@ -463,6 +463,21 @@ def test_a_write_without_the_lease_is_told_what_to_do() -> None:
     in_fleet(work)
 
 
+def test_a_lease_counts_where_a_thread_never_had_one() -> None:
+    """Nodes remember threads without a lease; they hear of the first."""
+
+    async def work(nodes: Fleet) -> None:
+        for name in "ab":
+            await at(nodes, name).call(save(0))
+        await acquired(at(nodes, "a"), "one")
+        await asyncio.sleep(1.0)
+        for name in "ab":
+            with pytest.raises(LeaseHeld):
+                await at(nodes, name).call(save(1))
+
+    in_fleet(work)
+
+
 def test_decisions_of_one_moment_are_stored_together() -> None:
     async def work(nodes: Fleet) -> None:
         session = at(nodes, "a")
