@@ -1,5 +1,5 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, the tables of docs/VERIFICATION.md,
-shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md, the tables of
+docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
 
 Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands or the JavaScript client.
 The types of that client are written by TypeScript, which needs npm.
@@ -7,6 +7,7 @@ The types of that client are written by TypeScript, which needs npm.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -28,7 +29,8 @@ from shoal.workflows.streams.decisions import StreamGone
 from tests import blocking, operations, verification
 from tests.clients.js import description as javascript
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 ERRORS = """# Errors
 
@@ -201,6 +203,31 @@ def _is_of_http(found: object) -> bool:
     return inspect.isclass(found) and issubclass(found, ShoalError) and found.__module__ == problems.__name__
 
 
+MODULES = """# The modules
+
+`python -m tests.reference` generates this page from the first lines of the modules of `shoal`. Most modules say more there:
+which laws hold in them. [ARCHITECTURE.md](ARCHITECTURE.md) explains how they fit together.
+"""
+
+
+def modules_page() -> str:
+    """Each package with its first paragraph, and each of its modules with theirs."""
+    lines = [MODULES]
+    packages = {path.parent for path in (ROOT / "shoal").rglob("*.py")}
+    for package in sorted(packages):
+        lines += [f"## {package.relative_to(ROOT).as_posix()}", first_paragraph(package / "__init__.py"), ""]
+        modules = sorted(path for path in package.glob("*.py") if path.stem != "__init__")
+        lines += [f"- `{path.stem}`: {first_paragraph(path)}" for path in modules]
+        lines += [""] * bool(modules)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def first_paragraph(module: Path) -> str:
+    """The first paragraph of a module's docstring, in one line; none without a docstring."""
+    said = ast.get_docstring(ast.parse(module.read_text())) or ""
+    return " ".join(said.split("\n\n")[0].split())
+
+
 def summary() -> str:
     """What `shoal --help` lists, and which module of `shoal.cli` has it."""
     has = {name: module for module in main.MODULES for name in typer.main.get_group(main.app_of([module])).commands}
@@ -212,7 +239,13 @@ def summary() -> str:
     return "[\n  " + ",\n  ".join(lines) + "\n]\n"
 
 
-PAGES = {"API.md": api_page, "ERRORS.md": errors_page, "REQUESTS.md": operations.page, "VERIFICATION.md": verification.page}
+PAGES = {
+    "API.md": api_page,
+    "ERRORS.md": errors_page,
+    "MODULES.md": modules_page,
+    "REQUESTS.md": operations.page,
+    "VERIFICATION.md": verification.page,
+}
 
 
 def write() -> None:

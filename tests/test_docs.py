@@ -19,6 +19,7 @@ from shoal.cli.main import app
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "clients" / "js" / "README.md",
     *sorted((ROOT / "examples").rglob("README.md")),
@@ -49,6 +50,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target.read_text()), link
+
+
+def test_every_file_that_contributors_are_shown_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:shoal|tests|simulation)/[\w/.]+)`", text) + re.findall(r" (tests/[\w/]+\.py)\b", text)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
