@@ -102,7 +102,7 @@ ROOMS: dict[str, set[str]] = {
     "consensus": set(),
     "membership": {"consensus"},
     "leases": {"consensus", "thread", "writes"},
-    "audit": set(),
+    "audit": {"collection", "snapshots"},
     "spaces": set(),
     "snapshots": {"collection"},
     "peers": {

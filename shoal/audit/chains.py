@@ -4,6 +4,7 @@ Laws:
 - A log is read from its base, or from its first operation, to the last one that a statement names. Each operation must
   follow from the chain hash before it, so that whatever a statement covers and the log still holds is proved, byte by byte.
 - What has left the log cannot be proved by it, and is counted: never silence. An archive that was exported in time proves it.
+- A root of the rows is compared with one at the same vector, which leaves out the same objects, and with nothing else.
 - The clock of an origin only goes forward, and what a node wrote after its own statement is not older than that statement.
 """
 
@@ -15,7 +16,7 @@ from enum import Enum
 from shoal.cluster import operation
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import InvalidValue
-from shoal.protocol.requests import LoggedOperation, LogHead, LogPage, Statement
+from shoal.protocol.requests import LoggedOperation, LogHead, LogPage, Statement, StateRoot
 from shoal.records import NamedTuple
 
 
@@ -29,6 +30,7 @@ class Kind(Enum):
     REMOVED = "removed"  # Operations that a statement covers are not there any more.
     ALTERED = "altered"  # An operation is not the one that a statement covers.
     BACK_DATED = "back-dated"  # An operation claims to be older than one that came before it.
+    ROWS_DIFFER = "rows-differ"  # The rows of a partition are not those that a statement covers, at the same operations.
 
 
 class Finding(NamedTuple):
@@ -164,6 +166,56 @@ class Walk:
 
     def _find(self, kind: Kind, text: str) -> None:
         self.findings.append(Finding(kind, f"{self._name}: {text}"))
+
+
+class RootClaim(NamedTuple):
+    """What one statement says of the rows of one partition."""
+
+    root: StateRoot
+    heads: list[LogHead]  # The operations that make them.
+    node: bytes
+    time_ms: int
+
+    def __str__(self) -> str:
+        return f"the statement of node {self.node.hex()} at {self.time_ms} on the rows of partition {self.root.partition}"
+
+    def difference(self, other: StateRoot) -> str:
+        """In what a root at the same vector, without the same objects, differs; empty: in nothing."""
+        root = self.root
+        assert (root.partition, root.vector, root.left) == (other.partition, other.vector, other.left)
+        differing = [name for name in ("objects", "listed") if getattr(root, name) != getattr(other, name)]
+        return " and ".join(
+            {"objects": "the rows of its objects", "listed": "the list of its objects"}[each] for each in differing
+        )
+
+    def finding(self, difference: str, whose: str) -> Finding:
+        """The rows are others."""
+        return Finding(Kind.ROWS_DIFFER, f"partition {self.root.partition}: {difference} of {whose} are not those of {self}")
+
+
+def roots_of(statements: Iterable[Statement]) -> dict[int, list[RootClaim]]:
+    """What statements say of rows, by partition, the newest first."""
+    found: dict[int, list[RootClaim]] = {}
+    for statement in sorted(statements, key=lambda each: each.time_ms, reverse=True):
+        heads: dict[int, list[LogHead]] = {}
+        for head in statement.heads:
+            heads.setdefault(head.partition, []).append(head)
+        for root in statement.roots or ():
+            claim = RootClaim(root, heads.get(root.partition, []), statement.node, statement.time_ms)
+            found.setdefault(root.partition, []).append(claim)
+    return found
+
+
+def disagreements(roots: dict[int, list[RootClaim]]) -> list[Finding]:
+    """Claims on the rows of one vector that name different ones."""
+    found = []
+    for claims in roots.values():
+        first: dict[tuple[bytes, tuple[bytes, ...]], RootClaim] = {}
+        for claim in claims:
+            other = first.setdefault((claim.root.vector, tuple(claim.root.left)), claim)
+            if difference := claim.difference(other.root):
+                found.append(claim.finding(difference, str(other)))
+    return found
 
 
 def claims_of(statements: Iterable[Statement]) -> dict[LogName, list[Claim]]:

@@ -3,6 +3,8 @@
 Laws:
 - A signature covers everything that a statement says, and the hash of the statement before it. So the statements of one
   node form a chain: none of them can be taken out, and two with the same number convict the node, or whoever has its key.
+- Roots of the state are signed with the rest. A statement without roots is one of an older version, under a domain of its own,
+  so that roots can neither be taken from a statement nor be added to one.
 - The key that a statement names proves nothing by itself: who checks compares it with one that is known.
 """
 
@@ -24,7 +26,8 @@ THREADS = "statements/"
 """Before the id of a node in hex: the thread of the space `RESERVED` whose journal is the statements that it keeps."""
 
 SEED_BYTES = 32
-_DOMAIN = b"shoal statement 1\x00"  # Nothing else that is signed begins with this.
+_DOMAIN = b"shoal statement 2\x00"  # Nothing else that is signed begins with this,
+_DOMAIN_WITHOUT_ROOTS = b"shoal statement 1\x00"  # or with this.
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -83,7 +86,8 @@ def from_text(text: str | bytes) -> Statement:
         fields = {name: _bytes(found[name]) for name in ("node", "previous", "key", "signature")}
         own = [_bytes(each) for each in found["own"]]
         packed = ["statement", fields["node"], found["number"], found["time_ms"], fields["previous"], own, heads]
-        return msgspec.convert([*packed, fields["key"], fields["signature"]], Statement)
+        roots = found.get("roots") and [[each[0], *map(_bytes, each[1:4]), [*map(_bytes, each[4])]] for each in found["roots"]]
+        return msgspec.convert([*packed, fields["key"], fields["signature"], roots], Statement)
     except (ValueError, TypeError, LookupError):  # msgspec's own errors are ValueErrors.
         raise InvalidInput("this is no statement: `shoal audit sign` writes one. Nothing was checked.") from None
 
@@ -108,7 +112,10 @@ def fingerprint(key: bytes) -> str:
 
 
 def _message(statement: Statement) -> bytes:
-    return _DOMAIN + _encoder.encode(msgspec.structs.replace(statement, key=b"", signature=b""))
+    bare = msgspec.structs.replace(statement, key=b"", signature=b"")
+    if bare.roots is not None:
+        return _DOMAIN + _encoder.encode(bare)
+    return _DOMAIN_WITHOUT_ROOTS + _encoder.encode([bare.__struct_config__.tag, *msgspec.structs.astuple(bare)[:-1]])
 
 
 def _bytes(text: Any) -> bytes:

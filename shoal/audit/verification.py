@@ -3,23 +3,44 @@
 Laws:
 - Nothing that the node says is believed but what its logs prove.
 - A claim is proved, contradicted or gone from the logs: the report counts each of them once.
+- A claim on rows is compared with what the node computes from its rows now, or it is named as not compared. The node is
+  believed in that: `shoal verify`, which reads the rows itself, is the proof.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from shoal.audit import statements as signing
 from shoal.audit.archive import Archive, Call
-from shoal.audit.chains import Claim, Finding, Kind, LogName, Walk, claims_of, contradictions
-from shoal.protocol.requests import LogHead, LogPage, ReadLog, Statement
+from shoal.audit.chains import (
+    Claim,
+    Finding,
+    Kind,
+    LogName,
+    RootClaim,
+    Walk,
+    claims_of,
+    contradictions,
+    disagreements,
+    roots_of,
+)
+from shoal.cluster.partition import PARTITIONS
+from shoal.protocol.requests import LeftOut, LogHead, LogPage, ReadLog, SignHeads, Statement, StateRoot
 from shoal.records import NamedTuple
 
 SKEW_MS = 60_000
 """By how much a node's clock may be set back between a statement and its next operation."""
 
 _PAGE = 1000
+_ROOTS_AT_ONCE = 16  # Partitions whose rows a node is asked about in one request;
+_LEFT_MAX = 1024  # no root leaves out more objects of one.
+# Why rows were not compared.
+WRITTEN = "have been written to since"
+SWEPT = "have objects that wait to be swept"
+UNREAD = "have no root there: they are damaged, being replaced, or too large for one answer, or too much waits to be swept"
+_ALONE = "are not in an archive"
 
 
 class Report(NamedTuple):
@@ -31,10 +52,12 @@ class Report(NamedTuple):
     gone: int  # Claims on operations that have left the log, and are in no archive.
     operations: int  # Whose bytes were proved.
     findings: Sequence[Finding]
+    rows: int = 0  # Claims: that the rows of one partition were these. The node has the same.
+    uncompared: Sequence[str] = ()  # The statements whose claims on rows were not compared, and why, for people.
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong. What is gone is not wrong; it is not proved."""
+        """Whether nothing is wrong. What is gone, or was not compared, is not wrong; it is not proved."""
         return not self.findings
 
 
@@ -66,7 +89,91 @@ async def verify(
             operations += walk.operations
             left = walk.gone
         gone += len(left)
-    return Report(len(held), len(claims), proved, gone, operations, findings)
+    rows = RowsOf(held)
+    await rows.compare(call)
+    findings += rows.findings
+    return Report(len(held), len(claims), proved, gone, operations, findings, rows.compared, rows.told())
+
+
+class RowsOf:
+    """What statements say of rows, and what of it was compared."""
+
+    def __init__(self, held: Sequence[Statement]) -> None:
+        self.compared = 0
+        self.agreed: dict[int, RootClaim] = {}  # By partition whose rows are those of a statement: the newest one.
+        self._held = held
+        self._waiting = roots_of(held)
+        self.findings = disagreements(self._waiting)
+        self._aside: dict[tuple[bytes, int], dict[str, list[int]]] = {}  # By node and time: partitions by why.
+
+    async def compare(self, call: Call | None) -> None:
+        """Compare all that can be compared with the rows of the node that `call` asks."""
+        for claims in list(self._waiting.values()):
+            for claim in claims:
+                sane = len(claim.root.left) <= _LEFT_MAX and 0 <= claim.root.partition < PARTITIONS
+                if call is None or not sane:
+                    self.set_aside(claim, _ALONE if call is None else UNREAD)
+        while call is not None and self._waiting:
+            asked = {number: claims[0].root.left for number, claims in islice(self._waiting.items(), _ROOTS_AT_ONCE)}
+            answer: Statement = await call(SignHeads([LeftOut(number, left) for number, left in asked.items()]))
+            self._heard(asked, answer)
+
+    def _heard(self, asked: dict[int, list[bytes]], answer: Statement) -> None:
+        """Take the answer of a node, which makes roots in the order in which it is asked, for a bounded time."""
+        given, numbers = {root.partition: root for root in answer.roots or ()}, list(asked)
+        last = max((at for at, number in enumerate(numbers) if number in given), default=0)
+        for number in numbers if answer.roots is None else numbers[: last + 1]:
+            for claim in self.claims(number):
+                root = given.get(number)
+                if root is None:
+                    self.set_aside(claim, UNREAD)
+                elif claim.root.vector != root.vector:
+                    self.set_aside(claim, WRITTEN)
+                elif claim.root.left == asked[number]:
+                    self.decide(claim, root, "the node that was asked")
+
+    def claims(self, number: int) -> list[RootClaim]:
+        """What is to be compared of a partition, the newest first."""
+        return list(self._waiting.get(number, ()))
+
+    def decide(self, claim: RootClaim, root: StateRoot, whose: str) -> None:
+        """Compare a claim with the root of the rows that are there, made at the same vector."""
+        if root.left != claim.root.left:
+            self.set_aside(claim, SWEPT)
+            return
+        self._drop(claim)
+        if difference := claim.difference(root):
+            self.findings.append(claim.finding(difference, whose))
+        else:
+            self.compared += 1
+            self.agreed.setdefault(claim.root.partition, claim)
+
+    def set_aside(self, claim: RootClaim, why: str) -> None:
+        """It cannot be compared."""
+        self._drop(claim)
+        self._aside.setdefault((claim.node, claim.time_ms), {}).setdefault(why, []).append(claim.root.partition)
+
+    def told(self) -> list[str]:
+        """What was not compared, a line for each statement and reason."""
+        old = [f"{_name(each.node, each.time_ms)} is of an older version: it says nothing of rows" for each in self._without()]
+        return old + [
+            f"{_name(*of)}: the rows of {len(numbers):,} partition{'' if len(numbers) == 1 else 's'} {why}"
+            for of, reasons in self._aside.items()
+            for why, numbers in reasons.items()
+        ]
+
+    def _without(self) -> list[Statement]:
+        return [each for each in self._held if each.roots is None]
+
+    def _drop(self, claim: RootClaim) -> None:
+        claims = self._waiting[claim.root.partition]
+        claims.remove(claim)
+        if not claims:
+            del self._waiting[claim.root.partition]
+
+
+def _name(node: bytes, time_ms: int) -> str:
+    return f"the statement of node {node.hex()} at {time_ms}"
 
 
 async def _walks(

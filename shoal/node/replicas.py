@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -164,6 +164,10 @@ class Replicas(Protocol):
         """What each of the other owners, by its address, is known to hold of a partition."""
         ...
 
+    def incomplete(self, partition: int, /) -> Collection[bytes]:
+        """The threads of a partition that lack data which a save builds on, as prefixes of their rows. Peers may have it."""
+        ...
+
     @property
     def estate(self) -> Estate:
         """The removed directories whose origins this node retires."""
@@ -295,6 +299,10 @@ class SingleNode:
     def holdings(self, partition: int, /) -> dict[str, Holding]:
         """Empty: there are no other owners."""
         return {}
+
+    def incomplete(self, partition: int, /) -> Collection[bytes]:
+        """None: no peer has sent a save that builds on what is gone here."""
+        return ()
 
     estate = Estate()
 

@@ -38,7 +38,7 @@ from shoal.errors import (
 from shoal.names import check_key, check_name
 from shoal.node.audit.reads import AuditReads
 from shoal.node.audit.recorder import Recorder
-from shoal.node.audit.signer import Signer
+from shoal.node.audit.signer import Signer, StateRoots
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -158,7 +158,8 @@ class Service:
             config=config,
         )
         self._alone = Alone(leases, handouts, replicas=replicas, write=self._write, environment=environment, config=config)
-        signer = Signer(storage, commit, database.partitions, incarnation=incarnation, environment=environment)
+        roots = StateRoots(storage, database.partitions, lacking=replicas.incomplete, environment=environment)
+        signer = Signer(storage, commit, database.partitions, roots, incarnation=incarnation, environment=environment)
         self._recorder = Recorder(signer, self._write, incarnation=incarnation, config=config)
         about_itself = ClusterReads(database, replicas=replicas, company=company, status=self._status)
         self._always = about_itself.always

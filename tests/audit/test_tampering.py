@@ -15,9 +15,11 @@ from shoal.audit.chains import Kind
 from shoal.audit.verification import Report, verify
 from shoal.cluster import operation
 from shoal.cluster.operation import LogEntry, Tip
+from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidInput
+from shoal.node.verification.verify import verify as verify_directory
 from shoal.protocol.requests import ReadLog, SignHeads, Statement
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
@@ -226,6 +228,103 @@ async def test_an_operation_that_a_node_writes_after_its_statement_cannot_be_old
     await wrote(bench, 1)
     assert Kind.BACK_DATED in kinds(await checked(bench, bound, await signed(bench)))
     assert (await checked(bench, early, await signed(bench))).sound
+
+
+# ── rows ──────────────────────────────────────────────────────────────────────
+
+OLD = (
+    '{"node":"6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e","number":1,"time_ms":2,"previous":"","own":["6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f"],'
+    '"heads":[[1,"6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f",1,2,"6363636363636363636363636363636363636363636363636363636363636363"]],'
+    '"key":"3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29","signature":"d09105721af36305c0bdb543e6aacea712364081'
+    '82cc537c1ae3141e966ce8c65d8be930adbbf7dd1a5fab877a57f1024374db6b049488692932490fa9ab8d05"}'
+)
+"""A statement as versions without roots wrote it."""
+
+
+def altered_row(storage: MemoryStorage) -> tuple[bytes, bytes]:
+    key, value = list(storage.scan(keys.OBJECT, successor(keys.OBJECT)))[-1]
+    return key, value[:-1] + bytes([value[-1] ^ 1])
+
+
+async def test_a_row_that_was_altered_is_found(bench: Bench) -> None:
+    await wrote(bench)
+    statement = await signed(bench)
+    report = await checked(bench, statement)
+    assert (report.sound, report.rows, report.uncompared) == (True, 1, [])
+    bench.storage.write(dict([altered_row(bench.storage)]))
+    report = await checked(bench, statement)
+    assert (kinds(report), report.rows) == ({Kind.ROWS_DIFFER}, 0)
+    assert "the rows of its objects" in report.findings[0].text
+
+
+async def test_an_object_taken_from_the_list_is_found(bench: Bench) -> None:
+    await wrote(bench)
+    statement = await signed(bench)
+    [(key, _)] = bench.storage.scan(keys.LISTED, successor(keys.LISTED))
+    bench.storage.write({key: None})
+    [finding] = (await checked(bench, statement)).findings
+    assert (finding.kind, "the list of its objects" in finding.text) == (Kind.ROWS_DIFFER, True)
+
+
+async def test_roots_are_signed(bench: Bench) -> None:
+    await wrote(bench)
+    statement = await signed(bench)
+    assert statement.roots is not None
+    [root] = statement.roots
+    for roots in ([], None, [msgspec.structs.replace(root, objects=bytes(32))], [msgspec.structs.replace(root, left=[b"x"])]):
+        altered = msgspec.structs.replace(statement, roots=roots)
+        assert kinds(await checked(bench, altered)) == {Kind.FORGED}
+
+
+async def test_rows_that_moved_on_are_not_compared(bench: Bench) -> None:
+    await wrote(bench)
+    old = await signed(bench)
+    await wrote(bench, 1)
+    report = await checked(bench, old, await signed(bench))
+    assert (report.sound, report.rows) == (True, 1)
+    [told] = report.uncompared
+    assert told.endswith("the rows of 1 partition have been written to since")
+
+
+async def test_a_log_is_folded_to_an_older_statement(bench: Bench) -> None:
+    await wrote(bench)
+    old = await signed(bench)
+    await wrote(bench, 1)
+    report = verify_directory(bench.storage, config=Config(), statements=[old])
+    assert (report.sound, report.rows, report.uncompared) == (True, 1, []), report.problems
+    assert old.roots is not None
+    lie = statements.signed(
+        msgspec.structs.replace(old, roots=[msgspec.structs.replace(old.roots[0], objects=bytes(32))]), bytes(32)
+    )
+    [problem] = verify_directory(bench.storage, config=Config(), statements=[lie]).problems
+    assert "of what the operations make are not those of the statement" in problem
+
+
+async def test_statements_on_other_rows_contradict_each_other(bench: Bench) -> None:
+    await wrote(bench)
+    statement = await signed(bench)
+    assert statement.roots is not None
+    other = [msgspec.structs.replace(statement.roots[0], objects=bytes(32))]
+    lie = statements.signed(msgspec.structs.replace(statement, node=b"o" * 16, roots=other), bytes(32))
+    assert kinds(await verify([statement, lie], None)) == {Kind.ROWS_DIFFER}
+
+
+async def test_rows_that_wait_to_be_swept_are_left_out(bench: Bench) -> None:
+    await wrote(bench)
+    await bench.space.thread("agent").journal.trim(keep=2)
+    statement = await signed(bench)
+    assert statement.roots is not None
+    assert len(statement.roots[0].left) == 1
+    report = await checked(bench, statement)
+    assert (report.sound, report.rows) == (True, 1)
+
+
+async def test_a_statement_without_roots_still_holds(bench: Bench) -> None:
+    old = statements.from_text(OLD)
+    assert (old.roots, statements.is_signed(old)) == (None, True)
+    assert statements.digest(old).hex() == "89a27860e8af5295c976298c9f68f41c08834fa2c19b4fa5e7c2d9348f34fa2f"
+    [told] = (await checked(bench, old)).uncompared
+    assert told.endswith("is of an older version: it says nothing of rows")
 
 
 # ── archives ──────────────────────────────────────────────────────────────────

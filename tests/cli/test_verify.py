@@ -58,6 +58,29 @@ def test_rows_that_cannot_be_folded_are_not_called_sound(filled: Path, tmp_path:
     assert (report["sound"], report["problem_count"], len(report["trusted"])) == (False, 0, 2)
 
 
+def signed(directory: Path, file: Path) -> str:
+    """A statement on a directory, made while a node has it open."""
+    file.write_text(CliRunner().invoke(app, ["audit", "sign", "--data", str(directory)]).stdout)
+    return str(file)
+
+
+def test_a_statement_covers_rows_without_a_log(filled: Path, tmp_path: Path) -> None:
+    directory = str(truncated(filled, tmp_path))
+    statement = signed(tmp_path / "state", tmp_path / "a.statement")
+    result = verify(directory, "--statement", statement)
+    assert (result.exit_code, "not compared" in result.stdout) == (0, False), result.stdout
+    assert "are those that node" in result.stdout
+    storage = RocksStorage.open(tmp_path / "state", config=Config(), now_ms=0)
+    key, value = next(row for row in storage.scan(keys.OBJECT, successor(keys.OBJECT)) if b"Mars" in row[1])
+    storage.write({key: value.replace(b"Mars", b"Moon")})
+    storage.close()
+    assert verify(directory).exit_code == 0, "nothing else tells"
+    result = verify(directory, "--statement", statement)
+    assert result.exit_code == 1
+    number = int.from_bytes(key[1:3], "big")
+    assert f"partition {number}: the rows of its objects of this directory are not those of the statement" in result.stdout
+
+
 def test_a_sound_store_is_said_to_be_sound(filled: Path) -> None:
     result = verify(str(filled))
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "sound")

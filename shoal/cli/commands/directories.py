@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from shoal.audit.statements import read
 from shoal.cli.execution import FAILED, failure
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, check_store, encryption_key
@@ -18,6 +19,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.verification.report import Report
 from shoal.node.verification.verify import verify as check
+from shoal.protocol.requests import Statement
 from shoal.storage.opening import open_storage
 
 PANEL = "Run"
@@ -37,22 +39,29 @@ def verify(
         Path | None, typer.Argument(metavar="[DIR]", help="The store's directory, like --data; no process may have it open.")
     ] = None,
     data: Data = None,
+    statement: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--statement", metavar="FILE", help="A statement from `shoal audit sign`: its rows are compared; repeatable."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check every row of a store: logs, hash chains, checkpoints, chunks and documents.
 
     A log that is complete is replayed, and must give the stored state byte for byte. Elsewhere the rows are checked alone, and
-    it says whose word they rest on. The exit code is 1 on any damage.
+    it says whose word they rest on. The rows are compared with those of signed statements. The exit code is 1 on any damage.
 
-    Example: shoal verify ./state
+    Example: shoal verify ./state --statement 2026-11.statement
     """
     directory = _named(directory, data)
     try:
         check_store(directory)
-        report = _checked(directory)
+        report = _checked(directory, [read(file) for file in statement or ()])
     except ShoalError as error:
         raise failure(error.message) from None
-    emit(asdict(report) | {"sound": report.sound and not report.trusted}) if json else _print(report)
+    is_proved = report.sound and not report.trusted and not report.uncompared
+    emit(asdict(report) | {"sound": is_proved}) if json else _print(report)
     if not report.sound:
         raise typer.Exit(FAILED)
 
@@ -130,14 +139,19 @@ def _named(directory: Path | None, data: Path | None) -> Path:
     return given[0]
 
 
-def _checked(directory: Path) -> Report:
+def _checked(directory: Path, statements: list[Statement]) -> Report:
     config = Config(encryption_key=encryption_key.get())
     storage = open_storage(directory, config=config, now_ms=lambda: time.time_ns() // 1_000_000, entropy=os.urandom)
     # On standard error, and only on a terminal.
     console = Console(stderr=True)
     with console.status("verifying") as shown:
         try:
-            return check(storage, config=config, progress=lambda partition: shown.update(f"verifying partition {partition}"))
+            return check(
+                storage,
+                config=config,
+                progress=lambda partition: shown.update(f"verifying partition {partition}"),
+                statements=statements,
+            )
         finally:
             storage.close()
 
@@ -153,8 +167,13 @@ def _print(report: Report) -> None:
         line(f"  {problem}")
     if report.problem_count > len(report.problems):
         line(f"  … and {report.problem_count - len(report.problems):,} more")
+    if report.statements:
+        of = f"{report.statements:,} statement{'' if report.statements == 1 else 's'}"
+        line(f"{report.rows:,} times a partition's rows were those that one of {of} covers")
     for told in report.trusted:
         line(f"  trusted: {told}")
+    for told in report.uncompared:
+        line(f"  not compared: {told}")
     if not report.sound:
         line(f"not sound: {report.problem_count:,} found. Nothing was changed.")
     elif report.trusted:
@@ -162,5 +181,7 @@ def _print(report: Report) -> None:
             f"no fault found. {report.folded:,} of {report.partitions:,} partitions were folded from their operations; the "
             "others could not be, and rest on the word of those that are named above."
         )
+    elif report.uncompared:
+        line("no fault found. All partitions were folded from their operations; what is named above was not compared.")
     else:
         line("sound")

@@ -67,5 +67,7 @@ class AuditReads:
             found.append(LoggedOperation(keys.split_log(key)[1].sequence, entry.chain, entry.packed))
         return found
 
-    async def _sign(self, _request: SignHeads, _bookmark: Bookmark) -> Statement:
-        return await self._signer.sign()
+    async def _sign(self, request: SignHeads, _bookmark: Bookmark) -> Statement:
+        if not all(0 <= each.partition < PARTITIONS for each in request.without):
+            raise InvalidInput(f"a partition is a number from 0 to {PARTITIONS - 1}. Nothing was signed.")
+        return await self._signer.sign(request.without)

@@ -58,6 +58,7 @@ class Recorder:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._signer.stop()
 
     async def _run(self) -> None:
         while True:

@@ -4,26 +4,146 @@ Laws:
 - The key is made once for each id of a node, and leaves its directory only with the directory.
 - A statement covers only what is durable here, so that no crash makes it a lie.
 - Statements that are kept are numbered without gaps. The number of one, and its bytes, are durable before anybody sees it.
+- A root in a statement is that of exactly the operations which its heads name in that partition: both are of one moment.
+- Roots are computed in steps. A statement that somebody waits for lacks those that take longer; the next one has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from shoal.audit import statements
-from shoal.cluster.operation import Tip
+from shoal.errors import ShoalError
+from shoal.node.collection.entries import of_partition
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
+from shoal.node.snapshots.rooting import mark_of, state_root
 from shoal.node.transaction import Transaction
-from shoal.protocol.requests import LogHead, Statement
+from shoal.node.turns import in_turns
+from shoal.protocol.requests import LeftOut, LogHead, Statement, StateRoot
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
-Heads = Mapping[tuple[int, bytes], LogHead]
+_ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
+_LOOKS_AT_ONCE = 32  # Partitions that are looked at before others get a turn.
+_LEFT_MAX = 256
+"""A partition with more entries of garbage has no root until they are swept."""
+
+
+class Rooted(NamedTuple):
+    """A partition's root, and the heads of its logs at the same moment."""
+
+    heads: list[LogHead]
+    root: StateRoot
+
+
+Roots = Mapping[int, Rooted]
+
+
+class StateRoots:
+    """The roots of this node's rows. `lacking`: the threads of a partition that lack data of a save, as prefixes of rows."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        partitions: Partitions,
+        *,
+        lacking: Callable[[int], Collection[bytes]],
+        environment: Environment,
+    ) -> None:
+        self._storage = storage
+        self._partitions = partitions
+        self._lacking = lacking
+        self._environment = environment
+        self._made: dict[int, Rooted] = {}  # The last one of each partition.
+        self._making: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """Cancel what is under way. Stopping twice is allowed."""
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+
+    async def all_of(self, numbers: Iterable[int]) -> Roots:
+        """The roots of these partitions, however long they take; without those that cannot be made now."""
+        begun = self._begun(numbers)
+        await self._make_all(begun)
+        return self._covering(begun)
+
+    async def soon_of(self, numbers: Iterable[int]) -> Roots:
+        """The roots of these partitions that are made in a bounded time. The others are made meanwhile."""
+        begun = self._begun(numbers)
+        if self._making is None or self._making.done():
+            self._making = asyncio.get_running_loop().create_task(self._make_all(begun))
+        await asyncio.wait([self._making], timeout=_ROOTS_WAIT_S)
+        return self._covering(begun)
+
+    async def read_anew(self, without: Iterable[LeftOut]) -> Roots:
+        """The roots of what these partitions have in storage now, as many as are made in a bounded time."""
+        found: dict[int, Rooted] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ROOTS_WAIT_S):
+                for each in without:
+                    made = await self._make(each.partition, frozenset(each.objects))
+                    if made is not None:
+                        found[each.partition] = made
+        return found
+
+    def _begun(self, numbers: Iterable[int]) -> dict[int, list[LogHead]]:
+        return {number: heads_of(self._partitions.load(number)) for number in numbers}
+
+    def _covering(self, begun: Mapping[int, list[LogHead]]) -> Roots:
+        """The roots of all that was there when somebody began to ask, or of more."""
+        found: dict[int, Rooted] = {}
+        for number, heads in begun.items():
+            made = self._made.get(number)
+            held = {} if made is None else {head.origin: head.sequence for head in made.heads}
+            if made is not None and all(held.get(head.origin, 0) >= head.sequence for head in heads):
+                found[number] = made
+        return found
+
+    def _is_current(self, number: int) -> bool:
+        """Whether another root would be the same. What was swept since is no longer left out."""
+        made, left = self._made.get(number), self._left(number)
+        if made is None or left is None:
+            return False
+        return made.root.left == sorted(left) and made.heads == heads_of(self._partitions.load(number))
+
+    async def _make_all(self, numbers: Iterable[int]) -> None:
+        for nth, number in enumerate(numbers, 1):
+            if nth % _LOOKS_AT_ONCE == 0:
+                await self._environment.pause()
+            if not self._is_current(number) and (made := await self._make(number)) is not None:
+                self._made[number] = made
+
+    async def _make(self, number: int, without: frozenset[bytes] = frozenset()) -> Rooted | None:
+        """Compute a root; None if it cannot be: too much waits to be swept, the partition is replaced, or a row is damaged."""
+        partition, left = self._partitions.load(number), self._left(number)
+        if partition.closed or left is None:
+            return None
+        heads, tips, rows = heads_of(partition), dict(partition.tips), self._storage.snapshot()
+        try:
+            root = await in_turns(state_root(number, rows.scan, tips, left | without), self._environment.pause)
+        except ShoalError:
+            return None
+        finally:
+            rows.close()
+        return Rooted(heads, root)
+
+    def _left(self, number: int) -> frozenset[bytes] | None:
+        """Marks of the objects whose rows may change without an operation; None if there are too many."""
+        try:
+            swept = of_partition(self._storage, number, _LEFT_MAX)
+        except ShoalError:
+            return None
+        return None if swept is None else frozenset(map(mark_of, swept.union(self._lacking(number))))
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):
@@ -41,6 +161,7 @@ class Signer:
         storage: Storage,
         commit: GroupCommit,
         partitions: Partitions,
+        roots: StateRoots,
         *,
         incarnation: Incarnation,
         environment: Environment,
@@ -48,24 +169,35 @@ class Signer:
         self._storage = storage
         self._commit = commit
         self._partitions = partitions
+        self._roots = roots
         self._incarnation = incarnation
         self._environment = environment
-        self._told: Heads = {}  # What this process has stated in statements that are kept.
+        self._told: dict[int, list[LogHead]] = {}  # What this process has stated in statements that are kept, by partition.
+
+    async def stop(self) -> None:
+        """Make no more roots. Stopping twice is allowed."""
+        await self._roots.stop()
 
     @property
     def last(self) -> Statement | None:
         """The last statement that is kept, or is to be."""
         return self._read().last
 
-    async def sign(self) -> Statement:
-        """A statement on all that is durable now, which is not kept.
+    async def sign(self, without: Collection[LeftOut] = ()) -> Statement:
+        """A statement on all that is durable now, which is not kept. See `SignHeads`.
 
         Raises:
             ReadOnly, StorageFull: storage failed.
         """
+        numbers = self._holding()
+        if without:
+            roots = await self._roots.read_anew([each for each in without if each.partition in numbers])
+        else:
+            roots = await self._roots.soon_of(numbers)
         kept = self._read()
-        heads = await self._durable()
-        return self._signed(kept, list(heads.values()), number=0)
+        heads = self._heads(numbers, roots)
+        await self._commit.wait_durable(self._commit.written)
+        return self._signed(kept, heads, roots, number=0)
 
     async def state(self) -> Statement | None:
         """The next statement to keep, on what has grown since the last one; None if nothing has.
@@ -73,28 +205,30 @@ class Signer:
         Raises:
             ReadOnly, StorageFull: storage failed.
         """
-        kept = self._read()
-        heads = await self._durable()
-        grown = [head for place, head in heads.items() if self._told.get(place) != head]
-        if not grown:
+        moved = [number for number in self._holding() if self._told.get(number) != heads_of(self._partitions.load(number))]
+        if not moved:
             return None
-        found = self._signed(kept, grown, number=1 if kept.last is None else kept.last.number + 1)
+        roots = await self._roots.all_of(moved)
+        kept = self._read()
+        heads = self._heads(moved, roots)
+        await self._commit.wait_durable(self._commit.written)
+        found = self._signed(kept, heads, roots, number=1 if kept.last is None else kept.last.number + 1)
         self._write(_Kept(kept.seed, found))
         await self._commit.wait_durable(self._commit.written)
-        self._told = heads
+        self._told |= heads
         return found
 
-    async def _durable(self) -> Heads:
+    def _holding(self) -> list[int]:
         self._partitions.load_all()
-        heads = {
-            (number, origin): LogHead(number, origin, tip.sequence, tip.hlc, tip.chain)
-            for number in sorted(self._partitions.vectors())
-            for origin, tip in _logs(self._partitions.load(number))
-        }
-        await self._commit.wait_durable(self._commit.written)
-        return heads
+        return sorted(self._partitions.vectors())
 
-    def _signed(self, kept: _Kept, heads: list[LogHead], *, number: int) -> Statement:
+    def _heads(self, numbers: Iterable[int], roots: Roots) -> dict[int, list[LogHead]]:
+        """The heads of partitions now, or when their root was made: a root is of nothing else."""
+        return {
+            number: roots[number].heads if number in roots else heads_of(self._partitions.load(number)) for number in numbers
+        }
+
+    def _signed(self, kept: _Kept, heads: Mapping[int, list[LogHead]], roots: Roots, *, number: int) -> Statement:
         current = self._incarnation.current
         return statements.signed(
             Statement(
@@ -103,9 +237,10 @@ class Signer:
                 time_ms=self._environment.now_ms(),
                 previous=b"" if kept.last is None else statements.digest(kept.last),
                 own=[] if current is None else [bytes(current)],
-                heads=heads,
+                heads=[head for each in heads.values() for head in each],
                 key=b"",
                 signature=b"",
+                roots=[roots[each].root for each in sorted(roots)],
             ),
             kept.seed,
         )
@@ -130,7 +265,8 @@ class Signer:
         return keys.meta("audit/") + self._incarnation.node
 
 
-def _logs(partition: Partition) -> list[tuple[bytes, Tip]]:
+def heads_of(partition: Partition) -> list[LogHead]:
     """The last operations of its logs, also of retired origins of which the log still holds something."""
     retired = [(bytes(origin), found.tip) for origin, found in partition.retired.all() if found.is_logged]
-    return sorted([*((bytes(origin), tip) for origin, tip in partition.tips.items()), *retired])
+    logs = sorted([*((bytes(origin), tip) for origin, tip in partition.tips.items()), *retired])
+    return [LogHead(partition.number, origin, tip.sequence, tip.hlc, tip.chain) for origin, tip in logs]

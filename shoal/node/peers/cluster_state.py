@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 
 from shoal.cluster.knowledge import Knowledge, Totals
@@ -75,6 +76,10 @@ class ClusterState:
             snapshot_bytes=progress.bytes,
             unshown=self._scrubber.unshown,
         )
+
+    def incomplete(self, partition: int) -> Collection[bytes]:
+        """See `Replicas.incomplete`."""
+        return self._scrubber.dangling_in(partition)
 
     @property
     def clock_wrong(self) -> str:

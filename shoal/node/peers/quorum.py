@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -370,6 +370,10 @@ class Quorum:
                 known = self._protocol.known(member.node)
                 found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
         return found
+
+    def incomplete(self, partition: int, /) -> Collection[bytes]:
+        """See `Replicas.incomplete`."""
+        return self._state.incomplete(partition)
 
     @property
     def estate(self) -> Estate:

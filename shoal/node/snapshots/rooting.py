@@ -4,11 +4,13 @@ Laws:
 - A root is a function of the operations, but for what `Left` leaves out.
 - The log is not hashed: the roots of the vector prove it, as each origin's hash chain ends there.
 - A row of another table than these is passed over.
+- A root of the state, which a node signs, is of the objects and their list alone: of what operations make for good. Retired
+  origins are forgotten and keys expire in each node's own time, so they would make it another one at the same vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, Versio
 from shoal.node.collection.entries import Garbage
 from shoal.node.collection.expiring import range_end
 from shoal.node.retired import Retirement, Summary
+from shoal.node.turns import Steps
+from shoal.protocol.requests import StateRoot
 from shoal.records import NamedTuple
 from shoal.storage import keys
 
@@ -29,6 +33,7 @@ TABLES = (keys.RETIRED, keys.LISTED, keys.OBJECT, keys.KEY)
 
 _RETIRED, _LISTED, _OBJECT, _KEY = (table[0] for table in TABLES)
 _HEAD_BYTES = 3
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 18  # That are hashed before others get a turn.
 _NAMES = {keys.RETIRED: "retired origins", keys.LISTED: "list of objects", keys.OBJECT: "objects", keys.KEY: "requests' keys"}
 
 Row = tuple[bytes, bytes]
@@ -63,6 +68,36 @@ def vector_root(tips: Mapping[Origin, Tip]) -> bytes:
 def tables_that_differ(ours: Iterable[bytes], theirs: Iterable[bytes]) -> list[str]:
     """For people: the tables whose roots differ."""
     return [_NAMES[table] for table, one, other in zip(TABLES, ours, theirs, strict=False) if one != other]
+
+
+def in_slices(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """The rows, as many at a time as one step may hash."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row[1])
+        if len(some) == _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def state_root(
+    number: int, scan: Callable[[bytes, bytes], Iterable[Row]], tips: Mapping[Origin, Tip], left: frozenset[bytes]
+) -> Steps[StateRoot]:
+    """Compute, in steps, the root of a partition's state at `tips`, the last operations of its live origins.
+
+    `left` are marks of the objects that are left out.
+    """
+    rooting = Rooting((), Left(unsure=left))
+    for table in (keys.LISTED, keys.OBJECT):
+        for some in in_slices(scan(*keys.rows_of(table, number))):
+            rooting.take(some)
+            yield
+    _, listed, objects, _ = rooting.roots()
+    return StateRoot(number, vector_root(tips), listed, objects, sorted(left))
 
 
 class Rooting:

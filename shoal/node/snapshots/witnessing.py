@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
 from shoal.config import Config
@@ -26,7 +25,17 @@ from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots.checking import Content
-from shoal.node.snapshots.rooting import TABLES, Left, Rooting, Row, mark_of, mark_of_ended, tables_that_differ, vector_root
+from shoal.node.snapshots.rooting import (
+    TABLES,
+    Left,
+    Rooting,
+    Row,
+    in_slices,
+    mark_of,
+    mark_of_ended,
+    tables_that_differ,
+    vector_root,
+)
 from shoal.node.turns import Background
 from shoal.records import NamedTuple
 from shoal.storage import keys
@@ -34,7 +43,7 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Snapshot, Storage
 
 _HEAD_BYTES = 3  # Of each key: the table and the partition.
-_ROWS_AT_ONCE = 256  # That are hashed before others get a turn.
+_GENERATIONS_AT_ONCE = 256  # That are looked at before others get a turn.
 _ASKS = 16  # Times that an owner at another vector is asked.
 
 
@@ -189,7 +198,7 @@ class Witnesses:
         left = Left(base, max(content.summary.forgotten, answer.forgotten), frozenset(answer.unsure))
         rooting = Rooting(content.live, left)
         for rows in pieces():
-            for some in _in_slices(rows):
+            for some in in_slices(rows):
                 rooting.take(some)
                 await self._environment.pause()
         differing = tables_that_differ(rooting.roots(), answer.roots)
@@ -261,12 +270,12 @@ class Witnesses:
         for nth, (mark, garbage) in enumerate(generations.items(), 1):
             if _has_ended(held.rows, number, garbage):
                 entries.append(mark)
-            if nth % _ROWS_AT_ONCE == 0:
+            if nth % _GENERATIONS_AT_ONCE == 0:
                 await self._environment.pause()
         left = Left(held.base.join(VersionVector.unpack(request.base)), max(forgotten, request.forgotten), frozenset(unsure))
         rooting = Rooting(held.live, left)
         for table in TABLES:
-            for some in _in_slices(held.rows.scan(*keys.rows_of(table, number))):
+            for some in in_slices(held.rows.scan(*keys.rows_of(table, number))):
                 rooting.take(some)
                 if table == keys.RETIRED:
                     forgotten_hlc = max([forgotten_hlc, *_forgotten(some, request.forgotten)])
@@ -277,12 +286,6 @@ class Witnesses:
 def _has_ended(held: Snapshot, number: int, garbage: Garbage) -> bool:
     key = keys.object_rows(number, *garbage.target) + deletion.ROW
     return any(deletion.unpack(packed).generation > garbage.generation for _, packed in held.scan(key, key + b"\x00"))
-
-
-def _in_slices(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    left = iter(rows)
-    while some := list(islice(left, _ROWS_AT_ONCE)):
-        yield some
 
 
 def _forgotten(rows: Iterable[Row], until: int) -> Iterator[int]:

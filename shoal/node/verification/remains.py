@@ -3,8 +3,11 @@
 - The current generation of each object is that of its row; the deletions in the rest of the log are in it.
 - All rows that readers decode can be decoded. (`integrity` checks the hashes of content.)
 - A key stands for an operation in the log that has it, or has the answer of one that has left.
+- The rows are those of a signed statement, if there is one on just these operations. So are those of a whole log, folded up to
+  the operations of a statement.
 
-A row that was altered and can still be decoded is not found here: replicas find it when they compare their rows.
+Without such a statement a row that was altered and can still be decoded is not found here: replicas find it when they compare
+their rows.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from shoal.cluster.operation import Tip
+from shoal.audit.chains import RootClaim
+from shoal.audit.verification import SWEPT, WRITTEN, RowsOf
+from shoal.cluster.operation import LogEntry, Tip
 from shoal.crdt import deletion, schema
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, successor
 from shoal.crdt.thread import dag, events, queue, status, step_log
@@ -22,13 +27,19 @@ from shoal.crdt.values import budget, counter, ormap, orset, register
 from shoal.errors import StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
+from shoal.node.collection.entries import of_partition
 from shoal.node.collection.generations import split
 from shoal.node.retired import RetiredOrigins
-from shoal.node.verification.replay import Folded
+from shoal.node.snapshots.rooting import mark_of, state_root, vector_root
+from shoal.node.turns import at_once
+from shoal.node.verification.replay import Folded, refolded
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
+from shoal.protocol.requests import StateRoot
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+_ENTRIES_MAX = 16384  # Of garbage, of one partition. With more its rows are not compared before they are swept.
 
 
 def bases(storage: Storage, partition: int) -> dict[Origin, Tip]:
@@ -62,6 +73,57 @@ def standing(stored: Mapping[ObjectPlace, Mapping[bytes, bytes]], logged: list[L
                 elif change.generation >= current.get(place, 0):
                     report.problem(f"{text_of(place)}: its rows lack a deletion that is in the log")
     return Folded({}, alive, current, {})
+
+
+def check_roots(storage: Storage, partition: int, rows: RowsOf, logged: list[Logged], *, folds: bool) -> None:
+    """Compare the rows of a partition with what signed statements say of them.
+
+    If it has moved on since, and `folds`, compare what its log makes up to there.
+    """
+    here: dict[tuple[bytes, ...], StateRoot] = {}
+    swept = of_partition(storage, partition, _ENTRIES_MAX)
+    waiting = None if swept is None else frozenset(map(mark_of, swept))
+    prefix = keys.vector(partition)
+    tips = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
+    vector, folds = vector_root(tips), folds and is_whole(storage, partition)
+    for claim in rows.claims(partition):
+        left = frozenset(claim.root.left)
+        if claim.root.vector != vector:
+            made = _root_of_fold(storage, claim, logged) if folds else None
+            if made is None:
+                rows.set_aside(claim, WRITTEN)
+            else:
+                rows.decide(claim, made, "what the operations make")
+        elif waiting is None or not waiting <= left:
+            rows.set_aside(claim, SWEPT)
+        else:
+            key = tuple(claim.root.left)
+            here[key] = here.get(key) or at_once(state_root(partition, storage.scan, tips, left))
+            rows.decide(claim, here[key], "this directory")
+
+
+def _root_of_fold(storage: Storage, claim: RootClaim, logged: list[Logged]) -> StateRoot | None:
+    """The root of what the operations of a claim make; None if it cannot be told, as some of that was erased since."""
+    number = claim.root.partition
+    tips = {Origin(head.origin): Tip(head.sequence, head.hlc, head.chain) for head in claim.heads}
+    if vector_root(tips) != claim.root.vector or not all(_is_logged(storage, number, *each) for each in tips.items()):
+        return None
+    covered, failed = VersionVector((origin, tip.sequence) for origin, tip in tips.items()), Report()
+    folded = refolded(storage, number, [entry for entry in logged if covered.covers(entry.dot)], failed)
+    if failed.problem_count or folded.erased or folded.generations:
+        return None
+    made = [(keys.object_rows(*place) + row, value) for place, rows in folded.rows.items() for row, value in rows.items()]
+    made += [(keys.listed(*place), b"") for place in folded.alive]
+
+    def scan(start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        return sorted(row for row in made if start <= row[0] < stop)
+
+    return at_once(state_root(number, scan, tips, frozenset(claim.root.left)))
+
+
+def _is_logged(storage: Storage, partition: int, origin: Origin, tip: Tip) -> bool:
+    stored = storage.get(keys.log(partition, Dot(origin, tip.sequence)))
+    return stored is not None and LogEntry.unpack(stored).chain == tip.chain
 
 
 def check_rows(found: Object, report: Report) -> None:

@@ -30,11 +30,14 @@ class Report:
     chunks: int = 0
     problem_count: int = 0
     problems: list[str] = field(default_factory=list)  # The first `PROBLEMS_LISTED_MAX`.
+    statements: int = 0  # Signed ones, given or kept by nodes.
+    rows: int = 0  # Times that a partition's rows were those that a statement covers.
+    uncompared: list[str] = field(default_factory=list)  # What given statements say of rows, and was not compared.
     trusted: list[str] = field(default_factory=list)  # What could not be folded or compared, and whose word it rests on.
 
     @property
     def sound(self) -> bool:
-        """Whether no problem was found. What is `trusted` may be wrong all the same."""
+        """Whether no problem was found. What is `trusted` or `uncompared` may be wrong all the same."""
         return self.problem_count == 0
 
     def problem(self, text: str) -> None:

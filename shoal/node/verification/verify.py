@@ -8,9 +8,11 @@ It checks, partition by partition, that
 - a document's snapshot with the updates after it is the document that all its updates build;
 - the rows of an index are those that the items make;
 - every idempotency key names the operation that it stands for;
-- the catalog lists exactly the objects that have operations, and the threads under their statuses.
+- the catalog lists exactly the objects that have operations, and the threads under their statuses;
+- the rows are those of signed statements: of those that are given, and of those that nodes keep in this store.
 
-Rows whose operations have left the log cannot be folded. The report says so of each partition, and from whom they came.
+Rows whose operations have left the log cannot be folded. The report says so of each partition, and from whom they came, or
+which node has signed them.
 
 Verifying changes nothing. It holds in memory one partition's rows, and the names of all objects.
 """
@@ -18,9 +20,13 @@ Verifying changes nothing. It holds in memory one partition's rows, and the name
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from shoal import values
+from shoal.audit import statements as signing
+from shoal.audit.chains import RootClaim
+from shoal.audit.verification import RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.cluster.partition import PARTITIONS, partition_of
@@ -28,8 +34,9 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import successor
-from shoal.crdt.thread import status
+from shoal.crdt.thread import events, status
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.names import RESERVED
 from shoal.node.appliers import mutation
 from shoal.node.catalog import status_flaws
 from shoal.node.collection.generations import split
@@ -39,7 +46,8 @@ from shoal.node.snapshots.provenance import taken
 from shoal.node.verification import remains
 from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
-from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, text_of
+from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
+from shoal.protocol.requests import Statement
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -50,8 +58,16 @@ _OWN = "were made here, from operations that have left the log since"
 _PLACE_BYTES = 3  # A table's byte and a partition.
 
 
-def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] = lambda partition: None) -> Report:
+def verify(
+    storage: Storage,
+    *,
+    config: Config,
+    progress: Callable[[int], None] = lambda partition: None,
+    statements: Collection[Statement] = (),
+) -> Report:
     """Check everything; `progress` is called with each partition's number as it begins.
+
+    `statements` are signed ones that somebody has kept, of this node or of another owner.
 
     Raises:
         StoreCorrupt: a block cannot be read at all.
@@ -61,6 +77,7 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     truncated: set[int] = set()
     statuses: dict[tuple[str, str], str] = {}
     filled = _with_rows(storage)
+    given, kept = RowsOf(_signed(statements, report)), RowsOf(_signed(_kept(storage, report), report))
     for partition in range(PARTITIONS):
         progress(partition)
         if partition not in filled:
@@ -79,6 +96,8 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
             folded = refolded(storage, partition, logged, report)
             compare(stored, folded, report)
             _check_keys(storage, partition, logged, report)
+        remains.check_roots(storage, partition, given, logged, folds=True)
+        remains.check_roots(storage, partition, kept, logged, folds=False)
         # A counter whose adds sum to 0 has no rows, but it exists.
         there.update((place.space, place.kind, place.name) for place in folded.alive | inhabited(stored, folded))
         _check_indexes(storage, partition, stored, report)
@@ -93,18 +112,59 @@ def verify(storage: Storage, *, config: Config, progress: Callable[[int], None] 
     _check_catalog(storage, there, truncated, report)
     for flaw in status_flaws(storage, statuses):
         report.problem(flaw)
-    _name_trusted(storage, truncated, report)
+    for claims in (given, kept):
+        report.rows += claims.compared
+        for finding in claims.findings:
+            report.problem(finding.text)
+    report.uncompared += given.told()
+    _name_trusted(storage, truncated, kept.agreed | given.agreed, report)
     return report
 
 
-def _name_trusted(storage: Storage, truncated: set[int], report: Report) -> None:
-    """Say of the partitions that were not folded from whom their rows came."""
+def _signed(found: Iterable[Statement], report: Report) -> list[Statement]:
+    """The statements whose signatures hold."""
+    held = []
+    for each in found:
+        report.statements += 1
+        if signing.is_signed(each):
+            held.append(each)
+        else:
+            report.problem(f"the statement of node {each.node.hex()} at {each.time_ms} does not have a valid signature")
+    return held
+
+
+def _kept(storage: Storage, report: Report) -> Iterator[Statement]:
+    """The statements that nodes keep in this store."""
+    start = keys.catalog(RESERVED, Kind.THREAD, signing.THREADS)
+    for key, _ in storage.scan(start, successor(start)):
+        name = keys.split_catalog(key)[2]
+        place = ObjectPlace(partition_of(RESERVED, name), Kind.THREAD, RESERVED, name)
+        ending = storage.get(keys.object_rows(*place) + deletion.ROW)
+        rows = Object(storage, place, _current({} if ending is None else {deletion.ROW: ending})).rows
+        for row, stored in rows.scan(events.EVENT):
+            try:
+                event = events.unpack(row[1:], stored)
+                if not event.is_erased:
+                    yield signing.from_text(values.decode(event.payload))
+            except Exception as error:  # Damaged rows can raise anything.
+                report.problem(f"{text_of(place)}: a statement cannot be read: {reason(error)}")
+
+
+def _name_trusted(storage: Storage, truncated: set[int], agreed: Mapping[int, RootClaim], report: Report) -> None:
+    """Say of the partitions that were not folded from whom their rows came, or which node has signed them."""
     try:
         records = taken(storage)
     except ValueError:
         records = {}
         report.problem("a row that says from whom a partition's rows came is damaged")
-    counted = Counter(records[number].told if number in records else _OWN for number in truncated)
+
+    def told(number: int) -> str:
+        if number in agreed:
+            claim = agreed[number]
+            return f"are those that node {claim.node.hex()} has signed, at {claim.time_ms} the last time"
+        return records[number].told if number in records else _OWN
+
+    counted = Counter(map(told, truncated))
     report.trusted += [
         f"the rows of {count:,} partition{'' if count == 1 else 's'} {told}" for told, count in sorted(counted.items())
     ]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from shoal.protocol.fields import Elements, Parts
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
 
-__all__ = ["LogHead", "LogPage", "LoggedOperation", "ReadLog", "SignHeads", "Statement"]
+__all__ = ["LeftOut", "LogHead", "LogPage", "LoggedOperation", "ReadLog", "SignHeads", "StateRoot", "Statement"]
 
 
 class LogHead(Struct, array_like=True, frozen=True, gc=False):
@@ -23,9 +24,31 @@ class LogHead(Struct, array_like=True, frozen=True, gc=False):
     chain: bytes  # Its chain hash, which covers all operations of this log up to it.
 
 
+class StateRoot(Struct, array_like=True, frozen=True, gc=False):
+    """A hash of the rows that a partition's operations make: of exactly those that its heads in the same statement cover."""
+
+    partition: int
+    vector: bytes  # A hash of the last operation of each origin that is not retired, with its chain hash.
+    listed: bytes  # SHA-256 of the list of its objects,
+    objects: bytes  # and of the rows of these,
+    left: list[bytes]  # without these objects (a hash of each one's name): they wait to be swept, or lack data.
+
+
+class LeftOut(Struct, array_like=True, frozen=True, gc=False):
+    """A partition whose rows are to be read anew, without objects that another root of it leaves out."""
+
+    partition: int
+    objects: Elements[bytes]  # As `StateRoot.left`.
+
+
 @operation(action="admin", family="cluster")
 class SignHeads(Read["Statement"], array_like=True, frozen=True, tag="sign-heads"):
-    """Sign what the serving node holds durably. Each call makes another statement, which the node does not keep."""
+    """Sign what the serving node holds durably. Each call makes another statement, which the node does not keep.
+
+    With `without`, it has roots of these partitions alone, which are computed from the rows as they are now.
+    """
+
+    without: Parts[LeftOut] = field(default_factory=list)
 
 
 class Statement(Reply, array_like=True, frozen=True, tag="statement"):
@@ -36,9 +59,10 @@ class Statement(Reply, array_like=True, frozen=True, tag="statement"):
     time_ms: int
     previous: bytes  # SHA-256 of the last statement before that the node keeps, with its signature; empty if it keeps none.
     own: list[bytes]  # The origins under which the node writes: one, or none before its first write.
-    heads: list[LogHead]  # In the order of partitions and origins. Numbers above 1: those that moved since the one before.
+    heads: list[LogHead]  # In this order. Numbers above 1: of partitions in which something moved since the one before.
     key: bytes  # The node's public key, 32 bytes.
     signature: bytes
+    roots: list[StateRoot] | None = None  # Of partitions with heads here, as many as could be made; None: an older version's.
 
 
 @operation(discloses=True, action="admin", family="cluster", reveals=True)

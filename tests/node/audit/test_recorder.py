@@ -14,9 +14,13 @@ from shoal.audit import statements
 from shoal.audit.chains import Kind
 from shoal.audit.verification import Report, verify
 from shoal.client.store import Store
+from shoal.config import Config
+from shoal.crdt.rows import successor
 from shoal.errors import Overloaded
 from shoal.names import RESERVED
+from shoal.node.verification.verify import verify as verified
 from shoal.protocol.requests import Append, Statement
+from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet
@@ -64,6 +68,22 @@ def test_each_node_gets_the_statements_of_all_and_they_prove_each_other() -> Non
             assert (report.gone, report.proved > 10) == (0, True)
 
     in_fleet(work)
+
+
+def test_kept_statements_of_all_cover_each_directory() -> None:
+    async def work(nodes: Fleet) -> None:
+        for name in "abc":
+            await nodes[name].store().space("s").register(name).set(name)
+        await asyncio.sleep(25)
+        storage = nodes["b"].storage
+        report = verified(storage, config=Config())
+        assert (report.sound, report.rows >= 9, report.uncompared) == (True, True, []), report.problems
+        key, value = next(row for row in storage.scan(keys.OBJECT, successor(keys.OBJECT)) if row[1].endswith(b"\xa1c"))
+        storage.write({key: value[:-1] + b"d"})
+        differing = [problem for problem in verified(storage, config=Config()).problems if "of this directory" in problem]
+        assert len(differing) >= 3, "each node has signed them"
+
+    in_fleet(work, scrub_interval_s=3600.0)
 
 
 def test_a_node_that_shows_another_history_is_convicted_by_the_others_statements() -> None:

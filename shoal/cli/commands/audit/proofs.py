@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shoal.client.store import Store
     from shoal.protocol.requests import Statement
 
+_TOLD_MAX = 20  # Lines on what was not compared.
 
 Since = Annotated[
     Path | None, typer.Option("--since", metavar="FILE", help="Only what came after this statement, from `shoal audit sign`.")
@@ -51,7 +52,13 @@ def sign(data: Data = None, url: Url = None) -> None:
 
         statement = await store.sign_heads()
         line(statements.to_text(statement))
-        note(f"node {statement.node.hex()}, {len(statement.heads)} logs, key {statements.fingerprint(statement.key)}")
+        roots, partitions = len(statement.roots or ()), len({head.partition for head in statement.heads})
+        note(
+            f"node {statement.node.hex()}, {len(statement.heads)} logs, the rows of {roots} of {partitions} partitions, "
+            f"key {statements.fingerprint(statement.key)}"
+        )
+        if roots < partitions:
+            note("The node goes on with the rows of the others: sign again for a statement on them.")
 
     _run(chosen(data, url, environment=os.environ), work)
 
@@ -151,13 +158,21 @@ def _print(report: Report) -> None:
         f"{counted}: {report.proved} claims proved by {report.operations} operations, {report.gone} on what has left the log "
         "and is in no archive."
     )
-    if report.statements and report.sound:
-        line("These are the operations. Whether a node's rows are what they make, `shoal verify DIR` says.")
+    if report.statements:
+        line(f"{report.rows} times a partition's rows, as the node says that they are now, are those that a statement covers.")
+    for told in report.uncompared[:_TOLD_MAX]:
+        line(f"not compared: {told}")
+    if len(report.uncompared) > _TOLD_MAX:
+        line(f"not compared: … and {len(report.uncompared) - _TOLD_MAX} more")
     if not report.sound:
         line("NOT SOUND: what is listed above contradicts a signed statement.")
     elif not report.statements:
         line("There is no statement, so nothing was proved: `shoal audit sign` makes one.")
     elif report.gone:
         line("No contradiction was found. What has left the log and is in no archive was not proved.")
+    elif report.uncompared:
+        line(
+            "No contradiction was found. All operations that a statement covers are proved; rows named above were not compared."
+        )
     else:
         line("sound: nothing that a statement covers was altered, removed or back-dated.")
