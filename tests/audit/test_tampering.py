@@ -246,6 +246,7 @@ def altered_row(storage: MemoryStorage) -> tuple[bytes, bytes]:
     return key, value[:-1] + bytes([value[-1] ^ 1])
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_a_row_that_was_altered_is_found(bench: Bench) -> None:
     await wrote(bench)
     statement = await signed(bench)
@@ -266,6 +267,7 @@ async def test_an_object_taken_from_the_list_is_found(bench: Bench) -> None:
     assert (finding.kind, "the list of its objects" in finding.text) == (Kind.ROWS_DIFFER, True)
 
 
+@pytest.mark.answers("statements-show-tampering")
 async def test_roots_are_signed(bench: Bench) -> None:
     await wrote(bench)
     statement = await signed(bench)

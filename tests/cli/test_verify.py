@@ -64,6 +64,7 @@ def signed(directory: Path, file: Path) -> str:
     return str(file)
 
 
+@pytest.mark.answers("statements-show-tampering")
 def test_a_statement_covers_rows_without_a_log(filled: Path, tmp_path: Path) -> None:
     directory = str(truncated(filled, tmp_path))
     statement = signed(tmp_path / "state", tmp_path / "a.statement")

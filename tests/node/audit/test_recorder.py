@@ -70,6 +70,7 @@ def test_each_node_gets_the_statements_of_all_and_they_prove_each_other() -> Non
     in_fleet(work)
 
 
+@pytest.mark.answers("statements-show-tampering")
 def test_kept_statements_of_all_cover_each_directory() -> None:
     async def work(nodes: Fleet) -> None:
         for name in "abc":
