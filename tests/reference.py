@@ -1,8 +1,8 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md, the tables of
-docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
+"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md, docs/decisions/README.md,
+the tables of docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
 
-Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands or the JavaScript client.
-The types of that client are written by TypeScript, which needs npm.
+Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands, decisions, of what a test answers,
+or of the JavaScript client. The types of that client are written by TypeScript, which needs npm.
 """
 
 from __future__ import annotations
@@ -228,6 +228,23 @@ def first_paragraph(module: Path) -> str:
     return " ".join(said.split("\n\n")[0].split())
 
 
+DECISIONS = """# Decisions
+
+Choices that a reader of the code would question, each with its reasons and with what was rejected. `python -m tests.reference`
+writes this list.
+
+A new choice gets the next number, which is never used again. Where a sentence is enough, it stands in the first lines of the
+module that it explains, as those of most choices do: numbers that are missing here were folded into their modules.
+
+"""
+
+
+def decisions_page() -> str:
+    pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    titles = [(page, page.read_text().partition("\n")[0].lstrip("# 0123456789:.")) for page in pages]
+    return DECISIONS + "".join(f"- [{page.stem[:4]}]({page.name}): {title[:1].upper()}{title[1:]}\n" for page, title in titles)
+
+
 def summary() -> str:
     """What `shoal --help` lists, and which module of `shoal.cli` has it."""
     has = {name: module for module in main.MODULES for name in typer.main.get_group(main.app_of([module])).commands}
@@ -242,6 +259,7 @@ def summary() -> str:
 PAGES = {
     "API.md": api_page,
     "ERRORS.md": errors_page,
+    "decisions/README.md": decisions_page,
     "MODULES.md": modules_page,
     "REQUESTS.md": operations.page,
     "VERIFICATION.md": verification.page,

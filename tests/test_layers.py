@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
-    "api": BASE | {"access", "protocol", "workflows"},  # Not the client: decision 0045.
+    "api": BASE | {"access", "protocol", "workflows"},  # Not the client: `workflows` has what both share.
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"client", "opening", "protocol"},
     "replies": {"protocol"},

@@ -1,7 +1,7 @@
 """The pages that a node shows in a browser: a summary of the node, and the description of its API.
 
 Law: these pages load nothing from other hosts, and run no script except the viewer that comes with Shoal
-(`viewer/`, see docs/decisions/0034-http.md); their Content-Security-Policy says so.
+(`viewer/`); their Content-Security-Policy says so.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Statements: signing them, checking their signatures, and writing them as files.
 
+A statement lists the heads of all logs, and is no Merkle root: an auditor who holds only an old statement needs the list
+again to check a root. The chains are walked, which proves the content of each operation as well.
+
 Laws:
 - A signature covers everything that a statement says, and the hash of the statement before it. So the statements of one
   node form a chain: none of them can be taken out, and two with the same number convict the node, or whoever has its key.

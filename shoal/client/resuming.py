@@ -1,5 +1,8 @@
 """Streams that survive the failure of the node that serves them. Each waiting call of the client uses `resumed`.
 
+A loop over a stream that ended with its node would make every caller write the same retry, and each would miss or repeat
+something in another way.
+
 An attempt serves the stream until the node disconnects. The next attempt continues from there, with any node that answers.
 
 Laws:

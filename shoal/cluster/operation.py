@@ -1,5 +1,8 @@
 """The operation: the unit of replication, and the hash chain that binds an origin's operations.
 
+A context that named all origins grew with the openings of a directory: 99 MB of log for 5,000 openings with one append
+each, where the frontier takes 1.2 MB and says the same.
+
 Laws:
 - A dot names one body, forever. The chain hash of (o, n) covers every body
   from (o, 1) to (o, n), so that two histories that share a hash are equal.

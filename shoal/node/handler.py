@@ -124,7 +124,7 @@ class Contest(NamedTuple):
 
     With durability `quorum` or `all` the node catches up with a quorum before it decides, and again once the write is
     copied: of two such writes at least one sees the other. If one does, all but the last of them give way, one at a time
-    under a lease (docs/decisions/0073-steps-and-budgets.md).
+    under a lease.
     """
 
     won: Callable[[Any], bool]  # By the reply: whether another write may still have come first.

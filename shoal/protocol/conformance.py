@@ -1,5 +1,8 @@
 """Check that the fields of a request have their annotated types, in one place for every way to a node.
 
+The check stands at the entry of a session, and not in each handle, because a handle without it would bypass it. The node's
+decoder would refuse a wrong type as well, but in other words, and not for an embedded store.
+
 Laws:
 - Every `Session` begins with this check: the node's own, and the one that sends requests to a node. So an
   embedded store and a served one reject the same arguments, with the same error, before anything

@@ -1,5 +1,8 @@
 """The interface between all layers: a `Session` answers requests.
 
+Twin trees, a local and a remote client or a blocking and an asynchronous one, drift apart. So a feature is one request, one
+handler and one method of a handle, and `shoal.sync` is a proxy.
+
 The node's service opens one per consumer (an embedded store, a WebSocket, a REST
 request). The pipelined connection to a node is another implementation, and
 `shoal.client` uses either.

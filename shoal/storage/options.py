@@ -21,7 +21,7 @@ LEVEL_ZERO_FILES = 8
 TTL_S = 30 * 24 * 3600  # RocksDB's default: files older than this move to the next level.
 
 # Agents save the same bytes in many threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
-# A dictionary for each table finds that, and blocks stay small for reads of single rows (docs/decisions/0011).
+# A dictionary for each table finds that, and blocks stay small for reads of single rows.
 _DICTIONARY_BYTES = 64 * KiB
 _ZSTD_LEVEL = 1
 _ZSTD_WINDOW_BITS = -14  # RocksDB's default.

@@ -1,5 +1,8 @@
 """A cluster's certificate authority (CA), and the certificates that it issues to nodes, as files.
 
+Making certificates by hand with `openssl` is long and easy to get wrong. Keys are EC P-256 and not Ed25519, which browsers
+do not take.
+
     DIR/ca.pem                    the CA's certificate, for clients
     DIR/authority/ca-key.pem      its private key: it stays here, off the nodes
     DIR/NAME/cert.pem, key.pem    one node's certificate and private key

@@ -1,5 +1,8 @@
 """The classes that this process may write and rebuild, by name.
 
+Pickle, and formats that import a class by its name, run code that the bytes choose. Formats that only know JSON's types
+return a list for a tuple, and an agent that resumes with such a state fails far from the cause.
+
 Laws:
 - A stored name leads to a class only through an entry that the program made.
   Nothing is imported, and a class that is not here does not exist for `decode`.

@@ -1,5 +1,8 @@
 """Web pages of other origins: which of them may use this node, and the CORS headers for their browsers.
 
+`aiohttp-cors` configures each resource by itself, does not answer for paths without a route, rejects no page and does not
+cover WebSockets; one setting has to decide for all of them.
+
 Laws:
 
 - Only `allowed_origins` decides, in the same way for requests, server-sent events and

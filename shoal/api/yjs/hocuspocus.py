@@ -1,5 +1,8 @@
 """The WebSocket of a Hocuspocus provider: any number of documents of one space, each opened with a token of its own.
 
+It has a door of its own: the first bytes could tell it from y-websocket's protocol, but a guess that fails would be a
+document with a strange name.
+
 Laws:
 - What is wrong with one document ends that document, and the others go on: a refused token, a deleted document, an
   update that is no update. Only what may be better later (the node stops, or cannot write) ends the WebSocket: the provider

@@ -1,5 +1,8 @@
 """The beginnings of a mirrored document, as nodes have named them.
 
+A beginning that was acknowledged under `local` can die with its node's disk while a mirror still shows it. The next node
+may have another, and then no node knows both, so none could tell which one counts.
+
 Law: of several beginnings only a node decides which one counts, and a mirror never takes the content of a second one from a
 node that does not know the first. It restores the first before: then the node tells what does not count.
 """

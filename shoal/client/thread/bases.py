@@ -1,5 +1,8 @@
 """The checkpoint that a handle's next save builds on, on each branch.
 
+A restarted agent that saves without loading would replace a state that it never saw; so that has to be asked for
+(`overwrite=True`).
+
 Laws:
 - A position is the checkpoint that the handle last loaded or saved. A save of a whole state builds on it.
   Without a position it builds on no checkpoint, and the node rejects it if the branch exists, so that no save

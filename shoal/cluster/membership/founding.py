@@ -1,5 +1,8 @@
 """The first list of members, if the configuration has seeds and a number instead: found by asking, and agreed on by all.
 
+A service's name leads to different nodes while they start and does not say how many there are to be. A node that took what
+it sees for the members might count a majority that does not meet another one.
+
     heard   →   propose · agreed
 
 Laws:

@@ -1,5 +1,8 @@
 """The fields of items that are indexed: declared once for all replicas, within the items' own object.
 
+A second engine for indexes beside RocksDB would be a second durable state, to be committed together with the first. As rows
+of the object they would have to be equal on all nodes, and be built within the operation that declares them.
+
 Laws (observed-remove, as for items):
 - A field is indexed while a declaration of it is live: one that no drop has named. So a
   declaration that a drop has not seen stays, and concurrent declarations all stay until a

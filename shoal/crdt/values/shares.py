@@ -1,5 +1,8 @@
 """How the rights to spend a budget are spread over nodes, ahead of need. Every node decides for itself, from its own knowledge.
 
+A draw needs every replica, so what is in the pool when a node dies cannot be spent until it is back. Drawing with a
+majority would be unsafe while a disk may be lost, so rights are distributed early instead.
+
 Laws:
 - The shares of all nodes add up to the rights that they have together. Nodes that know the same compute the same shares.
 - A node takes rights up to its share, and only if it has much less. It gives only the rights that it has beyond its share

@@ -1,5 +1,7 @@
 """`ShoalSessionService`: sessions of the Agent Development Kit on Shoal.
 
+A list of events in a checkpoint could be guarded in the same way, but has no keys of events, and the bound of one state.
+
 Laws:
 - An append is one write: the event, the state that it sets, and the item that lists the session. All or nothing.
 - An event is there once: its id is its key, so an append that is repeated after a lost answer counts once.

@@ -1,5 +1,7 @@
 """The writes of a saver on their way to the node.
 
+A step of a graph was two operations, `put_writes` and `put`, each with its own log entry, hash chain and reply.
+
 Laws:
 - A write is begun without a task of its own if the session can (`Prompt`), and by a thread without a
   coroutine: it is put into a queue, and the loop takes all that is in there at once.

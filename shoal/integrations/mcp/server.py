@@ -1,5 +1,9 @@
 """The MCP server: tools, resources and subscriptions of one space.
 
+It is built on the low-level server of the official SDK: tools that are declared as Structs give the schema and the check of
+arguments, so that a wrong call is refused in Shoal's words. There are few tools, because each one takes room in every
+prompt.
+
 Laws:
 - A `ShoalError` is the answer of a tool, in its own words: what happened, whether anything was written, and what to do.
 - A write has the key that the caller gives; without one, over standard input, a key that belongs to the request's id, so

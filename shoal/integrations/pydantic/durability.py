@@ -1,5 +1,8 @@
 """`ShoalDurability`: the requests to models and the calls of tools of an agent, as steps of a thread.
 
+Other journals replay by position, and run tools one after another for that reason. Here a step's key is what is the same in
+each repetition: the run, the operation and its number, or the id of the call of a tool.
+
 Laws:
 - Outside of `durable` the agent runs as without it. Inside, whatever pydantic_ai calls a durable unit is a step: its intent
   is stored before it, its result after it, and a step that has a result is not called again, by any process.

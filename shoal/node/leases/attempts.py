@@ -1,5 +1,8 @@
 """Attempts that begin together: one operation, and one wait for copies, for all claims of a thread that were just granted.
 
+A tie is decided by a lease of the step: the nodes of tied attempts take it one after another, and all but the last give
+way. Without it all could withdraw.
+
 Law: the outcome of each is what it would be alone. If they cannot begin together, each begins alone.
 """
 

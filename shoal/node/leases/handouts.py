@@ -1,5 +1,8 @@
 """Claims of items, decided together: those that ask at one node, and on one node those of all.
 
+Three nodes that change one key of the quorum register at once are in each other's way: a ballot that is beaten costs two
+rounds and a pause. So one node decides for all of them.
+
 Laws:
 - Claims of a worklist that ask at this node while a decision waits are decided with it, and claims that have ended are stored
   with it.

@@ -13,8 +13,8 @@ Laws:
 - While every owner can be reached, rights are spread ahead of need (`spread`, as `shoal.crdt.values.shares` says), so that a
   node that dies takes only its share with it.
 
-docs/decisions/0024-rights-of-budgets.md says why rights belong to openings and why every owner is heard;
-docs/decisions/0033-rights-ahead-of-need.md says why they are spread.
+docs/decisions/0024-rights-of-budgets.md says why rights belong to openings and why every owner is heard,
+`shoal.crdt.values.shares` why they are spread.
 """
 
 from __future__ import annotations

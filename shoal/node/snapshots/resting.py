@@ -1,5 +1,8 @@
 """Holds the taking of snapshots back while others write here.
 
+Where nodes and clients share processors, most of a join's cost is the joining node's, so it has to rest, and not only its
+senders.
+
 Laws:
 - While the store takes writes that are not of a snapshot, work on snapshots takes a fifth of the loop's time at most: after it,
   nothing is asked for until four times as long has passed as it took. There is no rest if no such write was made lately.

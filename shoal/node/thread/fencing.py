@@ -1,4 +1,8 @@
-"""Marks of threads that are under a lease, and which writes need it."""
+"""Marks of threads that are under a lease, and which writes need it.
+
+Reading the register would not do: what it says may have been renewed long ago, and others may have waited for nearly the
+whole ttl.
+"""
 
 from __future__ import annotations
 

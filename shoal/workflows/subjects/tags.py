@@ -1,5 +1,8 @@
 """Tags: which objects of a space carry data about which data subject.
 
+Filtering by a field finds only what has the field in the expected form, and a key for each person's data finds nothing. A
+register of where whose data is must be kept anyway (GDPR, article 30).
+
 Laws:
 - The tags of a space are members of ordinary sets, in one of them by a hash of the subject, so that they are replicated,
   kept, encrypted and deleted like everything else. A tag is [subject, kind, name, part].

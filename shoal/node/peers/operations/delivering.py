@@ -1,5 +1,7 @@
 """What a peer sends is applied in steps, one write each.
 
+A save needs about eight turns of the loop, so a node that catches up would delay each by what it applies in eight turns.
+
 Laws:
 - Other tasks get their turns between the steps: longer ones while a request waits for the disk.
 - A message is taken once those before it are written; it waits while too many writes wait for the disk.
