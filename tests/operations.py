@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal.access.needs import action_of, family_of
-from shoal.api.derived import OPERATIONS
 from shoal.api.route import SPACE
 from shoal.protocol import requests
 from shoal.protocol.requests import Request, reply_of
@@ -17,67 +16,10 @@ from shoal.protocol.requests.families import FAMILIES, operations
 Reasons = Mapping[str, tuple[type[Request[Any]], ...]]
 
 BY_HAND: Reasons = {
-    "the route shows a state in part, and checks conditions": (requests.Save, requests.Load, requests.History, requests.Heads),
-    "one route serves several requests": (
-        requests.BeginStep,
-        requests.ProgressStep,
-        requests.EndStep,
-        requests.ResolveStep,
-        requests.ReadStep,
-        requests.ListSteps,
-        requests.MoveThread,
-        requests.ReadStanding,
-        requests.AddEntry,
-        requests.AlterEntry,
-        requests.Enqueue,
-        requests.Dequeue,
-        requests.Purge,
-        requests.ReadQueue,
-        requests.ReadQueueEntry,
-        requests.ListWorklists,
-        requests.Move,
-        requests.CommonAncestor,
-    ),
-    "the answer holds more than the reply": (
-        requests.ReadRegister,
-        requests.ReadSet,
-        requests.ReadMap,
-        requests.ReadLabels,
-    ),
-    "the namespace is a path, or the filter is JSON": (
-        requests.PutItem,
-        requests.DeleteItem,
-        requests.DeleteItems,
-        requests.GetItems,
-        requests.SearchItems,
-        requests.RankItems,
-        requests.ListNamespaces,
-    ),
-    "the read may wait, or begins at a snapshot": (requests.ReadJournal, requests.ReadSnapshot),
-    "the body or the answer is the document itself": (
-        requests.Patch,
-        requests.Replace,
-        requests.ReadDocumentJson,
-        requests.ReadConflicts,
-        requests.Compact,
-        requests.DeleteDocument,
-    ),
-    "the answer has another shape than the reply": (
-        requests.DeleteThread,
-        requests.Prune,
-        requests.Unlabel,
-        requests.VerifyCheckpoints,
-        requests.Explain,
-        requests.ListThreads,
-        requests.ListObjects,
-        requests.ListSpaces,
-        requests.ReadQuota,
-        requests.Status,
-        requests.Cluster,
-        requests.ReadMembers,
-        requests.ChangeMembers,
-        requests.ReadPresence,
-    ),
+    "the body is a whole state, or a change of one; it is compared with the branch's head": (requests.Save,),
+    "it withdraws an intent that has a rival, and by default waits for a quorum": (requests.BeginStep,),
+    "the body or the answer is the document itself": (requests.Patch, requests.Replace, requests.ReadDocumentJson),
+    "one answer holds it and others": (requests.CommonAncestor, requests.ReadSnapshot, requests.Status, requests.Cluster),
     "it holds several reads or writes": (requests.Batch, requests.MultiRead),
 }
 """Operations whose routes are written by hand."""
@@ -290,10 +232,11 @@ _HEAD = f"""# Requests
 
 `python -m tests.reference` generates this page from the declarations in `shoal/protocol/requests`. An operation is the
 class of its request, which names its reply ([decision 0047](decisions/0047-declarations.md)); [PROTOCOL.md](PROTOCOL.md)
-has the fields. Paths are below `{SPACE}`. A route that is not derived from the declaration is written by hand, for the
-reason that is given. A command with a \\* is derived, the others are written by hand. *Batch* and *multi-read* say whether the
-operation can be one of several writes, or reads, at once. *Needs* is the family and the action that a token must grant
-([ACCESS.md](ACCESS.md)); of `watch` and `list-objects` the families are the kinds that they show. [COSTS.md](COSTS.md) has what
+has the fields. Paths are below `{SPACE}`, or below `/v1` if the request is of no space. A route that is not
+derived from the declaration is written by hand, for the reason that is given. A command with a \\* is derived, the others are
+written by hand. *Batch* and *multi-read* say whether the operation can be one of several writes, or reads, at once. *Needs* is
+the family and the action that a token must grant ([ACCESS.md](ACCESS.md)); of `watch` and `list-objects` the families are the
+kinds that they show. [COSTS.md](COSTS.md) has what
 each costs at its largest.
 """
 _COLUMNS = (
@@ -340,9 +283,9 @@ def _needed(kind: type[Request[Any]]) -> str:
 
 
 def _over_http(kind: type[Request[Any]]) -> str:
-    if kind in OPERATIONS:
-        http = OPERATIONS[kind].http
-        return f"`{http.method} {http.path}`"
+    derived = [f"`{place.method} {place.path or '/'}`" for place in declaration_of(kind).http]
+    if derived:
+        return ", ".join(derived)
     by_hand = next(_reasons(BY_HAND, kind), None)
     return f"by hand: {by_hand}" if by_hand else f"no: {next(_reasons(NOT_OVER_HTTP, kind))}"
 

@@ -41,7 +41,6 @@ NAMES: dict[str, str] = {
     "name": "The name.",
     "channel": "A channel of the state.",
     "item": "An item's key in its worklist.",
-    "message": "A message of the inbox: its id in a path, its value in a body.",
     "reducer": "The name of a reducer's snapshots.",
     "loop": "The name of a loop that keeps its progress.",
     "field": "A field of items, as a path with periods.",
@@ -49,7 +48,6 @@ NAMES: dict[str, str] = {
     "after": "Only results after this one; of a difference, the new value.",
     "before": "Only results before this one; of a difference, the old value.",
     "prefix": "Only names that begin with this.",
-    "suffix": "Only names that end with this.",
     "more": "Whether there are more, for another request.",
     "cursor": "The place to continue from; send it unchanged.",
     "offset": "How many results to skip.",
@@ -94,8 +92,6 @@ NAMES: dict[str, str] = {
     "elements": "Elements of a set.",
     "members": "Elements of a set; of a cluster, its nodes; of presence, the clients that are present.",
     "contained": "For each element, whether it is a member.",
-    "include": "Elements to add to the set.",
-    "exclude": "Elements to remove from the set.",
     "entries": "Entries, in order.",
     "items": "Items, in order.",
     "writes": "Writes that are applied together or not at all.",
@@ -119,7 +115,6 @@ NAMES: dict[str, str] = {
     "parent": "The checkpoint that it is based on; of a step, the step that it is a part of.",
     "checkpoints": "Checkpoints, newest first.",
     "branches": "Branches.",
-    "forked": "Whether it has several heads.",
     "other_heads": "The other heads of the branch.",
     "secret": "JSON pointers to values that must not be shown to people.",
     "mutations": "Changes, oldest first.",
@@ -223,6 +218,8 @@ NAMES: dict[str, str] = {
     "indexes": "Indexes.",
     "max_depth": "At most so many labels of each namespace.",
     "namespaces": "Namespaces that hold items.",
+    "wait": "Seconds to wait for an answer if there is none yet.",
+    "matches": 'Pairs that all must match the namespace: "prefix" or "suffix", and its labels there; "*" is any label.',
     "stale": "Read this node's state, even if it is older than the bookmark.",
 }
 
@@ -231,12 +228,19 @@ def told(kind: type[Struct]) -> dict[str, str]:
     """A description of each field of `kind`; empty if there is none."""
     source, names = SOURCES.get(kind, (kind, {}))
     if source is not kind:
-        found = told(source)
+        found = told(source) | {name: _meaning(each) for name, each in vars(source).items() if isinstance(each, property)}
         return {name: found.get(names.get(name, name)) or NAMES.get(name, "") for name in kind.__struct_fields__}
     comments: dict[str, str] = {}
     for each in reversed(kind.__mro__):
+        if each is not kind and each in SOURCES:
+            comments.update(told(each))
+            continue
         comments.update(_comments(each.__module__).get(each.__name__, {}) if issubclass(each, Struct) else {})
     return {name: comments.get(name) or NAMES.get(name, "") for name in kind.__struct_fields__}
+
+
+def _meaning(computed: property) -> str:
+    return (computed.__doc__ or "").partition("\n")[0]
 
 
 @cache

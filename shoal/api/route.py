@@ -39,6 +39,7 @@ class Route(NamedTuple):
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
     is_open: bool = False  # Nodes that ask for tokens answer it without one.
     errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.failures`).
+    reason: str = ""  # Why it is written by hand; empty: it follows from a declaration.
 
     @property
     def writes(self) -> bool:

@@ -1,34 +1,30 @@
 """The table of all routes, from which the server and its description are built.
 
-Routes of operations that declare their HTTP form are derived; the others are written here.
+Law: a route is derived from a declaration (`shoal.api.derived`), or it stands below with the reason why it is not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import access, batches, health, pages, presence, reading, spaces, subjects, watching
+from shoal.api import access, batches, health, pages, reading, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
-from shoal.api.items import items
-from shoal.api.route import SPACE, Handler, Route
-from shoal.api.thread import auditing, resume
-from shoal.api.thread.journal_routes import JOURNAL_ROUTES
-from shoal.api.thread.step_routes import STEP_ROUTES
-from shoal.api.thread.thread_routes import THREAD_ROUTES
-from shoal.api.values import maps, registers, sets
+from shoal.api.route import SPACE, THREAD, Route
+from shoal.api.thread import auditing, differences, mutations, replay, resume, saving, steps
 from shoal.errors import (
     BudgetExhausted,
-    ChangeUnderWay,
     Conflict,
     DocumentChanged,
+    DriftRefused,
     HeadMoved,
     ItemChanged,
+    JournalTrimmed,
+    MergeConflict,
     NoQuorum,
-    NotAMember,
     NotFound,
-    OutcomeUnknown,
+    Pruned,
     RegisterChanged,
     RootConflict,
     SchemaViolation,
@@ -36,34 +32,57 @@ from shoal.errors import (
     SpansPartitions,
     StepSettled,
     Taken,
+    ThreadHeld,
     Unsupported,
 )
 
 SESSION_PATH = "/v1/session"
 OPENAPI_PATH = "/v1/openapi.json"
 
-ENTRY = SPACE + "/maps/{map}/{key}"
-SUBJECT = SPACE + "/subjects/{subject}"
-BUDGET = SPACE + "/budgets/{budget}"
-ITEM = SPACE + "/items/{namespace}/{key}"
+DOCUMENT = SPACE + "/documents/{document}"
 
+_PAGE = "it is a page for people, or a part of one"
+_PROBE = "an orchestrator asks, and decides by the status"
+_COOKIE = "it is about the request's own token, and no request of the protocol"
+_OF_PARTS = "it holds several requests"
+_STREAM = "the answer is a stream"
+_CONTENT = "the body or the answer is the document itself"
+_SEVERAL = "it answers several requests as one, in a form of its own"
+_VALUES = "it compares or merges decoded values, and hides secret ones"
 
-def _listing(kind: str, handler: Handler) -> Route:
-    return Route("GET", f"{SPACE}/{kind}", handler, f"List {kind}", spaces.NamesView, query=spaces.ObjectsQuery)
-
-
-ROUTES: tuple[Route, ...] = (
-    *(operation.route() for operation in OPERATIONS.values()),
-    *STEP_ROUTES,
-    *THREAD_ROUTES,
-    *JOURNAL_ROUTES,
-    Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome, is_open=True),
-    Route("GET", pages.DOCS_PATH, pages.docs, "This description as a page", content_type="text/html", is_open=True),
-    Route("GET", pages.VIEWER_PATH, pages.viewer, "The script of that page", content_type="text/javascript", is_open=True),
-    Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive, is_open=True),
-    Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready, is_open=True),
-    Route("GET", "/metrics", health.metrics, "Metrics for Prometheus", content_type="text/plain"),
-    Route("GET", "/v1/access", access.access, "Who the caller is, and what it may do", access.AccessView),
+BY_HAND: tuple[Route, ...] = (
+    Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome, is_open=True, reason=_PAGE),
+    Route(
+        "GET",
+        pages.DOCS_PATH,
+        pages.docs,
+        "This description as a page",
+        None,
+        200,
+        content_type="text/html",
+        is_open=True,
+        reason=_PAGE,
+    ),
+    Route(
+        "GET",
+        pages.VIEWER_PATH,
+        pages.viewer,
+        "The script of that page",
+        content_type="text/javascript",
+        is_open=True,
+        reason=_PAGE,
+    ),
+    Route("GET", "/healthz", health.healthz, "Is the process alive?", health.Alive, is_open=True, reason=_PROBE),
+    Route("GET", "/readyz", health.readyz, "Does the node take reads and writes?", health.Ready, is_open=True, reason=_PROBE),
+    Route(
+        "GET",
+        "/metrics",
+        health.metrics,
+        "Metrics for Prometheus",
+        content_type="text/plain",
+        reason="the answer is Prometheus's text",
+    ),
+    Route("GET", "/v1/access", access.access, "Who the caller is, and what it may do", access.AccessView, reason=_COOKIE),
     Route(
         "POST",
         "/v1/access/cookie",
@@ -72,6 +91,7 @@ ROUTES: tuple[Route, ...] = (
         access.AccessView,
         reads=True,
         errors=(Unsupported,),
+        reason=_COOKIE,
     ),
     Route(
         "DELETE",
@@ -81,74 +101,9 @@ ROUTES: tuple[Route, ...] = (
         access.AccessView,
         reads=True,
         is_open=True,
+        reason=_COOKIE,
     ),
-    Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument),
-    Route("GET", "/v1/cluster/members", health.members, "Who the members are", health.MembersDocument),
-    Route(
-        "POST",
-        "/v1/cluster/members",
-        health.change_members,
-        "Add, drain, replace or forget a node",
-        health.MembersDocument,
-        body=health.MembersBody,
-        reads=True,
-        errors=(ChangeUnderWay, NoQuorum, NotAMember, OutcomeUnknown),
-    ),
-    Route("GET", "/v1/spaces", spaces.list_spaces, "List spaces", spaces.SpacesView, query=spaces.SpacesQuery),
-    Route("DELETE", SPACE, spaces.delete_space, "Delete everything in a space", spaces.SpaceDeletedView, query=WriteQuery),
-    Route("GET", f"{SPACE}/quota", spaces.read_quota, "A space's quota, and what it uses", spaces.QuotaDocument),
-    Route(
-        "PUT",
-        f"{SPACE}/quota",
-        spaces.set_quota,
-        "Replace a space's quota",
-        spaces.QuotaDocument,
-        query=WriteQuery,
-        body=spaces.QuotaLimits,
-    ),
-    Route("GET", SUBJECT, subjects.find, "What is tagged with a data subject", subjects.TagsView, query=subjects.TagsQuery),
-    Route(
-        "DELETE",
-        SUBJECT,
-        subjects.erase,
-        "Delete all that is tagged with a data subject",
-        subjects.SubjectReportView,
-        query=subjects.EraseQuery,
-    ),
-    Route(
-        "PUT",
-        SUBJECT,
-        subjects.tag,
-        "Tag objects with a data subject",
-        subjects.TaggedView,
-        body=subjects.TagsBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "POST",
-        f"{SUBJECT}/untag",
-        subjects.untag,
-        "Remove tags of a data subject; the objects stay",
-        subjects.TaggedView,
-        body=subjects.TagsBody,
-        query=WriteQuery,
-    ),
-    Route(
-        "GET",
-        f"{SPACE}/threads",
-        resume.threads,
-        "List threads, by status and metadata",
-        resume.ThreadsView,
-        query=resume.ThreadsQuery,
-    ),
-    _listing("documents", spaces.list_objects("document")),
-    _listing("counters", spaces.list_objects("counter")),
-    _listing("registers", spaces.list_objects("register")),
-    _listing("sets", spaces.list_objects("set")),
-    _listing("maps", spaces.list_objects("map")),
-    _listing("budgets", spaces.list_objects("budget")),
-    _listing("items", spaces.list_objects("items")),
-    _listing("schemas", spaces.list_objects("schema")),
+    Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument, reason=_SEVERAL),
     Route(
         "GET",
         f"{SPACE}/export",
@@ -156,6 +111,7 @@ ROUTES: tuple[Route, ...] = (
         "All threads of a space as JSON lines (docs/EXPORT.md)",
         content_type=auditing.NDJSON,
         errors=(NotFound,),
+        reason=_STREAM,
     ),
     Route(
         "GET",
@@ -166,6 +122,7 @@ ROUTES: tuple[Route, ...] = (
         query=watching.WatchQuery,
         content_type="text/event-stream",
         errors=(SlowConsumer,),
+        reason=_STREAM,
     ),
     Route(
         "POST",
@@ -186,6 +143,7 @@ ROUTES: tuple[Route, ...] = (
             StepSettled,
             Taken,
         ),
+        reason=_OF_PARTS,
     ),
     Route(
         "POST",
@@ -197,27 +155,21 @@ ROUTES: tuple[Route, ...] = (
         query=ReadQuery,
         reads=True,
         errors=(SpansPartitions, NotFound),
+        reason=_OF_PARTS,
     ),
     Route(
         "GET",
-        f"{SPACE}/documents/{{document}}",
+        DOCUMENT,
         documents.read_document,
         "A document as JSON",
         Any,
         query=ReadQuery,
         errors=(NotFound,),
-    ),
-    Route("GET", f"{SPACE}/presence", presence.in_space, "The clients present in a space", presence.PresenceView),
-    Route(
-        "GET",
-        f"{SPACE}/documents/{{document}}/presence",
-        presence.in_document,
-        "The clients present in a document, Yjs clients included",
-        presence.PresenceView,
+        reason=_CONTENT,
     ),
     Route(
         "PATCH",
-        f"{SPACE}/documents/{{document}}",
+        DOCUMENT,
         documents.patch_document,
         "Apply a JSON Patch, and return the document",
         Any,
@@ -226,10 +178,11 @@ ROUTES: tuple[Route, ...] = (
         body_type="application/json-patch+json",
         compares=True,
         errors=(Conflict, RootConflict, DocumentChanged),
+        reason=_CONTENT,
     ),
     Route(
         "PUT",
-        f"{SPACE}/documents/{{document}}",
+        DOCUMENT,
         documents.put_document,
         "Edit a document in place until it equals the body, and return it",
         Any,
@@ -237,112 +190,124 @@ ROUTES: tuple[Route, ...] = (
         query=documents.EditQuery,
         compares=True,
         errors=(RootConflict, DocumentChanged),
-    ),
-    Route(
-        "DELETE",
-        f"{SPACE}/documents/{{document}}",
-        documents.delete_document,
-        "Delete a document on every node (no error if there is none)",
-        documents.GoneView,
-        query=WriteQuery,
-        compares=True,
-        errors=(DocumentChanged,),
+        reason=_CONTENT,
     ),
     Route(
         "POST",
-        f"{SPACE}/documents/{{document}}/compact",
-        documents.compact,
-        "Replace a document's updates by one, without deleted content",
-        documents.CompactView,
-        body=documents.CompactBody,
-        query=WriteQuery,
-        errors=(NotFound,),
+        f"{THREAD}/checkpoints",
+        saving.save,
+        "Save a checkpoint",
+        saving.SavedView,
+        201,
+        saving.SaveBody,
+        WriteQuery,
+        compares=True,
+        errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
+        reason="the body is a whole state, or a change of one; it is compared with the branch's head",
     ),
     Route(
         "GET",
-        f"{SPACE}/documents/{{document}}/conflicts",
-        documents.conflicts,
-        "Values that concurrent assignments overwrote, latest first",
-        documents.ConflictsView,
-        query=ReadQuery,
-        errors=(NotFound,),
+        f"{THREAD}/diff",
+        differences.diff,
+        "The differences between two checkpoints, per channel and path",
+        differences.DiffView,
+        query=differences.DiffQuery,
+        errors=(NotFound, Pruned),
+        reason=_VALUES,
     ),
     Route(
         "GET",
-        f"{SPACE}/registers/{{register}}",
-        registers.read_register,
-        "A register and its siblings",
-        registers.RegisterView,
-        query=ReadQuery,
+        f"{THREAD}/merge",
+        mutations.merge_preview,
+        "The result that a merge would have, and its conflicts",
+        mutations.MergeView,
+        query=mutations.MergeQuery,
+        errors=(NotFound, Pruned),
+        reason=_VALUES,
     ),
-    Route("GET", f"{SPACE}/sets/{{set}}", sets.read, "A page of a set's members", sets.MembersView, query=sets.MembersQuery),
-    Route("GET", f"{SPACE}/maps/{{map}}", maps.read, "Entries of a map", maps.EntriesView, query=maps.EntriesQuery),
-    Route("GET", ENTRY, maps.read_entry, "An entry of a map", maps.EntryView, query=ReadQuery, errors=(NotFound,)),
     Route(
         "POST",
-        ENTRY,
-        maps.change_entry,
-        "Add to the counter of a key, or change its set",
-        dict[str, int],
-        body=maps.ChangeEntryBody,
+        f"{THREAD}/merge",
+        mutations.merge,
+        "Merge heads of a branch into one checkpoint",
+        saving.SavedView,
+        body=mutations.MergeBody,
         query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, MergeConflict, SchemaViolation),
+        reason=_VALUES,
     ),
     Route(
         "GET",
-        ITEM,
-        items.get,
-        "An item; its namespace is its labels, joined by periods",
-        items.ItemView,
-        query=ReadQuery,
+        f"{THREAD}/mutations",
+        mutations.mutations,
+        "The changes of the state with their authors, oldest first",
+        mutations.MutationsView,
+        query=mutations.MutationsQuery,
+        errors=(NotFound, Pruned),
+        reason=_VALUES,
+    ),
+    Route(
+        "POST",
+        f"{THREAD}/edit",
+        mutations.edit,
+        "Change the newest state by hand",
+        saving.SavedView,
+        body=mutations.EditBody,
+        query=WriteQuery,
+        errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
+        reason=_VALUES,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/audit",
+        auditing.audit,
+        "Checkpoints, events and steps in one time line, with the newest checkpoint at each",
+        auditing.AuditView,
         errors=(NotFound,),
+        reason=_SEVERAL,
     ),
     Route(
-        "PUT",
-        ITEM,
-        items.put,
-        "Put an item",
-        items.PutView,
-        body=items.PutBody,
-        query=WriteQuery,
-        compares=True,
-        errors=(ItemChanged,),
-    ),
-    Route(
-        "DELETE",
-        ITEM,
-        items.delete,
-        "Delete an item",
-        items.ItemDeletedView,
-        query=items.DeleteQuery,
-        compares=True,
-        errors=(ItemChanged,),
-    ),
-    Route(
-        "DELETE",
-        f"{SPACE}/items/{{namespace}}",
-        items.delete_all,
-        "Delete all items of a namespace and those below it",
-        items.ItemsDeletedView,
-        query=WriteQuery,
+        "GET",
+        f"{THREAD}/export",
+        auditing.export_thread,
+        "The thread as JSON lines (docs/EXPORT.md)",
+        content_type=auditing.NDJSON,
+        errors=(NotFound,),
+        reason=_STREAM,
     ),
     Route(
         "POST",
-        f"{SPACE}/items:search",
-        items.search,
-        "Items of a namespace and of those below it, by a filter or a vector",
-        items.SearchView,
-        body=items.SearchBody,
-        query=ReadQuery,
-        reads=True,
+        f"{THREAD}/steps/{{step}}",
+        steps.begin,
+        "Write a step's intent (201), or read why it is not to begin (200: do not cause the effect)",
+        steps.StepView,
+        201,
+        steps.BeginBody,
+        steps.BeginQuery,
+        repeats=True,
+        errors=(ThreadHeld,),
+        reason="it withdraws an intent that has a rival, and by default waits for a quorum",
     ),
     Route(
-        "POST",
-        f"{SPACE}/items:namespaces",
-        items.namespaces,
-        "Namespaces that hold items",
-        items.NamespacesView,
-        body=items.NamespacesBody,
-        query=ReadQuery,
-        reads=True,
+        "GET",
+        f"{THREAD}/resume",
+        resume.resume,
+        "The newest state by quorum, the open steps, the journal since, and why",
+        resume.ResumeView,
+        query=resume.ResumeQuery,
+        errors=(NotFound, DriftRefused, NoQuorum),
+        reason=_SEVERAL,
+    ),
+    Route(
+        "GET",
+        f"{THREAD}/replay",
+        replay.replay,
+        "The latest snapshot of a reducer, and the events since",
+        replay.ReplayView,
+        query=replay.ReplayQuery,
+        errors=(JournalTrimmed,),
+        reason=_SEVERAL,
     ),
 )
+
+ROUTES: tuple[Route, ...] = (*(operation.route() for operation in OPERATIONS), *BY_HAND)

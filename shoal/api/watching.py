@@ -1,4 +1,4 @@
-"""Changes of a space as server-sent events.
+"""Changes of a space as server-sent events, and reads that wait for a change.
 
 Laws:
 
@@ -15,8 +15,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import cast
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar, cast
 
 import msgspec
 from aiohttp import web
@@ -24,13 +24,14 @@ from msgspec import Struct
 
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
-from shoal.errors import ShoalError, ShuttingDown
+from shoal.errors import ShoalError, ShuttingDown, SlowConsumer
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
 from shoal.workflows.spaces import check_kinds
 
 RETRY_MS = 1000
 """The time after which a browser reconnects."""
+_Found = TypeVar("_Found")
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -168,3 +169,32 @@ def _view(push: Change) -> ChangeView:
 def _event(name: str, view: object, *, id: str = "") -> bytes:
     line = b"id: %s\n" % id.encode() if id else b""
     return b"event: %s\n%sdata: %s\n\n" % (name.encode(), line, msgspec.json.encode(view))
+
+
+async def waited(
+    exchange: Exchange, what: str, seconds: float, read: Callable[[], Awaitable[_Found]], holds: Callable[[_Found], bool]
+) -> _Found:
+    """What `read` finds once `holds`, or after the next change `what` of the thread, `seconds`, or a stop of the node."""
+    space, thread = exchange.name("space"), exchange.name("thread")
+    async with exchange.session.subscribe(Watch(space, "thread", thread)) as changes:
+        # Read what came before the subscription; the subscription delivers what comes after it.
+        if holds(found := await read()):
+            return found
+
+        async def told() -> None:
+            async for change in changes:
+                if isinstance(change, Change) and (change.name, change.what) == (thread, what):
+                    return
+
+        waits = asyncio.ensure_future(told()), asyncio.ensure_future(exchange.stopping.wait())
+        try:
+            seconds = min(seconds, exchange.config.journal_wait_s_max)
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        # A slow consumer reads again, as it would after a change.
+        if isinstance(outcomes[0], Exception) and not isinstance(outcomes[0], SlowConsumer):
+            raise outcomes[0]
+    return await read()

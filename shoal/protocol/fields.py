@@ -28,6 +28,11 @@ class Shape(Enum):
     JSON = auto()  # UTF-8 JSON text.
     SECONDS = auto()  # A duration in milliseconds; over HTTP in seconds.
     MOMENT = auto()  # Milliseconds since 1970; 0 means never, which is null over HTTP.
+    TIME = auto()  # Milliseconds since 1970; over HTTP a time in ISO 8601.
+    VALUES = auto()  # A packed map of values; over HTTP an object, and null if it is empty.
+    STATE = auto()  # Packed values of channels, whose types the schema of their checkpoint may decide.
+    VECTOR = auto()  # The bytes of `shoal.values.vectors`; over HTTP a list of numbers.
+    TOLD = auto()  # A figure that counts only if the field `told` beside it is true; else null over HTTP.
     INTERNAL = auto()  # Not part of the HTTP form.
 
 
@@ -66,6 +71,8 @@ Value = Annotated[bytes, Shape.VALUE]
 Cursor = Annotated[bytes, Shape.CURSOR]
 Seconds = Annotated[int, Shape.SECONDS]
 Moment = Annotated[int, Shape.MOMENT]
+Time = Annotated[int, Shape.TIME]
+Vector = Annotated[bytes, Shape.VECTOR]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]
 
@@ -75,7 +82,7 @@ Labels = Annotated[list[str], Meta(max_length=FEW_MAX)]
 Writes = Annotated[list[_T], Meta(max_length=ELEMENTS_MAX), Together(TOGETHER_MAX)]
 Parts = Annotated[list[_T], Meta(max_length=PARTS_MAX), Together(TOGETHER_MAX)]
 Terms = Annotated[list[_T], Meta(max_length=TERMS_MAX)]
-Filtered = Annotated[dict[str, bytes], Meta(max_length=TERMS_MAX)]
+Filtered = Annotated[dict[str, Value], Meta(max_length=TERMS_MAX)]
 Channels = Annotated[dict[str, _T], Meta(max_length=CHANNELS_MAX)]
 ChannelNames = Annotated[list[str], Meta(max_length=CHANNELS_MAX)]
 Keys = Annotated[list[str], Meta(max_length=KEYS_MAX)]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, Generic, cast
+
+from msgspec import Struct
 
 from shoal.config import Config
 from shoal.errors import LeaseLost
 from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, Request, Term
+from shoal.protocol.requests.declared import Http
 from shoal.protocol.session import Session
 from shoal.records import NamedTuple
 
@@ -106,3 +109,15 @@ class Connection:
     async def read(self, request: Request[R], *, stale: bool = False) -> R:
         """Send a read; if `stale`, the node's state may be older than the session's bookmark."""
         return await self.session.call(request, stale=stale)
+
+
+class Flow(Struct, Generic[R], frozen=True):
+    """A request that is carried out as several, such as an undo. What HTTP serves of it follows from its fields, from the
+    type that `run` returns, and from its places, as it does for a request of the protocol.
+    """
+
+    http: ClassVar[tuple[Http, ...]]
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> R:
+        """Carry it out. `key` is the caller's for the whole of it."""
+        raise NotImplementedError

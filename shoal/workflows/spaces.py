@@ -15,15 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shoal import values
 from shoal.errors import InvalidInput, NotFound
 from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
+from shoal.protocol.fields import Natural
 from shoal.protocol.requests import (
     QUOTAS,
     Durability,
@@ -34,7 +35,8 @@ from shoal.protocol.requests import (
     ReadQuota,
     RemoveEntry,
 )
-from shoal.workflows.connection import Connection
+from shoal.protocol.requests.declared import Http
+from shoal.workflows.connection import Connection, Flow
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
 
@@ -136,6 +138,36 @@ async def set_quota(
     return await connection.read(ReadQuota(space))
 
 
+class SetQuota(Flow[QuotaView], frozen=True):
+    """Replace the quota of a space, on all nodes. Of a limit, null: as each node's configuration says; 0: none."""
+
+    http: ClassVar = (
+        Http(
+            "PUT", "/quota", "Replace a space's quota", example={"bytes": 10_737_418_240, "writes_per_s": 200, "watchers": 64}
+        ),
+    )
+
+    space: str
+    bytes: Natural | None = None  # Of its rows.
+    objects: Natural | None = None
+    writes_per_s: Annotated[float, Meta(ge=0)] | None = None  # At each node.
+    watchers: Natural | None = None  # At each node.
+    documents: Natural | None = None  # Open at each node.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> QuotaView:
+        """Replace the record, and read the quota as this node applies it then."""
+        return await set_quota(
+            connection,
+            self.space,
+            bytes=self.bytes,
+            objects=self.objects,
+            writes_per_s=self.writes_per_s,
+            watchers=self.watchers,
+            documents=self.documents,
+            durability=durability,
+        )
+
+
 async def delete_space(
     connection: Connection, space: str, *, durability: Durability | None = None, objects_max: int | None = None
 ) -> SpaceDeleted:
@@ -161,6 +193,19 @@ async def delete_space(
             more, after = page.more, page.names[-1] if page.names else None
     with _telling(deleted):
         return SpaceDeleted(deleted, await _left(connection, space))
+
+
+class DeleteSpace(Flow[SpaceDeleted], frozen=True):
+    """Delete the objects of a space, a bounded number in one request."""
+
+    http: ClassVar = (Http("DELETE", "", "Delete everything in a space"),)
+
+    space: str
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> SpaceDeleted:
+        """Delete as many objects as one request may."""
+        objects_max = connection.config.space_deletes_max
+        return await delete_space(connection, self.space, durability=durability, objects_max=objects_max)
 
 
 def _telling(deleted: Mapping[str, int]) -> Any:

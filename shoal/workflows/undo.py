@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
 
 from shoal import values
-from shoal.errors import InvalidInput, NotFound, UndoConflict
+from shoal.errors import HeadMoved, InvalidInput, NotFound, Pruned, SchemaViolation, UndoConflict
 from shoal.protocol import requests
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, Saved
+from shoal.protocol.requests.declared import Http
 from shoal.values.difference import Change, Owned, applied, differences
 from shoal.workflows.checkpoint import Checkpoint, encode_channels, encode_metadata, shown_checkpoint
 from shoal.workflows.checkpoints import PAGE, ThreadCheckpoints
+from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.mutations import changes_of
+from shoal.workflows.provenance import Provenance
 
 UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
 _TURN = 200  # Changes after which others get a turn: some milliseconds.
@@ -73,6 +78,71 @@ async def redo(
         return shown_checkpoint(done, channels=False)
     ids = await _redoable(checkpoints, head, count)
     return await _reverted(checkpoints, head, ids, branch, {REDOES: ids}, key, durability)
+
+
+_ERRORS = (NotFound, Pruned, HeadMoved, UndoConflict, SchemaViolation)
+_Count = Annotated[int, Meta(ge=1, le=100)]
+
+
+class Undo(Flow[Saved], frozen=True):
+    """Save a checkpoint that takes back the last checkpoints, or a given one."""
+
+    http: ClassVar = (
+        Http(
+            "POST",
+            "/threads/{thread}/undo",
+            "Undo the changes of the last checkpoints, in a new one",
+            errors=_ERRORS,
+            example={"count": 1, "author": "ada"},
+        ),
+    )
+
+    space: str
+    thread: str
+    branch: str = "main"
+    count: _Count = 1  # Undo so many of the last changes.
+    checkpoint: str | None = None  # Undo this checkpoint's changes instead.
+    author: str = ""
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
+        """Undo them; with the key of an earlier call, the answer is its checkpoint."""
+        found = _signed(connection, self)
+        return _saved(
+            await undo(found, self.count, branch=self.branch, checkpoint=self.checkpoint, key=key, durability=durability)
+        )
+
+
+class Redo(Flow[Saved], frozen=True):
+    """Save a checkpoint that takes back the last undos."""
+
+    http: ClassVar = (
+        Http(
+            "POST",
+            "/threads/{thread}/redo",
+            "Redo the last undos",
+            errors=_ERRORS,
+            example={"count": 1, "author": "ada"},
+        ),
+    )
+
+    space: str
+    thread: str
+    branch: str = "main"
+    count: _Count = 1
+    author: str = ""
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
+        """Redo them; with the key of an earlier call, the answer is its checkpoint."""
+        found = _signed(connection, self)
+        return _saved(await redo(found, self.count, branch=self.branch, key=key, durability=durability))
+
+
+def _signed(connection: Connection, flow: Undo | Redo) -> ThreadCheckpoints:
+    return ThreadCheckpoints(connection, flow.space, flow.thread, Provenance(connection, flow.author))
+
+
+def _saved(made: Checkpoint) -> Saved:
+    return Saved(made.id, list(made.parents), made.branch, list(made.heads), made.wall_ms)
 
 
 async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:

@@ -128,7 +128,8 @@ class FakeSession:
                     raise NotFound(f"no checkpoint {id} of {thread!r}.")
                 return found[-1]
             case requests.History(space, thread):
-                return requests.Checkpoints(self.checkpoints.get((space, thread), [])[::-1][: request.limit], False)
+                kept = self.checkpoints.get((space, thread), [])[::-1][: request.limit]
+                return requests.Checkpoints([msgspec.structs.replace(each, channels={}) for each in kept], False)
             case requests.Heads(space, thread):
                 return requests.Branches({"main": [c.id for c in self.checkpoints.get((space, thread), [])[-1:]] or ["none"]})
             case requests.ReadJournal(space, thread, after):
@@ -148,6 +149,8 @@ class FakeSession:
                 return requests.Names(["crew"], False)
             case requests.ListObjects():
                 return requests.Names([f"{request.kind}-1"], True)
+            case requests.ListThreads():
+                return requests.ThreadNames(["thread-1"], "thread-1")
             case requests.Status():
                 return self.status
             case requests.Cluster():

@@ -116,7 +116,6 @@ async def test_what_has_no_place_in_the_header_is_counted_and_what_was_shown_has
         "documents/d",
         "threads/t/checkpoints",
         "threads/t/events",
-        "threads/t/heads",
         "threads/t/branches",
     ],
 )

@@ -11,13 +11,16 @@ from typing import Any
 
 import typer.main
 
-from shoal.api.derived import OPERATIONS
+from shoal.api.derived import FLOWS, OPERATIONS
+from shoal.api.routes import BY_HAND as BY_HAND_ROUTES
+from shoal.api.routes import ROUTES
 from shoal.cli.main import app
 from shoal.client import batch
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectRead, ObjectWrite, reply_of
 from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
+from shoal.workflows.connection import Flow
 from tests.operations import (
     BY_COMMAND,
     BY_HAND,
@@ -49,10 +52,24 @@ def mentioned(package: str) -> set[str]:
 def test_every_operation_is_over_http_or_is_listed_with_its_reason() -> None:
     by_hand = {kind for kinds in BY_HAND.values() for kind in kinds}
     left_out = {kind for kinds in NOT_OVER_HTTP.values() for kind in kinds}
-    derived = set(OPERATIONS)
+    derived = {place.kind for place in OPERATIONS} & set(operations())
     assert not by_hand & left_out
     assert not derived & (by_hand | left_out), "it is derived now: take it from the list"
     assert derived | by_hand | left_out == set(operations())
+
+
+def test_few_routes_are_by_hand_each_with_its_reason() -> None:
+    assert len(BY_HAND_ROUTES) <= 30
+    assert all(route.reason for route in BY_HAND_ROUTES)
+    derived = [route for route in ROUTES if not route.reason]
+    assert len(derived) + len(BY_HAND_ROUTES) == len(ROUTES)
+    assert {route.handler.__qualname__ for route in derived} == {"Derived._handler.<locals>.answer"}
+
+
+def test_every_flow_has_a_place_over_http() -> None:
+    # Nothing else tells the table of one: it would be served nowhere.
+    assert set(FLOWS) == set(Flow.__subclasses__())
+    assert all(flow.http for flow in FLOWS)
 
 
 def test_what_is_done_by_hand_is_done() -> None:
@@ -107,7 +124,8 @@ def test_every_operation_of_batches_is_in_those_of_python_or_is_listed_with_its_
 
 
 def test_what_is_in_a_batch_over_http_may_be_in_a_batch() -> None:
-    for kind, derived in OPERATIONS.items():
-        declared = declaration_of(kind)
+    for derived in OPERATIONS:
         if derived.http.ops:
+            assert issubclass(derived.kind, ObjectRead | ObjectWrite)
+            declared = declaration_of(derived.kind)
             assert declared.multi_read if derived.is_read else declared.batch

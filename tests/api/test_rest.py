@@ -65,7 +65,7 @@ async def test_a_history_comes_without_states(rest: Rest) -> None:
         await rest("POST", f"{THREAD}/checkpoints", SAVE)
     status, page = await rest("GET", f"{THREAD}/checkpoints?limit=2&branch=main")
     assert (status, len(page["checkpoints"]), page["more"]) == (200, 2, False)
-    assert all("state" not in checkpoint for checkpoint in page["checkpoints"])
+    assert all(checkpoint["state"] == {} for checkpoint in page["checkpoints"])
 
 
 async def test_a_mistyped_word_is_told_the_words(rest: Rest) -> None:
@@ -80,11 +80,9 @@ async def test_a_mistyped_word_is_told_the_words(rest: Rest) -> None:
     assert "on_conflict must be one of 'refuse', 'fork'; got 'frok'. Did you mean 'fork'?" in problem["detail"]
 
 
-async def test_heads_and_branches_are_listed(rest: Rest) -> None:
+async def test_branches_are_listed_with_their_heads(rest: Rest) -> None:
     _, saved = await rest("POST", f"{THREAD}/checkpoints", SAVE)
-    assert await rest("GET", f"{THREAD}/heads") == (200, {"heads": {"main": [saved["id"]]}})
-    expected = {"branches": [{"name": "main", "head": saved["id"], "forked": False}]}
-    assert await rest("GET", f"{THREAD}/branches") == (200, expected)
+    assert await rest("GET", f"{THREAD}/branches") == (200, {"branches": {"main": [saved["id"]]}})
 
 
 async def test_events_are_read_from_the_cursor_on(rest: Rest) -> None:
@@ -150,15 +148,22 @@ async def test_a_batch_is_one_request_with_one_reply_per_write(rest: Rest) -> No
     assert {write.space for write in request.writes} == {"crew"}
 
 
-@pytest.mark.parametrize("kind", ["thread", "document", "counter", "register"])
+@pytest.mark.parametrize("kind", ["document", "counter", "register"])
 async def test_objects_are_listed_by_kind_and_page(rest: Rest, kind: str) -> None:
     path = f"{SPACE}/{kind}s?prefix=a%2F&after=a%2Fb&limit=7"
     assert await rest("GET", path) == (200, {"names": [f"{kind}-1"], "more": True})
     assert rest.served.session.asked[0][0] == requests.ListObjects("crew", kind, "a/", "a/b", 7)  # type: ignore[arg-type]
 
 
+async def test_threads_are_listed_by_status_and_metadata(rest: Rest) -> None:
+    path = f"{SPACE}/threads?status=paused&filter=%7B%22team%22%3A%22a%22%7D&after=a&limit=7"
+    assert await rest("GET", path) == (200, {"names": ["thread-1"], "after": "thread-1", "more": True})
+    asked = requests.ListThreads("crew", "paused", "", {"team": values.encode("a")}, "a", 7)
+    assert rest.served.session.asked[0][0] == asked
+
+
 async def test_spaces_are_listed(rest: Rest) -> None:
-    assert await rest("GET", "/v1/spaces?limit=3") == (200, {"spaces": ["crew"], "more": False})
+    assert await rest("GET", "/v1/spaces?limit=3") == (200, {"names": ["crew"], "more": False})
 
 
 # ── formats ───────────────────────────────────────────────────────────────────

@@ -21,9 +21,7 @@ async def test_a_write_whose_answer_cannot_be_shown_is_said_to_be_applied(
     served: Served, http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served.session, "_write", lambda request: requests.Dequeued(True, "", OF_A_CLASS))
-    async with http.post(
-        f"{served.url}/v1/spaces/crew/threads/t/worklists/w/done", json={"key": "1", "result": None}
-    ) as response:
+    async with http.post(f"{served.url}/v1/spaces/crew/threads/t/worklists/w/items/1/done", json={"result": None}) as response:
         problem = await response.json()
     assert (response.status, problem["code"], problem["written"]) == (400, "invalid-value", "yes")
     assert problem["detail"].startswith("the write is applied, and it cannot be answered: ")

@@ -133,7 +133,7 @@ async def test_a_save_expects_the_head_that_was_read(door: Door) -> None:
     assert len((await door("GET", save)).body["checkpoints"]) == 2
 
 
-@pytest.mark.parametrize("path", ["/threads/t/heads", "/threads/t/branches", "/threads", "/counters"])
+@pytest.mark.parametrize("path", ["/threads/t/branches", "/threads/t/labels", "/threads", "/counters"])
 async def test_every_listing_has_an_etag(door: Door, path: str) -> None:
     await door("POST", "/threads/t/checkpoints", {"state": {"n": 1}})
     first = await door("GET", path)

@@ -37,17 +37,17 @@ async def test_threads(space: Space, rest: Rest, cli: Cli) -> None:
 async def test_branches(space: Space, rest: Rest) -> None:
     thread = space.thread("t")
     first, second = await thread.save({"n": 0}), await thread.save({"n": 1})
-    made = await rest("POST", "/threads/t/branches", {"name": "what-if", "at": first.id})
+    made = await rest("POST", "/threads/t/branches", {"branch": "what-if", "to": first.id})
     assert made == {"branch": "what-if", "to": first.id, "before": [], "heads": [first.id]}
     moved = await rest("PUT", "/threads/t/branches/main", {"to": first.id, "reason": "r", "by": "b"})
     assert (moved["before"], moved["heads"]) == ([second.id], [first.id])
-    assert (await rest("GET", "/threads/t/heads"))["heads"] == {"main": [first.id], "what-if": [first.id]}
+    assert (await rest("GET", "/threads/t/branches"))["branches"] == {"main": [first.id], "what-if": [first.id]}
     side = await rest("POST", "/threads/t/checkpoints", {"state": {}, "parent": second.id, "on_conflict": "fork"})
     assert set(side["heads"]) == {first.id, side["id"]}
     gone = await rest("DELETE", "/threads/t/branches/what-if")
     assert gone == {"branch": "what-if", "before": [first.id]}
     assert await rest("DELETE", "/threads/t/branches/what-if") == {"branch": "what-if", "before": []}
-    assert list((await rest("GET", "/threads/t/heads"))["heads"]) == ["main"]
+    assert list((await rest("GET", "/threads/t/branches"))["branches"]) == ["main"]
     assert [event.event["kind"] async for event in thread.journal.read()] == ["rollback", "delete-branch"]
 
 
@@ -186,19 +186,22 @@ async def test_consumers_of_a_journal(space: Space, rest: Rest) -> None:
 
 async def test_an_inbox(space: Space, rest: Rest) -> None:
     thread = space.thread("t")
-    sent = await rest("POST", "/threads/t/inbox", {"message": {"n": 1}, "key": "k", "by": "rest"})
-    assert await rest("POST", "/threads/t/inbox", {"message": {"n": 1}, "key": "k"}) == {"id": sent["id"], "sent": False}
-    message = await thread.inbox.next()
-    assert message is not None
-    assert (message.id, message.value, message.by) == (sent["id"], {"n": 1}, "rest")
+    message = {"key": "k", "value": {"n": 1}}
+    sent = await rest("POST", "/threads/t/inbox", {"items": [message], "by": "rest"})
+    (id,) = sent["ids"]
+    assert await rest("POST", "/threads/t/inbox", {"items": [message]}) == {"ids": [id], "added": [False]}
+    found = await thread.inbox.next()
+    assert found is not None
+    assert (found.id, found.value, found.by) == (id, {"n": 1}, "rest")
     page = await rest("GET", "/threads/t/inbox")
     assert [(entry["key"], entry["value"]) for entry in page["entries"]] == [("k", {"n": 1})]
     assert (page["pending"], page["finished"]) == (1, 0)
-    assert await rest("POST", f"/threads/t/inbox/{sent['id']}/take", {"by": "ann"}) == {"id": sent["id"], "by": "ann"}
-    refused = await rest("POST", f"/threads/t/inbox/{sent['id']}/take", {}, status=409)
+    taken = {"first": True, "by": "ann", "result": None}
+    assert await rest("POST", f"/threads/t/inbox/{id}/take", {"by": "ann"}) == taken
+    refused = await rest("POST", f"/threads/t/inbox/{id}/take", {}, status=409)
     assert (refused["code"], refused["by"]) == ("taken", ["ann"])
-    found = await rest("GET", f"/threads/t/inbox/{sent['id']}")
-    assert [finish["by"] for finish in found["finishes"]] == ["ann"]
+    shown = await rest("GET", f"/threads/t/inbox/{id}")
+    assert [finish["by"] for finish in shown["finishes"]] == ["ann"]
     await rest("GET", f"/threads/t/inbox/{'0' * 64}", status=404)
     again = await thread.inbox.send("next")
     take = {"op": "take", "thread": "t", "id": again.id}
@@ -209,13 +212,17 @@ async def test_an_inbox(space: Space, rest: Rest) -> None:
 async def test_a_worklist(space: Space, rest: Rest) -> None:
     work = space.thread("t").worklist("files")
     items = [{"key": "a", "value": 1}, {"key": "b", "value": None}]
-    assert await rest("POST", "/threads/t/worklists/files", {"items": items}) == {"added": ["a", "b"]}
+    assert (await rest("POST", "/threads/t/worklists/files", {"items": items}))["added"] == [True, True]
     assert await work.add({"a": 1, "c": None}) == 1
     found = await work.find("a")
     assert found is not None
-    entries = (await rest("GET", "/threads/t/worklists/files?limit=1"))["entries"]
-    done = {"id": entries[0]["id"], "result": "ok", "by": "ann"}
-    assert await rest("POST", "/threads/t/worklists/files/done", done) == {"first": True, "by": "ann", "result": "ok"}
+    (entry,) = (await rest("GET", "/threads/t/worklists/files?limit=1"))["entries"]
+    done = {"result": "ok", "by": "ann"}
+    assert await rest("POST", f"/threads/t/worklists/files/items/{entry['key']}/done", done) == {
+        "first": True,
+        "by": "ann",
+        "result": "ok",
+    }
     assert [item.key async for item in work.pending()] == ["b", "c"]
     shown = {"name": "files", "pending": 2, "finished": 1, "dead": 0}
     assert (await rest("GET", "/threads/t/worklists"))["worklists"] == [shown]

@@ -172,7 +172,7 @@ async def test_a_node_whose_disk_is_full_reads_on_and_says_why_it_does_not_write
                 assert (answer.status, (await answer.json(content_type=None))["code"]) == (503, "read-only")
             async with http.get("/healthz") as answer:
                 assert answer.status == 200
-            async with http.get("/v1/spaces/s/threads/t/heads") as answer:
+            async with http.get("/v1/spaces/s/threads/t/branches") as answer:
                 assert answer.status == 200
             body = {"event": 1}
             async with http.post("/v1/spaces/s/threads/t/events", json=body) as answer:

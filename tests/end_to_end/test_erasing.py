@@ -35,12 +35,12 @@ async def test_a_space_is_deleted_at_every_door(url: str, store: Store, http: ai
 
     gone = {"thread": 1, "register": 1, "items": 1}
     await fill()
-    assert await rest("DELETE", "") == {"deleted": gone, "left": 0, "more": False}
+    assert await rest("DELETE", "") == {"deleted": gone, "left": 0, "more": False, "total": 3}
     await fill()
     assert (await store.space("whole").delete()).deleted == gone
     await fill()
     assert await cli.bare("space", "delete", "whole", "--yes") == [{"space": "whole", "deleted": gone, "left": 0}]
-    assert await rest("DELETE", "") == {"deleted": {}, "left": 0, "more": False}
+    assert await rest("DELETE", "") == {"deleted": {}, "left": 0, "more": False, "total": 0}
     assert "whole" not in [name async for name in store.spaces()]
 
 

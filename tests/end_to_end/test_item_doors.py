@@ -27,7 +27,7 @@ async def test_items(space: Space, rest: Rest, cli: Cli) -> None:
     (printed,) = await cli("items", "put", "memory.user-2", "n", '{"n": 7}')
     found = await rest("POST", "/items:search", {"namespace": ["memory"], "filter": {"n": {"$gt": 1}}})
     assert [(item["key"], item["version"]) for item in found["items"]] == [("n", printed["version"])]
-    listed = await rest("POST", "/items:namespaces", {"prefix": ["memory", "*"]})
+    listed = await rest("POST", "/items:namespaces", {"label": "memory", "matches": [["prefix", ["memory", "*"]]]})
     assert listed["namespaces"] == [["memory", "user-2"], list(namespace)]
     assert await cli("items", "namespaces") == [["memory", "user-2"], list(namespace)]
     pages = [await rest("POST", "/items:search", {"namespace": ["memory"], "limit": 2})]
@@ -70,16 +70,18 @@ async def test_items_are_found_by_vectors_at_every_door(space: Space, rest: Rest
     expected = [("cli", 1.0), ("rest", 0.7071), ("client", 0.0)]
     found = await space.items.search(("near",), vector=[0, 1])
     assert [(item.key, round(item.score or 0, 4)) for item in found] == expected
-    shown = await rest("POST", "/items:search", {"namespace": ["near"], "vector": [0, 1]})
-    assert [(item["key"], round(item["score"], 4)) for item in shown["items"]] == expected
+    shown = await rest("POST", "/items:rank", {"namespace": ["near"], "vector": [0, 1]})
+    assert [(found["item"]["key"], round(found["score"], 4)) for found in shown["items"]] == expected
     printed = await cli("items", "search", "near", "--vector", "[0, 1]")
     assert [(item["key"], round(item["score"], 4)) for item in printed] == expected
-    for wanted in ({"suffix": ["deeper"]}, {"prefix": ["near", "*"]}, {"suffix": ["deeper"], "vector": [1, 1]}):
-        found_there = await rest("POST", "/items:search", {"namespace": ["near"], **wanted})
-        assert [item["key"] for item in found_there["items"]] == ["rest"]
+    for match in (["suffix", ["deeper"]], ["prefix", ["near", "*"]]):
+        body = {"namespace": ["near"], "matches": [match]}
+        assert [item["key"] for item in (await rest("POST", "/items:search", body))["items"]] == ["rest"]
+        ranked = await rest("POST", "/items:rank", {**body, "vector": [1, 1]})
+        assert [found["item"]["key"] for found in ranked["items"]] == ["rest"]
     assert [item["key"] for item in await cli("items", "search", "near", "--suffix", "*.deeper")] == ["rest"]
     body = {"namespace": ["near"], "vector": [0, 1], "filter": {"kind": "b"}, "limit": 1, "offset": 1}
-    assert [item["key"] for item in (await rest("POST", "/items:search", body))["items"]] == ["rest"]
+    assert [found["item"]["key"] for found in (await rest("POST", "/items:rank", body))["items"]] == ["rest"]
 
 
 BAD_ITEMS: list[tuple[str, str, object, int]] = [
@@ -94,11 +96,11 @@ BAD_ITEMS: list[tuple[str, str, object, int]] = [
     ("POST", "/items:search", {"namespace": ["a.b"]}, 400),
     ("POST", "/items:search", {"namespace": ["a"], "filter": {"a": {"$in": 1}}}, 400),
     ("POST", "/items:search", {"namespace": ["a"], "after": "not base 64!"}, 400),
-    ("POST", "/items:namespaces", {"prefix": []}, 400),
+    ("POST", "/items:namespaces", {"label": ""}, 400),
     ("POST", "/items:index", {"label": "memory", "fields": []}, 400),
-    ("POST", "/items:search", {"namespace": ["a"], "vector": []}, 400),
-    ("POST", "/items:search", {"namespace": ["a"], "vector": [1], "after": "AAAA"}, 400),
-    ("POST", "/items:search", {"namespace": ["a"], "vector": [1], "limit": 100000}, 400),
+    ("POST", "/items:rank", {"namespace": ["a"], "vector": []}, 400),
+    ("POST", "/items:rank", {"namespace": ["a"], "vector": [1], "after": "AAAA"}, 400),
+    ("POST", "/items:rank", {"namespace": ["a"], "vector": [1], "limit": 100000}, 400),
     ("PUT", "/items/memory/k", {"value": 1, "vectors": [["x"]]}, 400),
     ("POST", "/items:index", {"label": "a.b", "fields": ["n"]}, 400),
     ("POST", "/items:unindex", {"label": "memory"}, 400),

@@ -72,12 +72,13 @@ async def test_budgets(space: Space, rest: Rest, cli: Cli) -> None:
 async def test_maps(space: Space, rest: Rest, cli: Cli) -> None:
     made = await rest("PUT", "/maps/plan/goal", {"value": "Mars", "expect": ""})
     assert (await rest("PUT", "/maps/plan/goal", {"value": "Moon", "expect": ""}, status=412))["code"] == "register-changed"
-    assert await rest("POST", "/maps/plan/calls", {"add": 5}) == {}
-    assert await rest("POST", "/maps/plan/tags", {"include": ["a", "b"]}) == {"added": 2, "removed": 0, "size": 2}
-    assert await rest("POST", "/maps/plan/tags", {"exclude": ["a"]}) == {"added": 0, "removed": 1, "size": 1}
-    await rest("POST", "/maps/plan/tags", {"add": 1, "include": ["a"]}, status=400)
-    goal = {"key": "goal", "siblings": ["Mars"], "version": made["version"], "count": None, "members": []}
-    assert await rest("GET", "/maps/plan/goal") == goal
+    assert await rest("POST", "/maps/plan/calls/counter", {"add": 5}) == {}
+    assert await rest("POST", "/maps/plan/tags/set", {"add": ["a", "b"]}) == {"added": 2, "removed": 0, "size": 2}
+    assert await rest("POST", "/maps/plan/tags/set", {"remove": ["a"]}) == {"added": 0, "removed": 1, "size": 1}
+    await rest("POST", "/maps/plan/tags/set", {"add": 1}, status=400)
+    goal = await rest("GET", "/maps/plan/goal")
+    assert [sibling["value"] for sibling in goal.pop("siblings")] == ["Mars"]
+    assert goal == {"key": "goal", "version": made["version"], "count": None, "members": []}
     page = await rest("GET", "/maps/plan?limit=2")
     assert ([entry["key"] for entry in page["entries"]], page["size"], page["more"]) == (["calls", "goal"], 3, True)
     page = await rest("GET", "/maps/plan?after=goal")
@@ -89,8 +90,8 @@ async def test_maps(space: Space, rest: Rest, cli: Cli) -> None:
     assert (await rest("GET", "/maps"))["names"] == ["plan"]
     writes = [
         {"op": "put-entry", "map": "{x}/m", "key": "k", "value": 1},
-        {"op": "change-entry", "map": "{x}/m", "key": "n", "add": 2},
-        {"op": "change-entry", "map": "{x}/m", "key": "s", "include": [3]},
+        {"op": "add-entry", "map": "{x}/m", "key": "n", "add": 2},
+        {"op": "alter-entry", "map": "{x}/m", "key": "s", "add": [3]},
         {"op": "remove-entry", "map": "{x}/m", "key": "k"},
     ]
     replies = (await rest("POST", "/batch", {"writes": writes}))["replies"]

@@ -176,7 +176,9 @@ async def test_random_requests_are_answered_and_refused_as_described(http: aioht
             answered = await answer.read()
         if answer.status < 400:
             operation = description["paths"][template].get("get" if method == "HEAD" else method.lower(), {})
-            assert "responses" not in operation or str(answer.status) in operation["responses"], (asked, answer.status)
+            answers = operation.get("responses", {str(answer.status): None})
+            # The answers of streams are described together.
+            assert {str(answer.status), f"{answer.status // 100}XX"} & answers.keys(), (asked, answer.status)
             continue
         assert answer.content_type == "application/problem+json", (asked, answer.status)
         if method == "HEAD":
@@ -194,7 +196,7 @@ async def test_what_a_repeated_request_is_answered_with_is_described(http: aioht
     described_at = await (await http.get("/v1/openapi.json")).json()
     for path, body in (
         ("events", {"event": {"n": 1}, "key": "once"}),
-        ("inbox", {"message": {"n": 1}, "key": "once"}),
+        ("inbox", {"items": [{"key": "once", "value": {"n": 1}}]}),
         ("steps/once", {"name": "mail"}),
     ):
         for status in (201, 200):

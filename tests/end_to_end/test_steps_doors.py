@@ -18,10 +18,10 @@ async def test_an_agent_over_http_causes_an_effect_once(space: Space, rest: Rest
     begun = await rest("POST", STEP, {"name": "billing", "arguments": {"order": 1}, "holder": "a script"})
     assert (begun["begun"], begun["state"], begun["arguments"]) == (True, "open", {"order": 1})
     assert (await rest("POST", STEP, {"name": "billing"}))["begun"] is False
-    await rest("PUT", STEP, {"progress": {"pages": 3}})
+    await rest("PUT", f"{STEP}/progress", {"progress": {"pages": 3}})
     with pytest.raises(StepUnresolved, match="begun by a script"):
         await space.thread("t").step("billing", key="call-42", call=lambda: None)
-    done = await rest("PUT", STEP, {"result": {"due": 7}, "attempt": begun["attempt"]})
+    done = await rest("PUT", STEP, {"outcome": "result", "value": {"due": 7}, "attempt": begun["attempt"]})
     assert (done["state"], done["result"], done["attempts"][0]["progress"]) == ("done", {"due": 7}, {"pages": 3})
     assert (await rest("POST", STEP, {"name": "billing"}))["result"] == {"due": 7}
     assert await space.thread("t").step("billing", key="call-42", call=lambda: {"due": 0}) == {"due": 7}
@@ -32,7 +32,7 @@ async def test_an_agent_over_http_causes_an_effect_once(space: Space, rest: Rest
 
 async def test_an_error_is_kept_and_the_step_may_be_begun_again(space: Space, rest: Rest) -> None:
     await rest("POST", STEP, {"name": "search"})
-    failed = await rest("PUT", STEP, {"error": "too slow"})
+    failed = await rest("PUT", STEP, {"outcome": "error", "value": {"message": "too slow"}})
     assert (failed["state"], failed["failures"], failed["attempts"][0]["error"]) == ("failed", 1, {"message": "too slow"})
     assert (await rest("POST", STEP, {"name": "search", "attempts": 1}))["begun"] is False
     assert (await rest("POST", STEP, {"name": "search"}))["begun"] is True
@@ -52,7 +52,7 @@ async def test_a_human_finds_what_is_open_and_settles_it(rest: Rest, cli: Cli) -
 
 
 async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Space, rest: Rest, cli: Cli) -> None:
-    paused = await rest("POST", "/threads/t/pause", {"reason": "too dear", "by": "ana"})
+    paused = await rest("PUT", "/threads/t/status", {"status": "paused", "reason": "too dear", "by": "ana"})
     assert (paused["status"], paused["by"]) == ("paused", "ana")
     async with rest.http.post(f"{rest.path}{STEP}", json={"name": "pay"}) as refused:
         assert refused.status == 423
@@ -60,7 +60,7 @@ async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Spa
     assert (await cli("approve", "t", "--by", "ana"))[0]["status"] == "running"
     assert (await space.thread("t").status()).by == "ana"
     assert (await cli("pause", "t", "--reason", "again"))[0]["reason"] == "again"
-    assert (await rest("POST", "/threads/t/approve", {}))["status"] == "running"
+    assert (await rest("PUT", "/threads/t/status", {"status": "running"}))["status"] == "running"
     assert (await rest("PUT", "/threads/t/status", {"status": "done"}))["status"] == "done"
     assert (await rest("GET", "/threads/t/status"))["status"] == "done"
 
@@ -90,7 +90,7 @@ async def test_a_history_comes_with_states_if_these_are_asked_for(rest: Rest) ->
     assert ([checkpoint["state"] for checkpoint in page["checkpoints"]], page["more"]) == ([{"step": 2}, {"step": 1}], True)
     older = await rest("GET", f"/threads/t/checkpoints?limit=2&states=true&before={page['next']}")
     assert [checkpoint["state"] for checkpoint in older["checkpoints"]] == [{"step": 0}]
-    assert all("state" not in checkpoint for checkpoint in (await rest("GET", "/threads/t/checkpoints"))["checkpoints"])
+    assert all(checkpoint["state"] == {} for checkpoint in (await rest("GET", "/threads/t/checkpoints"))["checkpoints"])
 
 
 async def test_what_runs_with_another_setting_is_told_or_refused_over_http(space: Space, rest: Rest) -> None:
@@ -140,8 +140,8 @@ async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
-        ("PUT", STEP, {"result": 1}, 404),
-        ("PUT", STEP, {"result": 1, "error": "both"}, 400),
+        ("PUT", STEP, {"outcome": "result", "value": 1}, 404),
+        ("PUT", STEP, {"outcome": "perhaps", "value": 1}, 400),
         ("PUT", STEP, {}, 400),
         ("POST", STEP, {}, 400),
         ("POST", f"{STEP}/resolve", {"how": "perhaps"}, 400),

@@ -305,14 +305,14 @@ async def test_a_request_waits_for_a_message(space: Space, store: Store, rest: R
     assert entry["value"] == "look"
     assert (await rest("GET", "/threads/t/inbox?wait=-1", status=400))["field"] == "wait"
     await rest("POST", f"/threads/t/inbox/{entry['id']}/take", {"by": "ana"})
-    assert await rest("POST", "/threads/t/inbox:forget", {"before": "2100-01-01T00:00:00Z"}) == {"count": 1}
+    assert await rest("POST", "/threads/t/inbox:forget", {"before": "2100-01-01T00:00:00Z"}) == {"count": 1, "more": False}
     assert (await space.thread("t").inbox.send("look", key="k")).sent
     assert (await rest("POST", "/threads/t/inbox:forget", {"before": "2100-01-01T00:00:00"}, status=400))["field"] == "before"
 
 
 async def test_a_worklist_by_its_keys(space: Space, rest: Rest, cli: Cli) -> None:
     assert await cli("worklist", "add", "t", "files", "a/1", "b") == [{"added": 2}]
-    assert await rest("POST", "/threads/t/worklists/files/done", {"key": "a/1", "result": 7, "by": "ana"}) == {
+    assert await rest("POST", "/threads/t/worklists/files/items/a%2F1/done", {"result": 7, "by": "ana"}) == {
         "first": True,
         "by": "ana",
         "result": 7,
@@ -323,9 +323,11 @@ async def test_a_worklist_by_its_keys(space: Space, rest: Rest, cli: Cli) -> Non
     assert (done["first"], done["result"]) == (False, 7)
     assert [one["key"] for one in await cli("worklist", "list", "t", "files")] == ["b"]
     assert [one["done"][0]["by"] for one in await cli("worklist", "list", "t", "files", "--done")] == ["ana"]
-    await rest("POST", "/threads/t/worklists/files/done", {"result": 1}, status=400)
-    await rest("POST", "/threads/t/worklists/files/done", {"id": item["id"], "key": "b", "result": 1}, status=400)
-    assert await rest("POST", "/threads/t/worklists/files/forget", {"before": "2100-01-01T00:00:00Z"}) == {"count": 1}
+    await rest("POST", "/threads/t/worklists/files/items/never/done", {"result": 1}, status=404)
+    assert await rest("POST", "/threads/t/worklists/files/forget", {"before": "2100-01-01T00:00:00Z"}) == {
+        "count": 1,
+        "more": False,
+    }
     await rest("GET", "/threads/t/worklists/files/items/a%2F1", status=404)
 
 
@@ -370,7 +372,7 @@ async def test_several_objects_are_read_as_of_one_moment(space: Space, rest: Res
         {"op": "load", "thread": "{c}/none"},
     ]
     found = (await rest("POST", "/read", {"reads": ops}))["replies"]
-    paths = ["checkpoints/latest", "heads", "events", "steps", "status", "inbox", "worklists/files"]
+    paths = ["checkpoints/latest", "branches", "events", "steps", "status", "inbox", "worklists/files"]
     for answer, path in zip(found, paths, strict=False):
         assert answer == await rest("GET", f"/threads/%7Bc%7D%2Fplanner/{path}")
     assert found[0]["id"] == saved.id

@@ -29,7 +29,7 @@ export class Items {
   /**
    * @param {Namespace} namespace @param {string} key @param {unknown} value
    * @param {{ ttlS?: number, vectors?: number[][], expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if there must be none.
-   * @returns {Promise<Schemas['PutView']>}
+   * @returns {Promise<Schemas['ItemPutView']>}
    */
   put (namespace, key, value, { ttlS, vectors, expect, ...write } = {}) {
     return this._transport.write('PUT', this._at(namespace) + path(key), { value, ttl_s: ttlS, vectors, expect }, write)
@@ -44,15 +44,18 @@ export class Items {
    * Items of a namespace and of those below it, in the order of namespaces and keys; with a vector, the nearest first.
    * @param {Namespace} namespace
    * @param {{ filter?: Record<string, unknown>, vector?: number[], limit?: number } & ReadOptions} [options] `limit`: so many at most; with a vector 10 if it is not given.
-   * @returns {AsyncGenerator<Schemas['ItemView'] & { value: any }, void, void>}
+   * @returns {AsyncGenerator<Schemas['ItemView'] & { value: any, score?: number }, void, void>}
    */
   async * search (namespace, { filter, vector, limit = vector === undefined ? Infinity : 10, ...read } = {}) {
     const labels = checked(namespace)
     let after
     for (let count = 0; count < limit;) {
-      const next = vector === undefined ? { after } : { vector, offset: count }
-      const page = await this._transport.ask(`${this._path}:search`, { namespace: labels, filter, limit: Math.min(PAGE, limit - count), ...next }, read)
-      yield * page.items
+      const wanted = { namespace: labels, filter, limit: Math.min(PAGE, limit - count) }
+      /** @type {any} */
+      const page = vector === undefined
+        ? await this._transport.ask(`${this._path}:search`, { ...wanted, after }, read)
+        : await this._transport.ask(`${this._path}:rank`, { ...wanted, vector, offset: count }, read)
+      yield * vector === undefined ? page.items : page.items.map(ranked)
       if (!page.more) return
       count += page.items.length
       after = page.cursor
@@ -63,6 +66,11 @@ export class Items {
   _at (namespace) {
     return this._path + path(checked(namespace).join('.'))
   }
+}
+
+/** @param {Schemas['RankedView']} found @returns {Schemas['ItemView'] & { value: any, score: number }} */
+function ranked ({ item, score }) {
+  return { ...item, score }
 }
 
 /** @param {Namespace} namespace */

@@ -35,9 +35,9 @@ export class Store {
     let after
     for (;;) {
       const page = await this._transport.read('/v1/spaces', { after, limit: PAGE })
-      yield * page.spaces
+      yield * page.names
       if (!page.more) return
-      after = page.spaces.at(-1)
+      after = page.names.at(-1)
     }
   }
 

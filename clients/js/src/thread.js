@@ -116,7 +116,7 @@ export class Thread {
 
   /** Branch → the ids of its heads, the winner first. @param {ReadOptions} [options] @returns {Promise<Record<string, string[]>>} */
   async heads (options) {
-    return (await this._transport.read(`${this._path}/heads`, {}, options)).heads
+    return (await this._transport.read(`${this._path}/branches`, {}, options)).branches
   }
 
   /** @param {ReadOptions} [options] @returns {Promise<Schemas['StandingView']>} */
@@ -130,7 +130,7 @@ export class Thread {
    * @returns {Promise<Schemas['StandingView']>}
    */
   approve ({ by = '', reason = '', ...write } = {}) {
-    return this._transport.write('POST', `${this._path}/approve`, { by, reason }, write)
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'running', by, reason }, write)
   }
 
   /**
@@ -139,17 +139,19 @@ export class Thread {
    * @returns {Promise<Schemas['StandingView']>}
    */
   pause ({ by = '', reason = '', ...write } = {}) {
-    return this._transport.write('POST', `${this._path}/pause`, { by, reason }, write)
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'paused', by, reason }, write)
   }
 
   /**
    * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
    * @param {unknown} message
    * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
-   * @returns {Promise<Schemas['SentView']>}
+   * @returns {Promise<{ id: string, sent: boolean }>} `sent` is false if there was one with its key.
    */
-  send (message, { messageKey, by = '', ...write } = {}) {
-    return this._transport.write('POST', `${this._path}/inbox`, { message, key: messageKey, by }, write)
+  async send (message, { messageKey, by = '', ...write } = {}) {
+    const items = [{ key: messageKey ?? null, value: message }]
+    const { ids, added } = await this._transport.write('POST', `${this._path}/inbox`, { items, by }, write)
+    return { id: ids[0], sent: added[0] }
   }
 
   /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */

@@ -36,7 +36,7 @@ export class Counter extends Value {
 }
 
 export class Register extends Value {
-  /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['RegisterView'] & { value: any }>} */
+  /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['SiblingsView'] & { value: any }>} */
   get (options) {
     return this._transport.read(this._path, {}, options)
   }
@@ -52,7 +52,7 @@ export class Register extends Value {
 }
 
 export class SharedMap extends Value {
-  /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['EntryView'] & { siblings: any[] }>} */
+  /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['MapEntryView']>} */
   get (key, options) {
     return this._transport.read(this._path + path(key), {}, options)
   }
@@ -60,7 +60,7 @@ export class SharedMap extends Value {
   /**
    * The entries in the order of their keys.
    * @param {{ prefix?: string } & ReadOptions} [options]
-   * @returns {AsyncGenerator<Schemas['EntryView'] & { siblings: any[] }, void, void>}
+   * @returns {AsyncGenerator<Schemas['MapEntryView'], void, void>}
    */
   async * entries ({ prefix, ...read } = {}) {
     let after
@@ -79,12 +79,12 @@ export class SharedMap extends Value {
 
   /** Add to the counter of a key. @param {string} key @param {number} [amount] @param {WriteOptions} [options] @returns {Promise<void>} */
   async add (key, amount = 1, options) {
-    await this._transport.write('POST', this._path + path(key), { add: amount }, options)
+    await this._transport.write('POST', `${this._path}${path(key)}/counter`, { add: amount }, options)
   }
 
-  /** Add elements to the set of a key, and remove others. @param {string} key @param {{ include?: unknown[], exclude?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
-  async alter (key, { include = [], exclude = [] }, options) {
-    await this._transport.write('POST', this._path + path(key), { include, exclude }, options)
+  /** Add elements to the set of a key, and remove others. @param {string} key @param {{ add?: unknown[], remove?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
+  async alter (key, { add = [], remove = [] }, options) {
+    await this._transport.write('POST', `${this._path}${path(key)}/set`, { add, remove }, options)
   }
 
   /** @param {string} key @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was something. */

@@ -94,34 +94,50 @@ export interface components {
             key?: string | null;
         };
         /**
-         * AddItem
-         * @description One item to add to a worklist.
+         * AddEntryBody
+         * @description Add to a key's counter.
          */
-        AddItem: {
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key: string;
-            /** @description A value. */
-            value: unknown;
+        AddEntryBody: {
+            /** @description The amount. */
+            add: number;
         };
         /**
-         * AddItemsBody
-         * @description Items to add to a worklist.
+         * AddEntryOp
+         * @description Add to a key's counter.
          */
-        AddItemsBody: {
-            /** @description After so many claims they are dead letters; 0: as the node is configured. Default: `0`. */
-            attempts_max?: number;
+        AddEntryOp: {
+            /** @description The amount. */
+            add: number;
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string;
+            /** @description A map's name. */
+            map: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "add-entry";
+        };
+        /**
+         * AddItemsOp
+         * @description Put items into a queue.
+         */
+        AddItemsOp: {
             /** @description The name of the person or program that does it. */
             by?: string;
-            /** @description Seconds for which nobody gets them. Default: `0`. */
-            delay?: number;
-            /** @description The group that the items count in. */
-            group?: string;
-            /** @description How many items of the group may be claimed at once. Default: `0`. */
-            group_max?: number;
             /** @description Items, in order. */
-            items: components["schemas"]["AddItem"][];
-            /** @description To 9: items with a greater one are claimed first. Default: `0`. */
-            priority?: number;
+            items: components["schemas"]["QueueItemBody"][];
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "add-items";
+            /** @description Of all of them. */
+            plan?: components["schemas"]["QueuePlanBody"] | null;
+            /** @description A thread's name. */
+            thread: string;
+            /** @description A worklist's name. */
+            worklist: string;
         };
         /**
          * AddOp
@@ -160,6 +176,35 @@ export interface components {
              * @enum {unknown}
              */
             status: "alive";
+        };
+        /**
+         * AlterEntryBody
+         * @description Remove elements from a key's set, and add others.
+         */
+        AlterEntryBody: {
+            /** @description The amount or the elements to add. */
+            add?: unknown[];
+            /** @description The names or elements to remove. */
+            remove?: unknown[];
+        };
+        /**
+         * AlterEntryOp
+         * @description Remove elements from a key's set, and add others.
+         */
+        AlterEntryOp: {
+            /** @description The amount or the elements to add. */
+            add?: unknown[];
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string;
+            /** @description A map's name. */
+            map: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "alter-entry";
+            /** @description The names or elements to remove. */
+            remove?: unknown[];
         };
         /**
          * AlterSetBody
@@ -277,28 +322,6 @@ export interface components {
             version: string;
         };
         /**
-         * AttemptView
-         * @description One attempt at a step.
-         */
-        AttemptView: {
-            /** @description When it began. */
-            begun_ms: number;
-            /** @description The name of the person or program that does it. */
-            by: string;
-            /** @description When it ended. */
-            ended_ms: number;
-            /** @description The error. */
-            error: unknown;
-            /** @description The program that makes the attempt. */
-            holder: string;
-            /** @description The id. */
-            id: string;
-            /** @description A small value that says how far the attempt is. */
-            progress: unknown;
-            /** @description The state of a thread, each channel with its value; of a step or a node, its status. */
-            state: string;
-        };
-        /**
          * AuditEntryView
          * @description One checkpoint, event or step of a thread.
          */
@@ -335,7 +358,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"] | components["schemas"]["ChangeEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["SendOp"] | components["schemas"]["TakeOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["DoneOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
         };
         /**
          * BatchView
@@ -389,24 +412,14 @@ export interface components {
             branch: string;
         };
         /**
-         * BranchView
-         * @description A branch.
-         */
-        BranchView: {
-            /** @description Whether it has several heads. */
-            forked: boolean;
-            /** @description The winning head of the branch. */
-            head: string;
-            /** @description The name. */
-            name: string;
-        };
-        /**
          * BranchesView
          * @description All branches of a thread.
          */
         BranchesView: {
-            /** @description Branches. */
-            branches: components["schemas"]["BranchView"][];
+            /** @description Name → heads, winner first. */
+            branches: {
+                [key: string]: string[];
+            };
         };
         /**
          * BudgetConflictView
@@ -419,19 +432,6 @@ export interface components {
             key: string;
             /** @description "grant" or "spend". */
             what: string;
-        };
-        /**
-         * BudgetOp
-         * @description Read a budget. If nothing was granted, it is 0.
-         */
-        BudgetOp: {
-            /** @description A budget's name. */
-            budget: string;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "budget";
         };
         /**
          * BudgetStateView
@@ -454,37 +454,19 @@ export interface components {
             spent: number;
         };
         /**
-         * ChangeEntryBody
-         * @description Either `add`, for the key's counter, or `include` and `exclude`, for its set.
+         * ChangeMembersBody
+         * @description Begin a change of the members, or take back the one that is under way. It goes on by itself.
          */
-        ChangeEntryBody: {
-            /** @description The amount or the elements to add. */
-            add?: number | null;
-            /** @description Elements to remove from the set. */
-            exclude?: unknown[];
-            /** @description Elements to add to the set. */
-            include?: unknown[];
-        };
-        /**
-         * ChangeEntryOp
-         * @description Add to the counter of a map's key, or change its set.
-         */
-        ChangeEntryOp: {
-            /** @description The amount or the elements to add. */
-            add?: number | null;
-            /** @description Elements to remove from the set. */
-            exclude?: unknown[];
-            /** @description Elements to add to the set. */
-            include?: unknown[];
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key: string;
-            /** @description A map's name. */
-            map: string;
+        ChangeMembersBody: {
             /**
-             * @description The operation.
+             * @description `cancel` takes back the one that is under way.
              * @enum {unknown}
              */
-            op: "change-entry";
+            change: "add" | "cancel" | "drain" | "forget" | "replace";
+            /** @description The address of the node that joins: for `add` and `replace`. */
+            joins?: string;
+            /** @description That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory. */
+            leaves?: string;
         };
         /**
          * ChangeView
@@ -511,41 +493,53 @@ export interface components {
         };
         /**
          * CheckpointView
-         * @description A checkpoint.
+         * @description A checkpoint, with the channels that were asked for.
          */
         CheckpointView: {
             /** @description The author's name. */
-            author?: string;
-            /** @description A branch's name. */
+            author: string;
+            /** @description The branch on which it was saved. */
             branch: string;
-            /** @description A hash of each channel's value. */
-            hashes?: {
+            /** @description Channel → SHA-256 of its content in hex (docs/STORAGE.md), or content of up to 64 bytes itself. */
+            hashes: {
                 [key: string]: string;
             };
-            /** @description The heads of the branch, the winning one first. */
+            /** @description The heads of the requested branch or, if loaded by id, of its own; winner first. */
             heads: string[];
             /** @description The id. */
             id: string;
             /** @description A name for a checkpoint; of items, the first label of their namespaces. */
-            label?: string;
+            label: string;
             /** @description Values that describe a checkpoint, beside its state. */
             metadata: unknown;
             /** @description The checkpoints that it is based on. */
             parents: string[];
             /** @description The oldest version of the schema whose readers understand the state. */
-            readable_from?: number;
+            readable_from: number;
             /** @description A schema's name; in a request that puts one, the JSON Schema. */
             schema: string;
             /** @description The version of the schema under which it was saved. */
             schema_version: number;
             /** @description JSON pointers to values that must not be shown to people. */
-            secret?: string[];
-            /** @description Left out of a history without `states`. */
-            state?: {
+            secret: string[];
+            /** @description As far as requested; empty in a history without states. */
+            state: {
                 [key: string]: unknown;
-            } | null;
+            };
             /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
             wall_ms: number;
+        };
+        /**
+         * CheckpointsView
+         * @description A page of a history.
+         */
+        CheckpointsView: {
+            /** @description Items, in order. */
+            checkpoints: components["schemas"]["CheckpointView"][];
+            /** @description Whether there are older ones; ask again with before=next. */
+            more: boolean;
+            /** @description The last checkpoint that was looked at. */
+            next: string;
         };
         /**
          * ClaimExtendedView
@@ -592,60 +586,64 @@ export interface components {
         ClusterDocument: {
             /** @description The change of the members that is under way, as a command; else empty. */
             change: string;
-            /** @description How far operations' times are ahead of the clock. */
+            /** @description How far operations' times are ahead of this node's clock. */
             clock_ahead_ms: number;
             /** @description Clocks that differ by more than `clock_skew_max_ms`, and what to do. */
             clocks: string[];
             /** @description The cluster's name. */
             cluster: string;
-            /** @description Objects whose rows differ from a peer's at equal vectors, and how this node settled it. */
+            /** @description Objects whose rows differ from a peer's at equal vectors, and why. */
             differing: string[];
-            /** @description Equal on nodes that hold the same operations. */
+            /** @description Over all durable vectors, in hex; equal on nodes that hold the same operations. */
             digest: string;
-            /** @description Nodes with other members, or with the address of another node, and how to mend that. */
+            /** @description Other lists of members, and addresses that two nodes advertise. */
             disagreements: string[];
-            /** @description Operations that wait for those they depend on. */
+            /** @description Operations that wait for others. */
             early: number;
             /** @description Of the list of members; 0: the configured list. */
             epoch: number;
-            /** @description If the node is a learner and so counts in no quorum: how far it is with each of the others. */
+            /** @description If this node is a learner: how far it is with each of the others. */
             learning: string[];
-            /** @description The node that answers first. */
+            /** @description This node first. */
             members: components["schemas"]["MemberView"][];
             /** @description More about the node that answers. */
-            node: components["schemas"]["NodeView"];
-            /** @description Operations that could not be applied. */
+            node: components["schemas"]["NodeStatusView"];
+            /** @description Rejected operations with the reasons, the newest last. */
             quarantined: string[];
             /** @description How many nodes make a quorum. */
             quorum: number;
-            /** @description Objects whose rows were rebuilt from the log, since the node started. */
+            /** @description Objects whose rows were rebuilt from the log, in this opening. */
             replaced: number;
-            /** @description How many there are. */
+            /** @description The number of owners. */
             size: number;
-            /** @description The bytes of snapshots that have arrived since then. */
+            /** @description and the bytes of snapshots that have arrived. */
             snapshot_bytes: number;
             /** @description Partitions that this node is about to replace by peers' snapshots. */
             snapshots_due: number;
-            /** @description Those that it has replaced since it started. */
+            /** @description Those that it has replaced, in this opening, */
             snapshots_taken: number;
-            /** @description Partitions of this node that need a snapshot: what they lack has left a peer's log. */
+            /** @description Partitions that need a snapshot: what they lack left a peer's log. */
             truncated: string[];
-            /** @description How often a peer said that its log decides about rows, and did not show it, since the node started. */
+            /** @description How often a peer said that its log decides about rows, and did not show it, in this opening. */
             unshown: number;
         };
         /**
          * CompactBody
-         * @description How old an update must be to be compacted.
+         * @description Replace the oldest updates of a document by one, without deleted content.
+         *
+         *     Raises NotFound if there is no such document.
          */
         CompactBody: {
-            /** @description Only compact updates that are older than so many seconds. Default: `0.0`. */
+            /** @description The minimal number of updates; if there are fewer, nothing is compacted. Default: `1`. */
+            at_least?: number;
+            /** @description Only updates that are older. Default: `0`. */
             older_than_s?: number;
         };
         /**
-         * CompactView
+         * CompactedView
          * @description The result of a compaction.
          */
-        CompactView: {
+        CompactedView: {
             /** @description The size of that one; 0 if there was nothing to do. */
             bytes: number;
             /** @description Whether there are more to compact, for another request. */
@@ -707,47 +705,14 @@ export interface components {
             worklist: string;
         };
         /**
-         * ConflictView
-         * @description One value that lost to a concurrent assignment.
-         */
-        ConflictView: {
-            /** @description The value that was overwritten. */
-            lost: unknown;
-            /** @description The author of the overwritten value. */
-            lost_by: string;
-            /** @description "*" stands for an element of an array. */
-            path: string[];
-            /** @description The current value. */
-            stands: unknown;
-            /** @description The author of the current value. */
-            stands_by: string;
-            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
-            wall_ms: number;
-        };
-        /**
          * ConflictsView
-         * @description The values that concurrent assignments overwrote.
+         * @description The overwritten values of a document.
          */
         ConflictsView: {
-            /** @description The latest first. */
-            conflicts: components["schemas"]["ConflictView"][];
+            /** @description The latest first; at most `document_conflicts_max`. */
+            conflicts: components["schemas"]["OverwrittenView"][];
             /** @description Whether there are more, for another request. */
             more: boolean;
-        };
-        /**
-         * ConsumerOp
-         * @description Read one consumer's cursor, which is at the start if it never acknowledged an event.
-         */
-        ConsumerOp: {
-            /** @description A consumer's name. */
-            consumer: string;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "consumer";
-            /** @description A thread's name. */
-            thread: string;
         };
         /**
          * ConsumerStateView
@@ -786,19 +751,6 @@ export interface components {
             elements: unknown[];
         };
         /**
-         * CounterOp
-         * @description Read a counter. If it does not exist, it is 0.
-         */
-        CounterOp: {
-            /** @description A counter's name. */
-            counter: string;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "counter";
-        };
-        /**
          * CounterValueView
          * @description A counter's value.
          */
@@ -808,10 +760,10 @@ export interface components {
         };
         /**
          * DamageView
-         * @description One stored part of a checkpoint that is damaged.
+         * @description A stored part of a checkpoint that is damaged.
          */
         DamageView: {
-            /** @description The damaged channel; empty if the checkpoint's own record is damaged. */
+            /** @description Empty if the checkpoint's record is damaged. */
             channel: string;
             /** @description A checkpoint's id. */
             checkpoint: string;
@@ -837,8 +789,21 @@ export interface components {
             thread: string;
         };
         /**
+         * DeleteDocumentQuery
+         * @description Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too.
+         */
+        DeleteDocumentQuery: {
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+            /** @description The version that it must have (`document_version`); "" if it must not exist. */
+            expect?: string | null;
+        };
+        /**
          * DeleteItemOp
-         * @description Delete a memory item.
+         * @description Delete the values of an item that the serving node shows.
          */
         DeleteItemOp: {
             /** @description The version that it must have; empty if it must not exist. */
@@ -854,10 +819,10 @@ export interface components {
             op: "delete-item";
         };
         /**
-         * DeleteQuery
-         * @description The parameters of a deletion.
+         * DeleteItemQuery
+         * @description Delete the values of an item that the serving node shows.
          */
-        DeleteQuery: {
+        DeleteItemQuery: {
             /**
              * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
@@ -873,6 +838,44 @@ export interface components {
         DeletedView: {
             /** @description Whether it existed on the serving node. */
             existed: boolean;
+        };
+        /**
+         * DequeueIdTakeBody
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
+         */
+        DequeueIdTakeBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description A step's or an item's result. */
+            result?: unknown;
+        };
+        /**
+         * DequeueItemDoneBody
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
+         */
+        DequeueItemDoneBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description Reject it if the entry was finished before. Default: `false`. */
+            once?: boolean;
+            /** @description A step's or an item's result. */
+            result?: unknown;
+        };
+        /**
+         * DequeuedView
+         * @description The finish that counts.
+         */
+        DequeuedView: {
+            /** @description The name of the first finisher. */
+            by: string;
+            /** @description False if it was finished before; then nothing was written. */
+            first: boolean;
+            /** @description A step's or an item's result. */
+            result: unknown;
         };
         /**
          * DiffQuery
@@ -933,53 +936,29 @@ export interface components {
             op: "document";
         };
         /**
-         * DoneBody
-         * @description The item, by its `id` or its `key`, and its result.
-         */
-        DoneBody: {
-            /** @description The name of the person or program that does it. */
-            by?: string;
-            /** @description The id. */
-            id?: string | null;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key?: string | null;
-            /** @description A step's or an item's result. */
-            result: unknown;
-        };
-        /**
          * DoneOp
-         * @description Mark an item of a worklist as done.
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
          */
         DoneOp: {
             /** @description The name of the person or program that does it. */
             by?: string;
-            /** @description The id. */
-            id?: string | null;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key?: string | null;
+            /** @description An item's key in its worklist. */
+            item: string;
+            /** @description Reject it if the entry was finished before. Default: `false`. */
+            once?: boolean;
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "done";
             /** @description A step's or an item's result. */
-            result: unknown;
+            result?: unknown;
             /** @description A thread's name. */
             thread: string;
             /** @description A worklist's name. */
             worklist: string;
-        };
-        /**
-         * DoneView
-         * @description The result that counts for an item.
-         */
-        DoneView: {
-            /** @description The name of the person or program that does it. */
-            by: string;
-            /** @description False if it was done before; `by` and `result` are then those of the first time. */
-            first: boolean;
-            /** @description A step's or an item's result. */
-            result: unknown;
         };
         /**
          * DrawRightsBody
@@ -1020,70 +999,91 @@ export interface components {
             durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
-         * EndBody
-         * @description Exactly one of `result`, `error` and `progress`.
+         * EndStepBody
+         * @description Write the outcome of an attempt.
+         *
+         *     An empty `attempt` is the only open one. `value` is the result, or
+         *     the error as a packed map of `type` and `message`. `unkept`: the effect has happened, but its result cannot
+         *     be stored; `value` is the error, with the result as text. The step stays open until it is resolved.
          */
-        EndBody: {
-            /** @description If left out, the only open attempt. */
+        EndStepBody: {
+            /** @description Empty: the only open one. */
             attempt?: string;
-            /** @description The error. */
-            error?: string | {
-                [key: string]: string;
-            };
-            /** @description A small value that says how far the attempt is. */
-            progress?: unknown;
-            /** @description A step's or an item's result. */
-            result?: unknown;
+            /**
+             * @description How the attempt ended.
+             * @enum {unknown}
+             */
+            outcome: "error" | "result" | "unkept" | "withdrawn";
+            /** @description The result; or the error, as an object with `type` and `message`. */
+            value?: unknown;
         };
         /**
          * EndStepOp
-         * @description Write a step's result or error.
+         * @description Write the outcome of an attempt.
+         *
+         *     An empty `attempt` is the only open one. `value` is the result, or
+         *     the error as a packed map of `type` and `message`. `unkept`: the effect has happened, but its result cannot
+         *     be stored; `value` is the error, with the result as text. The step stays open until it is resolved.
          */
         EndStepOp: {
-            /** @description If left out, the only open attempt. */
+            /** @description Empty: the only open one. */
             attempt?: string;
-            /** @description The error. */
-            error?: string | {
-                [key: string]: string;
-            };
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "end-step";
-            /** @description A step's or an item's result. */
-            result?: unknown;
+            /**
+             * @description How the attempt ended.
+             * @enum {unknown}
+             */
+            outcome: "error" | "result" | "unkept" | "withdrawn";
             /** @description A step's key. */
             step: string;
             /** @description A thread's name. */
             thread: string;
+            /** @description The result; or the error, as an object with `type` and `message`. */
+            value?: unknown;
         };
         /**
-         * EntriesQuery
-         * @description A page of a map.
+         * EnqueueThreadInboxBody
+         * @description Put items into a queue.
          */
-        EntriesQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string | null;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Only names that begin with this. */
-            prefix?: string;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
+        EnqueueThreadInboxBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description Items, in order. */
+            items: components["schemas"]["QueueItemBody"][];
+            /** @description Of all of them. */
+            plan?: components["schemas"]["QueuePlanBody"] | null;
         };
         /**
-         * EntriesView
-         * @description A page of a map's entries, in the order of their keys.
+         * EnqueueWorklistsWorklistBody
+         * @description Put items into a queue.
          */
-        EntriesView: {
-            /** @description Entries, in order. */
-            entries: components["schemas"]["EntryView"][];
-            /** @description Ask again with after=entries[-1].key. */
-            more: boolean;
-            /** @description The number of keys in the whole map. */
-            size: number;
+        EnqueueWorklistsWorklistBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description Items, in order. */
+            items: components["schemas"]["QueueItemBody"][];
+            /** @description Of all of them. */
+            plan?: components["schemas"]["QueuePlanBody"] | null;
         };
+        /**
+         * EnqueuedView
+         * @description The entries' ids, and which of them are new, in the order of the request.
+         */
+        EnqueuedView: {
+            /** @description False if the key was there before. */
+            added: boolean[];
+            /** @description 64 hex digits each. */
+            ids: string[];
+        };
+        /**
+         * EntryAddedView
+         * @description The amount was added.
+         */
+        EntryAddedView: Record<string, never>;
         /**
          * EntryPutView
          * @description The register's new version.
@@ -1101,22 +1101,6 @@ export interface components {
             removed: boolean;
         };
         /**
-         * EntryView
-         * @description All that a key of a map holds.
-         */
-        EntryView: {
-            /** @description The value of its counter; null if nothing was added. */
-            count: number | null;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key: string;
-            /** @description The members of its set. */
-            members: unknown[];
-            /** @description The values of its register, the latest first. */
-            siblings: unknown[];
-            /** @description The version of its register; "" if it has no value. */
-            version: string;
-        };
-        /**
          * EraseEventOp
          * @description Erase the value of an event of a thread's journal. Its place, id, key and time stay.
          */
@@ -1132,10 +1116,10 @@ export interface components {
             thread: string;
         };
         /**
-         * EraseQuery
-         * @description The place at which an erasure continues.
+         * EraseSubjectQuery
+         * @description Delete what is tagged with a subject, a bounded number in one request, and then the tags.
          */
-        EraseQuery: {
+        EraseSubjectQuery: {
             /** @description The `after` of the previous report. */
             after?: string;
             /**
@@ -1143,14 +1127,6 @@ export interface components {
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
-        };
-        /**
-         * ErasedView
-         * @description The result of a deletion.
-         */
-        ErasedView: {
-            /** @description Whether there was one to delete. */
-            existed: boolean;
         };
         /**
          * EventErasedView
@@ -1167,7 +1143,7 @@ export interface components {
         EventView: {
             /** @description The cursor right after this event. */
             cursor: string;
-            /** @description Its value was erased: `event` is null. */
+            /** @description Its value was erased, so `event` is nil. */
             erased: boolean;
             /** @description An event. */
             event: unknown;
@@ -1175,43 +1151,10 @@ export interface components {
             id: string;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string | null;
-            /** @description Whether it sorts before events that the reader's cursor had already passed. */
+            /** @description It sorts before events that the cursor had already passed. */
             late: boolean;
             /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
             wall_ms: number;
-        };
-        /**
-         * EventsOp
-         * @description Read a thread's journal.
-         */
-        EventsOp: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "events";
-            /** @description A thread's name. */
-            thread: string;
-        };
-        /**
-         * EventsQuery
-         * @description A page of a journal, and how long to wait for its first event.
-         */
-        EventsQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Continue after trimmed events that `after` does not cover, instead of failing. Default: `false`. */
-            skip_trimmed?: boolean;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-            /** @description Seconds to wait for an event if there is none yet. Default: `0`. */
-            wait?: number;
         };
         /**
          * EventsView
@@ -1224,6 +1167,32 @@ export interface components {
             events: components["schemas"]["EventView"][];
             /** @description Whether there are more, for another request. */
             more: boolean;
+        };
+        /**
+         * ExplainQuery
+         * @description Read the context in which a checkpoint was saved: its ancestors, events, setting and bookmark.
+         */
+        ExplainQuery: {
+            /** @description Of earlier checkpoints, and of events. Default: `20`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ExplainedView
+         * @description A checkpoint, and the context in which it was saved.
+         */
+        ExplainedView: {
+            /** @description A checkpoint's id. */
+            checkpoint: components["schemas"]["CheckpointView"];
+            /** @description Its chain of first parents, newest first. */
+            earlier: components["schemas"]["CheckpointView"][];
+            /** @description The events before it in the journal, newest first. */
+            events: components["schemas"]["EventView"][];
+            /** @description A packed bookmark, joined from its own and its ancestors'. */
+            seen: string;
+            /** @description A packed map, its own or an ancestor's; empty if none was given. */
+            setting: unknown;
         };
         /**
          * ExtendClaimBody
@@ -1281,6 +1250,16 @@ export interface components {
             worklist: string;
         };
         /**
+         * FindTagsQuery
+         * @description A page of what is tagged with a subject.
+         */
+        FindTagsQuery: {
+            /** @description The `after` of the previous page. */
+            after?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
          * FinishView
          * @description One finish of an entry.
          */
@@ -1291,30 +1270,6 @@ export interface components {
             result: unknown;
             /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
             wall_ms: number;
-        };
-        /**
-         * ForgetBody
-         * @description The age of finished entries to forget.
-         */
-        ForgetBody: {
-            /** @description With a time zone: forget entries that were taken or done before it. */
-            before: string;
-        };
-        /**
-         * ForgottenView
-         * @description The number of entries that were forgotten.
-         */
-        ForgottenView: {
-            /** @description How many. */
-            count: number;
-        };
-        /**
-         * GoneView
-         * @description The result of a deletion.
-         */
-        GoneView: {
-            /** @description Whether there was one to delete. */
-            existed: boolean;
         };
         /**
          * GrantBody
@@ -1354,31 +1309,12 @@ export interface components {
             remaining: number;
         };
         /**
-         * HeadsOp
-         * @description Read the heads of each branch.
-         */
-        HeadsOp: {
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "heads";
-            /** @description A thread's name. */
-            thread: string;
-        };
-        /**
-         * HeadsView
-         * @description The heads of each branch, winner first.
-         */
-        HeadsView: {
-            /** @description The heads of the branch, the winning one first. */
-            heads: {
-                [key: string]: string[];
-            };
-        };
-        /**
          * HistoryQuery
-         * @description A page of a branch's history.
+         * @description Read checkpoints backwards from the branch's winner, or from the parent of `before`.
+         *
+         *     They come without channels unless `channels` is set. With a `filter` (metadata field →
+         *     packed condition, as in a search of items) or an `author` only matching ones are returned. A page looks at a bounded
+         *     number of checkpoints, so it may be empty; continue at `next`.
          */
         HistoryQuery: {
             /** @description The author's name. */
@@ -1387,26 +1323,14 @@ export interface components {
             before?: string | null;
             /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /** @description A JSON object: conditions that the metadata must meet. */
-            filter?: string;
+            /** @description Only results that meet these conditions. */
+            filter?: string | null;
             /** @description The maximal number of results. Default: `100`. */
             limit?: number;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
             /** @description Include the states; a page then holds fewer checkpoints. Default: `false`. */
             states?: boolean;
-        };
-        /**
-         * HistoryView
-         * @description A page of checkpoints, newest first.
-         */
-        HistoryView: {
-            /** @description Checkpoints, newest first. */
-            checkpoints: components["schemas"]["CheckpointView"][];
-            /** @description Whether there are more, for another request. */
-            more: boolean;
-            /** @description If there are more, the `before` to continue with. */
-            next: string;
         };
         /**
          * HolderView
@@ -1419,39 +1343,6 @@ export interface components {
             origin: string;
             /** @description How much the node may spend alone. */
             rights: number;
-        };
-        /**
-         * InboxOp
-         * @description Read the messages that wait in a thread's inbox.
-         */
-        InboxOp: {
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "inbox";
-            /** @description A thread's name. */
-            thread: string;
-        };
-        /**
-         * InboxQuery
-         * @description A page of the inbox, and how long to wait for its first message.
-         */
-        InboxQuery: {
-            /** @description The `place` of the last entry of the previous answer. */
-            after?: string;
-            /** @description List dead letters, instead of entries that wait. Default: `false`. */
-            dead?: boolean;
-            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
-            finished?: boolean;
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-            /** @description Seconds to wait for a message if there is none yet. Default: `0`. */
-            wait?: number;
         };
         /**
          * IndexItemsBody
@@ -1500,7 +1391,7 @@ export interface components {
          * @description The result of a deletion.
          */
         ItemDeletedView: {
-            /** @description Whether it was there and was deleted. */
+            /** @description False if it did not exist. */
             deleted: boolean;
         };
         /**
@@ -1532,19 +1423,12 @@ export interface components {
             indexes: components["schemas"]["ItemIndexView"][];
         };
         /**
-         * ItemOp
-         * @description Read a memory item.
+         * ItemPutView
+         * @description The item's new version.
          */
-        ItemOp: {
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key: string;
-            /** @description The labels of an item's namespace. */
-            namespace: string[];
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "item";
+        ItemPutView: {
+            /** @description The version, which changes with the value. */
+            version: string;
         };
         /**
          * ItemRevivedView
@@ -1566,7 +1450,7 @@ export interface components {
         };
         /**
          * ItemView
-         * @description A memory item.
+         * @description An item.
          */
         ItemView: {
             /** @description When it was put first. */
@@ -1575,11 +1459,9 @@ export interface components {
             expires_ms: number | null;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
-            /** @description The labels of an item's namespace. */
+            /** @description All labels. */
             namespace: string[];
-            /** @description In a search with a `vector`, how near it is: -1 to 1. */
-            score: number | null;
-            /** @description Values that were put concurrently. */
+            /** @description Values that were put concurrently and that no later write has seen. */
             siblings: components["schemas"]["ItemSiblingView"][];
             /** @description When it was put last. */
             updated_ms: number;
@@ -1587,14 +1469,6 @@ export interface components {
             value: unknown;
             /** @description The version, which changes with the value. */
             version: string;
-        };
-        /**
-         * ItemsAddedView
-         * @description The items that are new.
-         */
-        ItemsAddedView: {
-            /** @description The keys of new items; the others were added before. */
-            added: string[];
         };
         /**
          * ItemsDeletedView
@@ -1613,37 +1487,39 @@ export interface components {
             changed: string[];
         };
         /**
-         * LabelView
-         * @description One label.
+         * ItemsPageView
+         * @description A page of a search.
          */
-        LabelView: {
+        ItemsPageView: {
+            /** @description The place to continue from; send it unchanged. */
+            cursor: string;
+            /** @description Items, in order. */
+            items: components["schemas"]["ItemView"][];
+            /** @description Ask again with `cursor`. A page may be empty and not the last. */
+            more: boolean;
+            /** @description How the page was found, and its cost. */
+            plan: components["schemas"]["SearchPlanView"] | null;
+            /** @description How many results were skipped for `offset`. */
+            skipped: number;
+        };
+        /**
+         * LabelledView
+         * @description A label and its checkpoint.
+         */
+        LabelledView: {
             /** @description A checkpoint's id. */
-            checkpoint: string;
+            checkpoint: components["schemas"]["CheckpointView"];
             /** @description A name for a checkpoint; of items, the first label of their namespaces. */
             label: string;
         };
         /**
-         * LabelsQuery
-         * @description A page of a thread's labels.
-         */
-        LabelsQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string | null;
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /** @description Only names that begin with this. */
-            prefix?: string;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
          * LabelsView
-         * @description A page of a thread's labels, in byte order.
+         * @description A page of labels.
          */
         LabelsView: {
-            /** @description Labels. */
-            labels: components["schemas"]["LabelView"][];
-            /** @description Ask again with after=labels[-1].label. */
+            /** @description Items, in order. */
+            labels: components["schemas"]["LabelledView"][];
+            /** @description Ask again with after=items[-1].label. */
             more: boolean;
         };
         /**
@@ -1711,129 +1587,299 @@ export interface components {
             stale?: boolean;
         };
         /**
-         * LoadOp
-         * @description Load a checkpoint: by its id, by a label, or the head of a branch.
+         * ListNamespacesBody
+         * @description List namespaces that hold items, in order.
+         *
+         *     All `matches` of the whole namespace must hold; "*" is any label. `depth_max` cuts longer namespaces, and lists each
+         *     result once.
          */
-        LoadOp: {
-            /** @description A branch's name. Default: `"main"`. */
-            branch?: string;
-            /** @description The names of the channels to return; if left out, all. */
-            channels?: string[] | null;
-            /** @description Its id. If left out, the winning head of the branch. */
-            checkpoint?: string | null;
-            /** @description A name for a checkpoint; of items, the first label of their namespaces. */
-            label?: string | null;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "load";
-            /** @description A thread's name. */
-            thread: string;
+        ListNamespacesBody: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string;
+            /** @description Items, in order. */
+            label: string;
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Pairs that all must match the namespace: "prefix" or "suffix", and its labels there; "*" is any label. */
+            matches?: [
+                "prefix" | "suffix",
+                string[]
+            ][];
+            /** @description At most so many labels of each namespace. */
+            max_depth?: number | null;
         };
         /**
-         * LoadQuery
-         * @description The part of a checkpoint that is wanted, and how `latest` is resolved.
+         * ListObjectsBudgetsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
          */
-        LoadQuery: {
-            /** @description With `latest`: the head that the branch had at this time; with a time zone. */
+        ListObjectsBudgetsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsCountersQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsCountersQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsDocumentsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsDocumentsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsItemsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsItemsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsMapsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsMapsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsRegistersQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsRegistersQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsSchemasQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsSchemasQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListObjectsSetsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsSetsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListSpacesQuery
+         * @description List the names of spaces.
+         */
+        ListSpacesQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+        };
+        /**
+         * ListStepsQuery
+         * @description List steps in the order of their first intents.
+         */
+        ListStepsQuery: {
+            /** @description The `position` of the last step of the previous reply. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Steps that have begun and not ended. Default: `false`. */
+            open?: boolean;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListThreadsQuery
+         * @description List threads by status and metadata, in byte order. A page may be empty although there are more.
+         */
+        ListThreadsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description Field → packed condition on the metadata of the head of `main`. */
+            filter?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /**
+             * @description Empty for any status.
+             * @enum {unknown}
+             */
+            status?: "" | "done" | "failed" | "paused" | "running" | "waiting";
+        };
+        /**
+         * LoadCheckpointsCheckpointQuery
+         * @description Load a checkpoint by id or label, or a branch's winner.
+         */
+        LoadCheckpointsCheckpointQuery: {
+            /** @description The head that the branch had then, by its nodes' clocks. */
             as_of?: string | null;
             /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /** @description Only these, with commas between them, each percent-encoded. If left out, all. */
+            /** @description Only these; if left out, all. */
             channels?: string | null;
-            /** @description With `latest`: the checkpoint that has this label, on any branch. */
+            /** @description The checkpoint that has this label. */
             label?: string | null;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
         /**
-         * LostView
-         * @description A directory that lost its place.
+         * LoadCheckpointsLatestQuery
+         * @description Load a checkpoint by id or label, or a branch's winner.
          */
-        LostView: {
-            /** @description The name. */
+        LoadCheckpointsLatestQuery: {
+            /** @description The head that the branch had then, by its nodes' clocks. */
+            as_of?: string | null;
+            /** @description A branch's name. Default: `"main"`. */
+            branch?: string;
+            /** @description Only these; if left out, all. */
+            channels?: string | null;
+            /** @description The checkpoint that has this label. */
+            label?: string | null;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * LostDirectoryView
+         * @description A directory of a member, whose place another one took, as the serving node knows.
+         */
+        LostDirectoryView: {
+            /** @description The member's address. */
             name: string;
-            /** @description A node's id. */
+            /** @description The id of the directory, in hex. */
             node: string;
         };
         /**
-         * MapOp
-         * @description Read entries of a map.
+         * MapEntriesView
+         * @description A page of a map.
          */
-        MapOp: {
-            /** @description Only these keys. If left out, the first `limit`. */
-            keys?: string[] | null;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description A map's name. */
-            map: string;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "map";
+        MapEntriesView: {
+            /** @description Entries, in order. */
+            entries: components["schemas"]["MapEntryView"][];
+            /** @description Ask again with after=entries[-1].key. */
+            more: boolean;
+            /** @description The number of keys in the whole map. */
+            size: number;
+        };
+        /**
+         * MapEntryView
+         * @description All that a key holds.
+         */
+        MapEntryView: {
+            /** @description The value of its counter; nil if nothing was added. */
+            count: number | null;
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string;
+            /** @description The members of its set. */
+            members: unknown[];
+            /** @description The values of its register, the latest first. */
+            siblings: components["schemas"]["SiblingView"][];
+            /** @description The version of its register; empty if it has no value. */
+            version: string;
         };
         /**
          * MemberView
-         * @description An owner, as the node that answers sees it; `requests.Member` describes each field.
+         * @description An owner, as the serving node sees it.
          */
         MemberView: {
-            /** @description How many operations the peer holds and this node does not; null until the peer has told. */
+            /** @description How many operations it is known to hold that the serving node does not. */
             ahead: number | null;
-            /** @description How far the peer's clock is ahead of this node's, in milliseconds; null if that is not known. */
+            /** @description How far its clock is ahead of the serving node's; None if that is not known. */
             clock_ms: number | null;
-            /** @description Messages that did not fit the queue; synchronisation makes up for them. */
+            /** @description Pushes that did not fit the queue; synchronisation makes up for them. */
             dropped: number;
             /** @description How many operations are durable here but not known to be held by the peer; null until the peer has told. */
             lacks: number | null;
-            /** @description How old the oldest operation is that the peer lacks; null until the peer has told. */
+            /** @description The age of the oldest operation that it lacks; 0 if it lacks none. */
             lag_ms: number | null;
-            /** @description When the link to the peer was opened. */
+            /** @description When it was linked last; 0: never. */
             linked_ms: number;
-            /** @description The name. */
+            /** @description "host:port" */
             name: string;
-            /** @description A node's id. */
+            /** @description Its id in hex; empty if it was never reached. */
             node: string;
-            /** @description These four are null until it has told what it holds. */
+            /** @description How many operations it is known to hold durably: at least these, as long as it has not `told` them. */
             operations: number | null;
-            /** @description How many origins it holds operations of. */
+            /** @description How many origins there are; the vector lists at most `status_origins_max` of them. */
             origins: number;
             /**
-             * @description In the present epoch of the members.
+             * @description In the present epoch of the list of members.
              * @enum {unknown}
              */
             part: "joining" | "leaving" | "member" | "removed";
-            /** @description The reason, in words. */
+            /** @description Why it is not linked, or the last rejection between the two; else empty. */
             reason: string;
             /**
              * @description The state of a thread, each channel with its value; of a step or a node, its status.
              * @enum {unknown}
              */
             state: "linked" | "self" | "unreachable";
-            /** @description Whether it has told what it holds, since it was linked last. */
+            /** @description Whether it has told what it holds since it was linked last; else the four figures of that are unknown. */
             told: boolean;
-            /** @description How many operations of each origin it holds; at most `status_origins_max` origins are listed. */
+            /** @description Origin (hex) → operations over all partitions that it is known to hold; the first by name. */
             vector: {
                 [key: string]: number;
             };
             /** @description Bytes that wait to be sent to it. */
             waiting_bytes: number;
-        };
-        /**
-         * MembersBody
-         * @description A change of the members.
-         */
-        MembersBody: {
-            /**
-             * @description `cancel` takes back the one that is under way.
-             * @enum {unknown}
-             */
-            change: "add" | "cancel" | "drain" | "forget" | "replace";
-            /** @description The address of the node that joins: for `add` and `replace`. */
-            joins?: string;
-            /** @description That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory. */
-            leaves?: string;
         };
         /**
          * MembersContainedView
@@ -1844,22 +1890,22 @@ export interface components {
             contained: boolean[];
         };
         /**
-         * MembersDocument
-         * @description Who the members are, as the node that answers knows.
+         * MembersView
+         * @description The members in one epoch. Epoch 0 is the configured list.
          */
-        MembersDocument: {
-            /** @description The change that is under way, as a command; else empty. */
+        MembersView: {
+            /** @description The command of the change that is under way, such as `replace n3:7400 n4:7400`; empty if there is none. */
             change: string;
             /** @description It grows by one with each step of a change; 0: the configured list. */
             epoch: number;
-            /** @description Directories of members whose place others took, and that no command has forgotten yet. */
-            lost: components["schemas"]["LostView"][];
+            /** @description That no command has forgotten yet. */
+            lost: components["schemas"]["LostDirectoryView"][];
             /** @description Elements of a set; of a cluster, its nodes; of presence, the clients that are present. */
             members: components["schemas"]["SeatView"][];
-            /** @description Directories that are refused, the last first. */
-            removed: components["schemas"]["RemovedView"][];
+            /** @description The last first. */
+            removed: components["schemas"]["RemovedNodeView"][];
             /**
-             * @description How far it is. While it is joint, a quorum needs majorities of both lists.
+             * @description `joint`: a majority needs both lists.
              * @enum {unknown}
              */
             step: "" | "joint" | "prepared";
@@ -1867,32 +1913,6 @@ export interface components {
             trouble: string;
             /** @description Nodes that asked to be linked and are not added. */
             waiting: string[];
-        };
-        /**
-         * MembersQuery
-         * @description A page of a set.
-         */
-        MembersQuery: {
-            /** @description The cursor of the previous page. */
-            after?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
-         * MembersView
-         * @description A page of a set's members.
-         */
-        MembersView: {
-            /** @description The place to continue from; send it unchanged. */
-            cursor: string;
-            /** @description Elements of a set; of a cluster, its nodes; of presence, the clients that are present. */
-            members: unknown[];
-            /** @description Ask again with after=cursor. */
-            more: boolean;
-            /** @description The number of members of the whole set. */
-            size: number;
         };
         /**
          * MergeBody
@@ -1961,21 +1981,58 @@ export interface components {
             };
         };
         /**
-         * MoveBody
-         * @description Why the status changes, and on whose behalf.
+         * MoveBranchesBranchBody
+         * @description Move a branch to a checkpoint of its thread.
+         *
+         *     `new`: the branch must not exist yet, or already be there. Otherwise it must exist,
+         *     and its journal gets an event of kind "rollback". Nothing is deleted.
          */
-        MoveBody: {
+        MoveBranchesBranchBody: {
             /** @description The name of the person or program that does it. */
             by?: string;
             /** @description The reason, in words. */
             reason?: string;
+            /** @description The checkpoint on which the branch is put. */
+            to: string;
+        };
+        /**
+         * MoveThreadBody
+         * @description Set a thread's status, which its journal records too.
+         */
+        MoveThreadBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description The reason, in words. */
+            reason?: string;
+            /**
+             * @description The status.
+             * @enum {unknown}
+             */
+            status: "done" | "failed" | "paused" | "running" | "waiting";
+        };
+        /**
+         * MoveThreadBranchesBody
+         * @description Move a branch to a checkpoint of its thread.
+         *
+         *     `new`: the branch must not exist yet, or already be there. Otherwise it must exist,
+         *     and its journal gets an event of kind "rollback". Nothing is deleted.
+         */
+        MoveThreadBranchesBody: {
+            /** @description A branch's name. */
+            branch: string;
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description The reason, in words. */
+            reason?: string;
+            /** @description The checkpoint on which the branch is put. */
+            to: string;
         };
         /**
          * MovedView
          * @description Where a branch was, and is.
          */
         MovedView: {
-            /** @description Only results before this one; of a difference, the old value. */
+            /** @description The heads that it had before. */
             before: string[];
             /** @description A branch's name. */
             branch: string;
@@ -2037,7 +2094,7 @@ export interface components {
         };
         /**
          * NamesView
-         * @description A page of the names of objects of one kind.
+         * @description A page of names.
          */
         NamesView: {
             /** @description Ask again with after=names[-1]. */
@@ -2046,24 +2103,8 @@ export interface components {
             names: string[];
         };
         /**
-         * NamespacesBody
-         * @description The namespaces that are wanted.
-         */
-        NamespacesBody: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string;
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /** @description At most so many labels of each namespace. */
-            max_depth?: number | null;
-            /** @description The labels that namespaces begin with, one or more; "*" after the first is any label. */
-            prefix: string[];
-            /** @description Only names that end with this. */
-            suffix?: string[] | null;
-        };
-        /**
          * NamespacesView
-         * @description A page of namespaces, each as its labels.
+         * @description A page of namespaces, each as all its labels.
          */
         NamespacesView: {
             /** @description The place to continue from; send it unchanged. */
@@ -2074,70 +2115,60 @@ export interface components {
             namespaces: string[][];
         };
         /**
-         * NewBranchBody
-         * @description A branch to create.
-         */
-        NewBranchBody: {
-            /** @description The checkpoint where the branch begins. */
-            at: string;
-            /** @description The name. */
-            name: string;
-        };
-        /**
          * NoQuery
          * @description The query of a route without parameters.
          */
         NoQuery: Record<string, never>;
         /**
-         * NodeView
-         * @description The state and the counts of the node that answers; `requests.NodeStatus` describes each field.
+         * NodeStatusView
+         * @description The state of a node, and counts of its work.
          */
-        NodeView: {
+        NodeStatusView: {
             /** @description Bytes on disk. */
             bytes_on_disk: number;
-            /** @description Whether the cluster's key is in a file, and so can be changed without a restart. */
+            /** @description Whether its key is in a file, and so can be changed without a restart. */
             cluster_key_file: boolean;
             /** @description Why that file is not in use as it is now; else empty. */
             cluster_key_trouble: string;
-            /** @description Names of the node's keys for its peers, as the lines of `cluster_key_file`. */
+            /** @description Names of the keys as in `cluster_key_file`; none: no key; None: an older version. */
             cluster_keys: string[] | null;
-            /** @description Group commits since the node started. */
+            /** @description Group commits in this opening. */
             commits: number;
             /** @description Open sessions. */
             connections: number;
-            /** @description How many data keys an encrypted directory has. */
+            /** @description Data keys of its directory. */
             data_keys: number;
-            /** @description Changes that arrived after their object was deleted. */
+            /** @description Changes that arrived after their object was deleted, in this opening. */
             died: number;
-            /** @description Deletions and prunes whose rows are not swept yet. */
+            /** @description Deletions and prunes whose rows are not swept yet; at most 1,000 are counted. */
             garbage: number;
-            /** @description Owners that these wait for. */
+            /** @description Owners that must hold them before their rows can be swept. */
             garbage_waits_for: string[];
-            /** @description Spaces without objects whose keys are not destroyed yet. */
+            /** @description Spaces without objects that still have keys; at most 1,000. */
             keys_wait_for: string[];
-            /** @description The name of the master key of an encrypted directory; empty: it is not encrypted. */
+            /** @description The name of the master key of its directory; empty: that is not encrypted. */
             master_key: string;
-            /** @description A node's id. */
+            /** @description The id of this data directory, in hex. */
             node: string;
-            /** @description How many operations. */
+            /** @description Operations issued in this opening. */
             operations: number;
-            /** @description The id under which this opening of the store issues operations. */
+            /** @description The origin of this opening, in hex; empty until its first write. */
             origin: string;
-            /** @description Requests that were refused because a quota was reached. */
+            /** @description Requests that were refused because a quota was reached, in this opening. */
             quota_refusals: number;
-            /** @description Quotas of spaces that were reached in the last seconds, as `space: quota`. */
+            /** @description "space: quota", of the last 10 s; at most 1,000. */
             quotas_reached: string[];
-            /** @description The reason, in words. */
+            /** @description Why it is not ready, or does not count in quorums; else empty. */
             reason: string;
-            /** @description A register's name. */
+            /** @description Why the quorum register has no quorum, since when, and what to do; empty if it has one. */
             register: string;
-            /** @description Damaged rows that were fetched from a peer. */
+            /** @description Damaged rows that were fetched from a peer, in this opening. */
             repaired: number;
-            /** @description Requests that met damage that no peer could repair. */
+            /** @description Requests that met damage that no peer could repair, in this opening. */
             repairs_failed: number;
-            /** @description Whether the node answers more than questions about itself. If not, `reason` says what to do. */
+            /** @description False: it is no member, or does not know yet what its cluster holds; `reason` says what to do. */
             serves: boolean;
-            /** @description Spaces: their names, or how many. */
+            /** @description At most 1,000 are counted. */
             spaces: number;
             /** @description When the node started. */
             started_ms: number;
@@ -2148,13 +2179,13 @@ export interface components {
             state: "read-only" | "ready" | "refilling" | "stopping";
             /** @description When the node's certificate expires; 0 if it has none. */
             tls_ends_ms: number;
-            /** @description What is wrong with the node's TLS files or their dates; else empty. */
+            /** @description What is wrong with its TLS files or their dates; else empty. */
             tls_trouble: string;
             /** @description When the next of the authors whose tokens were shown here has none any more; 0: nobody showed one. */
             tokens_end_ms: number;
-            /** @description Authors whose newest token ends soon, as `author until …`. */
+            /** @description "author until …", whose newest token ends soon; at most 1,000. */
             tokens_ending: string[];
-            /** @description Tokens that were not accepted, by reason. */
+            /** @description Tokens that were not accepted, by reason, in this opening. */
             tokens_refused: {
                 [key: string]: number;
             };
@@ -2162,16 +2193,22 @@ export interface components {
             version: string;
         };
         /**
-         * ObjectsQuery
-         * @description A page of a space's objects, by the beginning of their names.
+         * OverwrittenView
+         * @description A value that a concurrent assignment overwrote. Values are packed, and nil if deleted.
          */
-        ObjectsQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string | null;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Only names that begin with this. */
-            prefix?: string;
+        OverwrittenView: {
+            /** @description The value that was overwritten. */
+            lost: unknown;
+            /** @description The author of the lost value; "" if none was given. */
+            lost_by: string;
+            /** @description From the root on; "*" stands for an element of an array. */
+            path: string[];
+            /** @description The current value. */
+            stands: unknown;
+            /** @description The author of the current value. */
+            stands_by: string;
+            /** @description When the later of the two was written. */
+            wall_ms: number;
         };
         /**
          * PatchStep
@@ -2188,21 +2225,6 @@ export interface components {
             value?: unknown;
         };
         /**
-         * PlaceOp
-         * @description Read how many rows of a loop are finished.
-         */
-        PlaceOp: {
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            loop: string;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "place";
-            /** @description A thread's name. */
-            thread: string;
-        };
-        /**
          * PlaceView
          * @description How many rows of a loop are finished.
          */
@@ -2211,38 +2233,23 @@ export interface components {
             place: number;
         };
         /**
-         * PlanView
-         * @description How a page was found, and its cost.
-         */
-        PlanView: {
-            /** @description The field whose index was used; empty for a scan. */
-            field: string;
-            /**
-             * @description All items, the items that an index lists, or an index in its order.
-             * @enum {unknown}
-             */
-            how: "lookup" | "scan" | "stream";
-            /** @description Rows of the index that were read. */
-            index_rows: number;
-            /** @description Rows of items that were read. */
-            item_rows: number;
-        };
-        /**
          * PresenceView
-         * @description The clients that are present, on all nodes.
+         * @description Entries of a space or a document.
          */
         PresenceView: {
-            /** @description Elements of a set; of a cluster, its nodes; of presence, the clients that are present. */
+            /** @description Entries, in order. */
             members: components["schemas"]["PresentView"][];
         };
         /**
          * PresentView
-         * @description One client that is present.
+         * @description The announcement of one client: an entry of the Yjs awareness.
          */
         PresentView: {
-            /** @description The id. */
+            /** @description It grows with each announcement. */
+            clock: number;
+            /** @description In a document, its Yjs client id. */
             id: number;
-            /** @description The state that the client announced. */
+            /** @description The state that the client announced; `null` if it left. */
             state: unknown;
         };
         /**
@@ -2264,8 +2271,21 @@ export interface components {
             written: string;
         };
         /**
+         * ProgressStepBody
+         * @description Record the progress of an attempt; an empty `attempt` is the only open one.
+         */
+        ProgressStepBody: {
+            /** @description Empty: the only open one. */
+            attempt?: string;
+            /** @description A small value that says how far the attempt is. */
+            progress: unknown;
+        };
+        /**
          * PruneBody
-         * @description The checkpoints to prune. `keep_last` or `older_than_s` is needed; with both, a checkpoint stays if either keeps it.
+         * @description Prune old checkpoints.
+         *
+         *     A checkpoint is pruned if it is neither one of the last `keep_last` of a branch nor younger than
+         *     `older_than_ms`, unless something else keeps it. With `branch`, only checkpoints saved on that branch are pruned.
          */
         PruneBody: {
             /** @description A branch's name. */
@@ -2278,36 +2298,52 @@ export interface components {
             older_than_s?: number | null;
         };
         /**
-         * PruneView
+         * PruneReportView
          * @description The checkpoints that were pruned, or would be.
          */
-        PruneView: {
-            /** @description How many bytes. */
+        PruneReportView: {
+            /** @description Stored bytes that are freed on each node once the prune is stable. */
             bytes: number;
-            /** @description How many. */
+            /** @description The number of all pruned checkpoints. */
             count: number;
             /** @description Only show what would be removed. */
             dry_run: boolean;
-            /** @description At most 10,000 ids. */
+            /** @description The ids, oldest first; at most 10,000. */
             gone: string[];
-            /** @description The reasons for which checkpoints stay, with their number. */
+            /** @description Reason → how many stay for it. */
             stays: {
                 [key: string]: number;
             };
         };
         /**
-         * PutBody
-         * @description An item's value, and what a search finds it by.
+         * PurgeInboxForgetBody
+         * @description Forget entries that were finished before a time, the oldest first.
          */
-        PutBody: {
-            /** @description The version that it must have; "" if it must not exist. */
-            expect?: string | null;
-            /** @description After so many seconds it expires. */
-            ttl_s?: number | null;
-            /** @description A value. */
-            value: unknown;
-            /** @description The vectors that a search with a `vector` compares. */
-            vectors?: number[][];
+        PurgeInboxForgetBody: {
+            /** @description With a time zone: forget entries that were taken or done before it. */
+            before: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+        };
+        /**
+         * PurgeWorklistForgetBody
+         * @description Forget entries that were finished before a time, the oldest first.
+         */
+        PurgeWorklistForgetBody: {
+            /** @description With a time zone: forget entries that were taken or done before it. */
+            before: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+        };
+        /**
+         * PurgedView
+         * @description The number of entries that were forgotten, and whether there are more.
+         */
+        PurgedView: {
+            /** @description How many. */
+            count: number;
+            /** @description Ask again to forget the rest. */
+            more: boolean;
         };
         /**
          * PutEntryBody
@@ -2339,11 +2375,31 @@ export interface components {
             value: unknown;
         };
         /**
+         * PutItemBody
+         * @description Put a value, replacing the values that the serving node shows.
+         *
+         *     `ttl_ms`: after so many ms it expires; None: never. `expect`: the version that the item must have. `vectors`: the
+         *     vectors that `RankItems` compares, each as 32-bit floats, little-endian.
+         */
+        PutItemBody: {
+            /** @description The version that it must have; empty if it must not exist. */
+            expect?: string | null;
+            /** @description After so long it expires. */
+            ttl_s?: number | null;
+            /** @description A value. */
+            value: unknown;
+            /** @description The vectors that a ranking compares. */
+            vectors?: number[][];
+        };
+        /**
          * PutItemOp
-         * @description Put a memory item.
+         * @description Put a value, replacing the values that the serving node shows.
+         *
+         *     `ttl_ms`: after so many ms it expires; None: never. `expect`: the version that the item must have. `vectors`: the
+         *     vectors that `RankItems` compares, each as 32-bit floats, little-endian.
          */
         PutItemOp: {
-            /** @description The version that it must have; "" if it must not exist. */
+            /** @description The version that it must have; empty if it must not exist. */
             expect?: string | null;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -2354,11 +2410,11 @@ export interface components {
              * @enum {unknown}
              */
             op: "put-item";
-            /** @description After so many seconds it expires. */
+            /** @description After so long it expires. */
             ttl_s?: number | null;
             /** @description A value. */
             value: unknown;
-            /** @description The vectors that a search with a `vector` compares. */
+            /** @description The vectors that a ranking compares. */
             vectors?: number[][];
         };
         /**
@@ -2389,68 +2445,90 @@ export interface components {
             version?: number;
         };
         /**
-         * PutView
-         * @description The version that was written.
-         */
-        PutView: {
-            /** @description The version, which changes with the value. */
-            version: string;
-        };
-        /**
-         * QueueEntryView
-         * @description One entry of a queue.
-         */
-        QueueEntryView: {
-            /** @description The name of the person or program that does it. */
-            by: string;
-            /** @description The first one counts; there are several if it was finished concurrently. */
-            finishes: components["schemas"]["FinishView"][];
-            /** @description The id. */
-            id: string;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key: string | null;
-            /** @description Other values that were put under its key concurrently. */
-            others: unknown[];
-            /** @description The place in its order. */
-            place: string;
-            /** @description Null if nobody has claimed it. */
-            tried: components["schemas"]["TryView"] | null;
-            /** @description A value. */
-            value: unknown;
-            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
-            wall_ms: number;
-        };
-        /**
-         * QueueQuery
+         * QueueEntriesView
          * @description A page of a queue.
          */
-        QueueQuery: {
-            /** @description The `place` of the last entry of the previous answer. */
-            after?: string;
-            /** @description List dead letters, instead of entries that wait. Default: `false`. */
-            dead?: boolean;
-            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
-            finished?: boolean;
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
-         * QueueView
-         * @description A page of a queue, in order.
-         */
-        QueueView: {
+        QueueEntriesView: {
             /** @description Dead letters, in the whole queue. */
             dead: number;
             /** @description Entries, in order. */
             entries: components["schemas"]["QueueEntryView"][];
             /** @description How many entries are finished. */
             finished: number;
-            /** @description Whether there are more, for another request. */
+            /** @description Ask again with after=entries[-1].place. */
             more: boolean;
             /** @description In the whole queue. */
             pending: number;
+        };
+        /**
+         * QueueEntryView
+         * @description An entry of a queue.
+         */
+        QueueEntryView: {
+            /** @description The name of the person or program that does it. */
+            by: string;
+            /** @description The first counts; there are several if it was finished concurrently. */
+            finishes: components["schemas"]["FinishView"][];
+            /** @description The id. */
+            id: string;
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string | null;
+            /** @description Other values that were put concurrently under its key. */
+            others: unknown[];
+            /** @description Its place in the listing, for `after`; opaque. */
+            place: string;
+            /** @description None if nobody has claimed it. */
+            tried: components["schemas"]["QueueTryView"] | null;
+            /** @description A value. */
+            value: unknown;
+            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
+            wall_ms: number;
+        };
+        /**
+         * QueueItemBody
+         * @description An entry to put into a queue.
+         */
+        QueueItemBody: {
+            /** @description Items with the same key are one entry, until it is forgotten. */
+            key: string | null;
+            /** @description A value. */
+            value: unknown;
+        };
+        /**
+         * QueuePlanBody
+         * @description How entries are to be handed out to those who claim them.
+         */
+        QueuePlanBody: {
+            /** @description After so many attempts they are dead letters; 0: as the node is configured. Default: `0`. */
+            attempts_max?: number;
+            /** @description How long nobody gets them. Default: `0`. */
+            delay_s?: number;
+            /** @description The group that they count in. */
+            group?: string;
+            /** @description How many entries of the group are handed out at once; 0: as many as there are. Default: `0`. */
+            group_max?: number;
+            /** @description 0 to 9, the greatest first. Default: `0`. */
+            priority?: number;
+        };
+        /**
+         * QueueTryView
+         * @description The last time that an entry was handed out, or given back.
+         */
+        QueueTryView: {
+            /** @description How often it was handed out by then. */
+            attempt: number;
+            /** @description The name of the person or program that does it. */
+            by: string;
+            /** @description The claim's fencing number. */
+            fence: number;
+            /** @description Nobody gets it earlier. */
+            not_before_ms: number;
+            /** @description Why it was given back, or is a dead letter. */
+            reason: string;
+            /** @description "claimed", "waiting" or "dead". If a claim has ended by itself, it still says "claimed". */
+            state: string;
+            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
+            wall_ms: number;
         };
         /**
          * Quota
@@ -2469,40 +2547,71 @@ export interface components {
             writes_per_s: number;
         };
         /**
-         * QuotaDocument
-         * @description The quota of a space, as the node that answers applies it.
+         * QuotaView
+         * @description The quota of a space at one node.
          */
-        QuotaDocument: {
-            /** @description False: bytes and objects are being counted, and are those counted so far. */
+        QuotaView: {
+            /** @description False: bytes and objects are being counted, and what is told are those counted so far. */
             is_counted: boolean;
             /** @description In force; 0: no limit. */
             limits: components["schemas"]["Quota"];
-            /** @description The limits that are recorded for this space. */
+            /** @description The limits that are recorded for the space itself. */
             recorded: {
                 [key: string]: number;
             };
             /** @description A space, a namespace for the objects of one application. */
             space: string;
-            /** @description What is wrong with the record, and counts as not recorded; else empty. */
+            /** @description What is wrong with the record; else empty. What is wrong counts as not recorded. */
             trouble: string;
-            /** @description What a space uses of each. */
+            /** @description `writes_per_s`: in the last second. */
             used: components["schemas"]["Quota"];
         };
         /**
-         * QuotaLimits
-         * @description The limits of a space; 0: none.
+         * RankItemsBody
+         * @description Rank items of a namespace and of those below it by their nearest vector.
+         *
+         *     The measure is the cosine of the angle. Vectors of another length are not compared. `skip` leaves out the nearest ones.
          */
-        QuotaLimits: {
-            /** @description Of its rows. Null, here and below: as each node's configuration says. */
-            bytes?: number | null;
-            /** @description Open at each node. */
-            documents?: number | null;
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
-            objects?: number | null;
-            /** @description At each node. */
-            watchers?: number | null;
-            /** @description At each node. */
-            writes_per_s?: number | null;
+        RankItemsBody: {
+            /** @description Only results that meet these conditions. */
+            filter?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description The maximal number of results. Default: `10`. */
+            limit?: number;
+            /** @description Pairs that all must match the namespace: "prefix" or "suffix", and its labels there; "*" is any label. */
+            matches?: [
+                "prefix" | "suffix",
+                string[]
+            ][];
+            /** @description The labels of an item's namespace. */
+            namespace: string[];
+            /** @description How many results to skip. Default: `0`. */
+            offset?: number;
+            /** @description Items that have vectors of this length are compared. */
+            vector: number[];
+        };
+        /**
+         * RankedItemsView
+         * @description Items by how near they are.
+         */
+        RankedItemsView: {
+            /** @description How many vectors were compared. */
+            compared: number;
+            /** @description The nearest first; equally near ones in the order of (namespace, key). */
+            items: components["schemas"]["RankedView"][];
+            /** @description Whether there are fewer than requested because of their size: ask for the rest. */
+            more: boolean;
+        };
+        /**
+         * RankedView
+         * @description An item and how near it is.
+         */
+        RankedView: {
+            /** @description An item's key in its worklist. */
+            item: components["schemas"]["ItemView"];
+            /** @description The cosine for its nearest vector, -1 to 1. */
+            score: number;
         };
         /**
          * ReachPlaceBody
@@ -2539,7 +2648,35 @@ export interface components {
          */
         ReadBody: {
             /** @description Reads that are answered as of one moment. */
-            reads: (components["schemas"]["BudgetOp"] | components["schemas"]["ConsumerOp"] | components["schemas"]["CounterOp"] | components["schemas"]["PlaceOp"] | components["schemas"]["LoadOp"] | components["schemas"]["HeadsOp"] | components["schemas"]["EventsOp"] | components["schemas"]["StepsOp"] | components["schemas"]["StatusOp"] | components["schemas"]["InboxOp"] | components["schemas"]["WorklistOp"] | components["schemas"]["RegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["MapOp"] | components["schemas"]["DocumentOp"] | components["schemas"]["ItemOp"])[];
+            reads: (components["schemas"]["ReadItemOp"] | components["schemas"]["ReadHeadsOp"] | components["schemas"]["ReadStepsOp"] | components["schemas"]["ReadLoadOp"] | components["schemas"]["ReadBudgetOp"] | components["schemas"]["ReadConsumerOp"] | components["schemas"]["ReadCounterOp"] | components["schemas"]["ReadEventsOp"] | components["schemas"]["ReadMapOp"] | components["schemas"]["ReadPlaceOp"] | components["schemas"]["ReadInboxOp"] | components["schemas"]["ReadWorklistOp"] | components["schemas"]["ReadRegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["ReadStatusOp"] | components["schemas"]["ReadSearchOp"] | components["schemas"]["DocumentOp"])[];
+        };
+        /**
+         * ReadBudgetOp
+         * @description Read a budget. If nothing was granted, it is 0.
+         */
+        ReadBudgetOp: {
+            /** @description A budget's name. */
+            budget: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "budget";
+        };
+        /**
+         * ReadConsumerOp
+         * @description Read one consumer's cursor, which is at the start if it never acknowledged an event.
+         */
+        ReadConsumerOp: {
+            /** @description A consumer's name. */
+            consumer: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "consumer";
+            /** @description A thread's name. */
+            thread: string;
         };
         /**
          * ReadConsumersQuery
@@ -2550,6 +2687,125 @@ export interface components {
             after?: string | null;
             /** @description The maximal number of results. Default: `100`. */
             limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ReadCounterOp
+         * @description Read a counter. If it does not exist, it is 0.
+         */
+        ReadCounterOp: {
+            /** @description A counter's name. */
+            counter: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "counter";
+        };
+        /**
+         * ReadEventsOp
+         * @description Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first.
+         */
+        ReadEventsOp: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "events";
+            /** @description Leave out events that were ordered before this time. Default: `0`. */
+            since_ms?: number;
+            /** @description Continue after trimmed events that `after` does not cover, instead of an error. Default: `false`. */
+            skip_trimmed?: boolean;
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadHeadsOp
+         * @description Read all branches and their heads.
+         */
+        ReadHeadsOp: {
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "heads";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadInboxOp
+         * @description Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`.
+         */
+        ReadInboxOp: {
+            /** @description An entry's `place`. */
+            after?: string;
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
+            dead?: boolean;
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
+            finished?: boolean;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "inbox";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadItemOp
+         * @description Read items by their keys.
+         */
+        ReadItemOp: {
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string;
+            /** @description The labels of an item's namespace. */
+            namespace: string[];
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "item";
+        };
+        /**
+         * ReadJournalQuery
+         * @description Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first.
+         */
+        ReadJournalQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Leave out events that were ordered before this time. Default: `0`. */
+            since_ms?: number;
+            /** @description Continue after trimmed events that `after` does not cover, instead of an error. Default: `false`. */
+            skip_trimmed?: boolean;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description Seconds to wait for an answer if there is none yet. Default: `0.0`. */
+            wait?: number;
+        };
+        /**
+         * ReadLabelsQuery
+         * @description List labels in byte order, with their checkpoints.
+         */
+        ReadLabelsQuery: {
+            /** @description Exclusive, in the direction of the listing. */
+            after?: string | null;
+            /** @description Only this one. */
+            label?: string | null;
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description In the opposite order. Default: `false`. */
+            reverse?: boolean;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
         };
@@ -2568,6 +2824,95 @@ export interface components {
             wait?: number;
         };
         /**
+         * ReadLoadOp
+         * @description Load a checkpoint by id or label, or a branch's winner.
+         */
+        ReadLoadOp: {
+            /** @description The head that the branch had then, by its nodes' clocks. */
+            as_of?: string | null;
+            /** @description A branch's name. Default: `"main"`. */
+            branch?: string;
+            /** @description Only these; if left out, all. */
+            channels?: string[] | null;
+            /** @description A checkpoint's id. */
+            checkpoint?: string | null;
+            /** @description The checkpoint that has this label. */
+            label?: string | null;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "load";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadMapMapKeyQuery
+         * @description Read entries in the order of their keys.
+         */
+        ReadMapMapKeyQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ReadMapMapsMapQuery
+         * @description Read entries in the order of their keys.
+         */
+        ReadMapMapsMapQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description Only these keys; None: all, page by page. */
+            keys?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ReadMapOp
+         * @description Read entries in the order of their keys.
+         */
+        ReadMapOp: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description Only these keys; None: all, page by page. */
+            keys?: string[] | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description A map's name. */
+            map: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "map";
+            /** @description Only names that begin with this. */
+            prefix?: string;
+        };
+        /**
+         * ReadPlaceOp
+         * @description Read how many rows of a loop are finished.
+         */
+        ReadPlaceOp: {
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            loop: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "place";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
          * ReadQuery
          * @description The parameters of all reads.
          */
@@ -2576,11 +2921,93 @@ export interface components {
             stale?: boolean;
         };
         /**
+         * ReadQueueThreadInboxQuery
+         * @description Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`.
+         */
+        ReadQueueThreadInboxQuery: {
+            /** @description An entry's `place`. */
+            after?: string;
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
+            dead?: boolean;
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
+            finished?: boolean;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description Seconds to wait for an answer if there is none yet. Default: `0.0`. */
+            wait?: number;
+        };
+        /**
+         * ReadQueueWorklistsWorklistQuery
+         * @description Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`.
+         */
+        ReadQueueWorklistsWorklistQuery: {
+            /** @description An entry's `place`. */
+            after?: string;
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
+            dead?: boolean;
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
+            finished?: boolean;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description Seconds to wait for an answer if there is none yet. Default: `0.0`. */
+            wait?: number;
+        };
+        /**
+         * ReadRegisterOp
+         * @description Read a register. If it was never set, it has no siblings.
+         */
+        ReadRegisterOp: {
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "register";
+            /** @description A register's name. */
+            register: string;
+        };
+        /**
+         * ReadSearchOp
+         * @description Find items of a namespace and of those below it, in the order of (namespace, key).
+         *
+         *     `filter` is a packed map; if empty, all items match. `skip` leaves out the first matches. `explain`: include the plan.
+         *     All `matches` of the whole namespace must hold; "*" is any label.
+         */
+        ReadSearchOp: {
+            /** @description The cursor of the previous reply. */
+            after?: string;
+            /** @description Say how the page was found. Default: `false`. */
+            explain?: boolean;
+            /** @description Only results that meet these conditions. */
+            filter?: {
+                [key: string]: unknown;
+            } | null;
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Pairs that all must match the namespace: "prefix" or "suffix", and its labels there; "*" is any label. */
+            matches?: [
+                "prefix" | "suffix",
+                string[]
+            ][];
+            /** @description The labels of an item's namespace. */
+            namespace: string[];
+            /** @description How many results to skip. Default: `0`. */
+            offset?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "search";
+        };
+        /**
          * ReadSetOp
-         * @description Read a page of a set.
+         * @description Read a page of members, in the order of their bytes. A set that does not exist is empty.
          */
         ReadSetOp: {
-            /** @description Only results after this one; of a difference, the new value. */
+            /** @description The last member of the previous page. */
             after?: string;
             /** @description The maximal number of results. Default: `1000`. */
             limit?: number;
@@ -2593,12 +3020,79 @@ export interface components {
             set: string;
         };
         /**
+         * ReadSetQuery
+         * @description Read a page of members, in the order of their bytes. A set that does not exist is empty.
+         */
+        ReadSetQuery: {
+            /** @description The last member of the previous page. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ReadStatusOp
+         * @description Read a thread's status. If it was never set, the thread is running.
+         */
+        ReadStatusOp: {
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "status";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadStepsOp
+         * @description List steps in the order of their first intents.
+         */
+        ReadStepsOp: {
+            /** @description The `position` of the last step of the previous reply. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "steps";
+            /** @description Steps that have begun and not ended. Default: `false`. */
+            open?: boolean;
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
          * ReadView
          * @description The replies to several reads.
          */
         ReadView: {
             /** @description One per read: as its own route would answer, or {"error": …}. */
             replies: unknown[];
+        };
+        /**
+         * ReadWorklistOp
+         * @description Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`.
+         */
+        ReadWorklistOp: {
+            /** @description An entry's `place`. */
+            after?: string;
+            /** @description List dead letters, instead of entries that wait. Default: `false`. */
+            dead?: boolean;
+            /** @description List entries that were taken or done, instead of those that wait. Default: `false`. */
+            finished?: boolean;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "worklist";
+            /** @description A thread's name. */
+            thread: string;
+            /** @description A worklist's name. */
+            worklist: string;
         };
         /**
          * Ready
@@ -2645,7 +3139,7 @@ export interface components {
         };
         /**
          * RedoBody
-         * @description The undos to take back.
+         * @description Save a checkpoint that takes back the last undos.
          */
         RedoBody: {
             /** @description The author's name. */
@@ -2654,33 +3148,6 @@ export interface components {
             branch?: string;
             /** @description How many. Default: `1`. */
             count?: number;
-        };
-        /**
-         * RegisterOp
-         * @description Read a register and its siblings.
-         */
-        RegisterOp: {
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "register";
-            /** @description A register's name. */
-            register: string;
-        };
-        /**
-         * RegisterView
-         * @description A register's value, and its siblings, the latest first.
-         */
-        RegisterView: {
-            /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
-            context: string;
-            /** @description Values that were written concurrently; in the answer to a write, their number. */
-            siblings: components["schemas"]["SiblingView"][];
-            /** @description The value of the first sibling; null if it was never assigned. */
-            value: unknown;
-            /** @description A digest of the siblings; "" if it was never assigned. */
-            version: string;
         };
         /**
          * ReleaseLeaseBody
@@ -2722,17 +3189,25 @@ export interface components {
             op: "remove-entry";
         };
         /**
-         * RemovedView
-         * @description A directory that is refused.
+         * RemoveTagsBody
+         * @description Remove tags of a subject; the objects stay.
          */
-        RemovedView: {
+        RemoveTagsBody: {
+            /** @description Objects, or parts of them. */
+            tags: components["schemas"]["SubjectTag"][];
+        };
+        /**
+         * RemovedNodeView
+         * @description A directory that is no member any more, and is refused.
+         */
+        RemovedNodeView: {
             /** @description The first without it. */
             epoch: number;
             /** @description Whether the others hold all that it held. */
             handed_over: boolean;
             /** @description The name. */
             name: string;
-            /** @description A node's id. */
+            /** @description In hex; empty if no node knew it. */
             node: string;
         };
         /**
@@ -2782,10 +3257,10 @@ export interface components {
             snapshot: unknown | null;
         };
         /**
-         * ResolveBody
-         * @description A person's decision on a step whose outcome is unknown.
+         * ResolveStepBody
+         * @description Settle a step by a person's decision, which the journal records too.
          */
-        ResolveBody: {
+        ResolveStepBody: {
             /** @description The name of the person or program that does it. */
             by?: string;
             /**
@@ -2795,7 +3270,7 @@ export interface components {
             how: "abandon" | "result" | "retry";
             /** @description The reason, in words. */
             reason?: string;
-            /** @description A value. */
+            /** @description The result, if `how` is "result". */
             value?: unknown;
         };
         /**
@@ -2864,18 +3339,6 @@ export interface components {
             moved: number;
             /** @description The amount that the serving node may spend now. */
             rights: number;
-        };
-        /**
-         * RollbackBody
-         * @description The checkpoint to put a branch on.
-         */
-        RollbackBody: {
-            /** @description The name of the person or program that does it. */
-            by?: string;
-            /** @description The reason, in words. */
-            reason?: string;
-            /** @description The checkpoint on which the branch is put. */
-            to: string;
         };
         /**
          * SaveBody
@@ -3005,7 +3468,7 @@ export interface components {
         SavedView: {
             /** @description A branch's name. */
             branch: string;
-            /** @description The heads of the branch, the winning one first. */
+            /** @description The branch's heads, winner first; more than one is a fork. */
             heads: string[];
             /** @description The id. */
             id: string;
@@ -3039,11 +3502,14 @@ export interface components {
             versions: components["schemas"]["SchemaVersionView"][];
         };
         /**
-         * SearchBody
-         * @description The items that are wanted.
+         * SearchItemsBody
+         * @description Find items of a namespace and of those below it, in the order of (namespace, key).
+         *
+         *     `filter` is a packed map; if empty, all items match. `skip` leaves out the first matches. `explain`: include the plan.
+         *     All `matches` of the whole namespace must hold; "*" is any label.
          */
-        SearchBody: {
-            /** @description The cursor of the previous page. */
+        SearchItemsBody: {
+            /** @description The cursor of the previous reply. */
             after?: string;
             /** @description Say how the page was found. Default: `false`. */
             explain?: boolean;
@@ -3053,41 +3519,41 @@ export interface components {
             } | null;
             /** @description The maximal number of results. Default: `100`. */
             limit?: number;
-            /** @description One label or more. */
+            /** @description Pairs that all must match the namespace: "prefix" or "suffix", and its labels there; "*" is any label. */
+            matches?: [
+                "prefix" | "suffix",
+                string[]
+            ][];
+            /** @description The labels of an item's namespace. */
             namespace: string[];
             /** @description How many results to skip. Default: `0`. */
             offset?: number;
-            /** @description The labels that whole namespaces begin with; "*" is any label. */
-            prefix?: string[] | null;
-            /** @description Only names that end with this. */
-            suffix?: string[] | null;
-            /** @description Rank items that have vectors of this length, the nearest first. */
-            vector?: number[] | null;
         };
         /**
-         * SearchView
-         * @description A page of items.
+         * SearchPlanView
+         * @description How a page was found: by a `scan` of all items, a `lookup` in an index, or a `stream` of an index in its order.
          */
-        SearchView: {
-            /** @description The place to continue from; send it unchanged. */
-            cursor: string;
-            /** @description Items, in order. */
-            items: components["schemas"]["ItemView"][];
-            /** @description Ask again with after=cursor, and offset less `skipped`. A page may be empty and not the last. */
-            more: boolean;
-            /** @description How the page was found, and its cost. */
-            plan: components["schemas"]["PlanView"] | null;
-            /** @description How many results were skipped for `offset`. */
-            skipped: number;
+        SearchPlanView: {
+            /** @description The field whose index was used; empty for a scan. */
+            field: string;
+            /**
+             * @description How to settle it.
+             * @enum {unknown}
+             */
+            how: "lookup" | "scan" | "stream";
+            /** @description Rows of the index that were read. */
+            index_rows: number;
+            /** @description Rows of items that were read. */
+            item_rows: number;
         };
         /**
          * SeatView
-         * @description A node that takes part.
+         * @description A node that takes part, as the serving node sees it.
          */
         SeatView: {
-            /** @description The name. */
+            /** @description "host:port" */
             name: string;
-            /** @description A node's id. */
+            /** @description The id of its directory, in hex; empty if it was never reached. */
             node: string;
             /**
              * @description Its part in this epoch.
@@ -3103,45 +3569,23 @@ export interface components {
             state: "linked" | "self" | "unreachable";
         };
         /**
-         * SendBody
-         * @description A message to a thread.
-         */
-        SendBody: {
-            /** @description The name of the person or program that does it. */
-            by?: string;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key?: string | null;
-            /** @description A message of the inbox: its id in a path, its value in a body. */
-            message: unknown;
-        };
-        /**
          * SendOp
-         * @description Send a message to a thread's inbox.
+         * @description Put items into a queue.
          */
         SendOp: {
             /** @description The name of the person or program that does it. */
             by?: string;
-            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
-            key?: string | null;
-            /** @description A message of the inbox: its id in a path, its value in a body. */
-            message: unknown;
+            /** @description Items, in order. */
+            items: components["schemas"]["QueueItemBody"][];
             /**
              * @description The operation.
              * @enum {unknown}
              */
             op: "send";
+            /** @description Of all of them. */
+            plan?: components["schemas"]["QueuePlanBody"] | null;
             /** @description A thread's name. */
             thread: string;
-        };
-        /**
-         * SentView
-         * @description The message's id, and whether it is new.
-         */
-        SentView: {
-            /** @description The id. */
-            id: string;
-            /** @description False if its key was sent before. */
-            sent: boolean;
         };
         /**
          * SetAlteredView
@@ -3164,6 +3608,20 @@ export interface components {
             more: boolean;
             /** @description How many members were removed. */
             removed: number;
+        };
+        /**
+         * SetMembersView
+         * @description A page of a set.
+         */
+        SetMembersView: {
+            /** @description Where the next page begins, as `after`; empty if this page is. */
+            cursor: string;
+            /** @description Elements of a set; of a cluster, its nodes; of presence, the clients that are present. */
+            members: unknown[];
+            /** @description Ask again with after=members[-1]. */
+            more: boolean;
+            /** @description The number of members of the whole set. */
+            size: number;
         };
         /**
          * SetOp
@@ -3189,6 +3647,22 @@ export interface components {
             value: unknown;
         };
         /**
+         * SetQuotaBody
+         * @description Replace the quota of a space, on all nodes. Of a limit, null: as each node's configuration says; 0: none.
+         */
+        SetQuotaBody: {
+            /** @description Of its rows. */
+            bytes?: number | null;
+            /** @description Open at each node. */
+            documents?: number | null;
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects?: number | null;
+            /** @description At each node. */
+            watchers?: number | null;
+            /** @description At each node. */
+            writes_per_s?: number | null;
+        };
+        /**
          * SetRetentionBody
          * @description Set the retention rule: from now on events beyond any of these bounds are trimmed automatically.
          */
@@ -3211,6 +3685,20 @@ export interface components {
             wall_ms: number;
         };
         /**
+         * SiblingsView
+         * @description The values of a register.
+         */
+        SiblingsView: {
+            /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
+            context: string;
+            /** @description Greatest HLC first: the first is the `latest`. */
+            siblings: components["schemas"]["SiblingView"][];
+            /** @description The value of the first sibling; nil if it was never assigned. */
+            value: unknown;
+            /** @description It changes with the values; empty if there is none. */
+            version: string;
+        };
+        /**
          * SnapshotKeptView
          * @description A snapshot was stored.
          */
@@ -3223,34 +3711,16 @@ export interface components {
          * @description The result of deleting a space.
          */
         SpaceDeletedView: {
-            /** @description Kind → how many objects were deleted; of items, how many items. */
+            /** @description Kind → how many objects were deleted; of items, how many items. Kinds without any are left out. */
             deleted: {
                 [key: string]: number;
             };
             /** @description Objects that are there now, because they were written meanwhile, or because there is `more` to delete. */
             left: number;
-            /** @description Send the request again to delete the rest. */
+            /** @description Whether the bound of one request was reached: delete again. */
             more: boolean;
-        };
-        /**
-         * SpacesQuery
-         * @description A page of the spaces.
-         */
-        SpacesQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string | null;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-        };
-        /**
-         * SpacesView
-         * @description A page of the names of spaces, in byte order.
-         */
-        SpacesView: {
-            /** @description Whether there are more, for another request. */
-            more: boolean;
-            /** @description Spaces: their names, or how many. */
-            spaces: string[];
+            /** @description The number of objects that were deleted, each item counted as one. */
+            total: number;
         };
         /**
          * SpendBody
@@ -3293,7 +3763,7 @@ export interface components {
         };
         /**
          * StandingView
-         * @description A thread's status, and who set it.
+         * @description A thread's status, with its author, reason and time.
          */
         StandingView: {
             /** @description The name of the person or program that does it. */
@@ -3305,59 +3775,70 @@ export interface components {
              * @enum {unknown}
              */
             status: "done" | "failed" | "paused" | "running" | "waiting";
-            /** @description When it was set, in milliseconds since 1970; 0 if it was never set. */
+            /** @description 0 if it was never set. */
             wall_ms: number;
         };
         /**
-         * StatusBody
-         * @description The status to set.
+         * StepAttemptView
+         * @description One attempt at a step.
          */
-        StatusBody: {
-            /** @description The name of the person or program that does it. */
-            by?: string;
-            /** @description The reason, in words. */
-            reason?: string;
+        StepAttemptView: {
+            /** @description When it began. */
+            begun_ms: number;
+            /** @description The person who ended it, if one did. */
+            by: string;
+            /** @description 0 if it has not ended. */
+            ended_ms: number;
+            /** @description A packed map, or empty. */
+            error: unknown;
+            /** @description The program that makes the attempt. */
+            holder: string;
+            /** @description The id. */
+            id: string;
+            /** @description A packed value, or empty. */
+            progress: unknown;
             /**
-             * @description The status.
+             * @description The state of a thread, each channel with its value; of a step or a node, its status.
              * @enum {unknown}
              */
-            status: "done" | "failed" | "paused" | "running" | "waiting";
+            state: "abandon" | "error" | "open" | "result" | "retry" | "taken" | "unkept" | "withdrawn";
         };
         /**
-         * StatusOp
-         * @description Read a thread's status.
+         * StepResultView
+         * @description A result of the step that does not count, because another one does.
          */
-        StatusOp: {
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "status";
-            /** @description A thread's name. */
-            thread: string;
+        StepResultView: {
+            /** @description The attempt that had it. */
+            attempt: string;
+            /** @description The name of the person or program that does it. */
+            by: string;
+            /** @description A value. */
+            value: unknown;
+            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
+            wall_ms: number;
         };
         /**
          * StepView
-         * @description A step with all its attempts.
+         * @description A step with its attempts and its result.
          */
         StepView: {
             /** @description The arguments of the step's call. */
             arguments: unknown;
-            /** @description The caller's attempt, if `begun`. */
+            /** @description The caller's own attempt, if `begun`. */
             attempt: string;
             /** @description The attempts; in a request, how many there may be. */
-            attempts: components["schemas"]["AttemptView"][];
-            /** @description Whether the caller causes the effect. */
+            attempts: components["schemas"]["StepAttemptView"][];
+            /** @description Whether the caller's own attempt is open, so that the caller causes the effect. */
             begun: boolean;
             /** @description When it began. */
             begun_ms: number;
             /** @description The name of the function that undoes the effect. */
             compensation: string;
-            /** @description Different results of other attempts, which do not count. */
-            conflicts: unknown[];
-            /** @description When it ended. */
+            /** @description Results of other attempts, which do not count. */
+            conflicts: components["schemas"]["StepResultView"][];
+            /** @description When the result was written; 0 if there is none. */
             ended_ms: number;
-            /** @description How many attempts failed. */
+            /** @description Failed attempts since a retry was last allowed. */
             failures: number;
             /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
             key: string;
@@ -3365,12 +3846,16 @@ export interface components {
             name: string;
             /** @description The checkpoint that it is based on; of a step, the step that it is a part of. */
             parent: string;
-            /** @description Its place among the steps. */
+            /** @description The position of its first intent, 68 hex digits. */
             position: string;
-            /** @description Null unless `state` is "done". */
+            /** @description A step's or an item's result. */
             result: unknown;
-            /** @description The attempt whose result it is. */
+            /** @description The person who entered it, if one did. */
             result_by: string;
+            /** @description Its place in the order of completion; empty if there is no result. */
+            result_position: string;
+            /** @description Other open attempts, if `begun`. */
+            rivals: string[];
             /**
              * @description The state of a thread, each channel with its value; of a step or a node, its status.
              * @enum {unknown}
@@ -3378,44 +3863,13 @@ export interface components {
             state: "abandoned" | "done" | "failed" | "open" | "ready";
         };
         /**
-         * StepsOp
-         * @description List a thread's steps.
-         */
-        StepsOp: {
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "steps";
-            /** @description Steps that have begun and not ended. Default: `false`. */
-            open?: boolean;
-            /** @description A thread's name. */
-            thread: string;
-        };
-        /**
-         * StepsQuery
-         * @description A page of a thread's steps.
-         */
-        StepsQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Steps that have begun and not ended. Default: `false`. */
-            open?: boolean;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
          * StepsView
          * @description A page of a thread's steps.
          */
         StepsView: {
-            /** @description Ask again with after=steps[-1].position. */
+            /** @description Ask again with after=items[-1].position. */
             more: boolean;
-            /** @description Steps, in the order of their first intents. */
+            /** @description The steps with their results. */
             steps: components["schemas"]["StepView"][];
         };
         /**
@@ -3438,21 +3892,21 @@ export interface components {
             reason: string;
         };
         /**
-         * SubjectReportView
-         * @description The erasure of a subject's data.
+         * SubjectErasureView
+         * @description A report of one request, which deletes a bounded number of objects.
          */
-        SubjectReportView: {
+        SubjectErasureView: {
             /** @description If not empty, the bound of one request was reached: ask again with it. */
             after: string;
             /** @description Tags that are there now: of what was kept or failed, or was tagged meanwhile. At most a page is counted. */
             left: number;
-            /** @description What became of each. */
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
             objects: components["schemas"]["SubjectErased"][];
             /** @description A space, a namespace for the objects of one application. */
             space: string;
             /** @description The id of a person whom data is about. */
             subject: string;
-            /** @description Nodes that are not known to hold all deletions yet; null if the token may not know. */
+            /** @description Nodes that are not known to hold all deletions yet; None if the token may not know. */
             waits_for: string[] | null;
         };
         /**
@@ -3471,52 +3925,28 @@ export interface components {
             part?: string;
         };
         /**
-         * TaggedView
-         * @description The result of tagging, or of removing tags.
+         * TagPageView
+         * @description A page of a subject's tags.
          */
-        TaggedView: {
-            /** @description How many tags were not there before, or were removed. */
-            changed: number;
-        };
-        /**
-         * TagsBody
-         * @description What carries data about a subject.
-         */
-        TagsBody: {
-            /** @description Objects, or parts of them. */
-            tags: components["schemas"]["SubjectTag"][];
-        };
-        /**
-         * TagsQuery
-         * @description A page of tags.
-         */
-        TagsQuery: {
-            /** @description The `after` of the previous page. */
-            after?: string;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
-         * TagsView
-         * @description A page of what is tagged with a subject.
-         */
-        TagsView: {
-            /** @description Ask again with it; empty: there are no more. */
+        TagPageView: {
+            /** @description Ask again with this; empty: there are no more. */
             after: string;
             /** @description In the order of their bytes. */
             tags: components["schemas"]["SubjectTag"][];
         };
         /**
-         * TakeBody
-         * @description The client that takes a message.
+         * TagsChangedView
+         * @description The result of tagging, or of removing tags.
          */
-        TakeBody: {
-            /** @description The name of the person or program that does it. */
-            by?: string;
+        TagsChangedView: {
+            /** @description How many tags were not there before, or were removed. */
+            changed: number;
         };
         /**
          * TakeOp
-         * @description Take a message of a thread's inbox.
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
          */
         TakeOp: {
             /** @description The name of the person or program that does it. */
@@ -3528,45 +3958,21 @@ export interface components {
              * @enum {unknown}
              */
             op: "take";
+            /** @description A step's or an item's result. */
+            result?: unknown;
             /** @description A thread's name. */
             thread: string;
         };
         /**
-         * TakenView
-         * @description The message that the client took.
+         * ThreadNamesView
+         * @description A page of threads.
          */
-        TakenView: {
-            /** @description The name of the person or program that does it. */
-            by: string;
-            /** @description The id. */
-            id: string;
-        };
-        /**
-         * ThreadsQuery
-         * @description A page of a space's threads, by status and metadata.
-         */
-        ThreadsQuery: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: string | null;
-            /** @description A JSON object: conditions that the metadata of the head of `main` must meet. */
-            filter?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Only names that begin with this. */
-            prefix?: string;
-            /** @description The status. */
-            status?: ("done" | "failed" | "paused" | "running" | "waiting") | null;
-        };
-        /**
-         * ThreadsView
-         * @description A page of the names of threads.
-         */
-        ThreadsView: {
-            /** @description If given, ask again with it; else with names[-1]. */
-            after?: string | null;
-            /** @description Whether there are more, for another request. */
+        ThreadNamesView: {
+            /** @description Ask again with this; empty if there are no more. */
+            after: string;
+            /** @description Whether there may be more threads: ask again with `after`. */
             more: boolean;
-            /** @description In byte order. With a filter a page may be empty although there are more. */
+            /** @description In byte order. */
             names: string[];
         };
         /**
@@ -3604,28 +4010,8 @@ export interface components {
             events: number;
         };
         /**
-         * TryView
-         * @description The last time that an entry was claimed, or given back.
-         */
-        TryView: {
-            /** @description How often it was claimed by then. */
-            attempt: number;
-            /** @description The worker's name. */
-            by: string;
-            /** @description The claim's fencing number. */
-            fence: number;
-            /** @description Nobody gets it earlier. */
-            not_before_ms: number;
-            /** @description Why it was given back, or is a dead letter. */
-            reason: string;
-            /** @description "claimed", "waiting" or "dead". If a claim has ended by itself, it still says "claimed". */
-            state: string;
-            /** @description When it was written: milliseconds since 1970, by the clock of the node that wrote it. */
-            wall_ms: number;
-        };
-        /**
          * UndoBody
-         * @description The changes to take back.
+         * @description Save a checkpoint that takes back the last checkpoints, or a given one.
          */
         UndoBody: {
             /** @description The author's name. */
@@ -3649,15 +4035,15 @@ export interface components {
         };
         /**
          * UnlabelledView
-         * @description The result of removing a label.
+         * @description The result of removing labels.
          */
         UnlabelledView: {
-            /** @description Whether there was one to delete. */
-            existed: boolean;
+            /** @description How many of the labels existed. */
+            count: number;
         };
         /**
          * VerifiedView
-         * @description The result of a verification; an empty `damage` means that all checked checkpoints are intact.
+         * @description The result of a verification.
          */
         VerifiedView: {
             /** @description How many checkpoints were checked. */
@@ -3668,19 +4054,19 @@ export interface components {
             next: string;
         };
         /**
-         * VerifyQuery
-         * @description The checkpoints to verify.
+         * VerifyCheckpointsQuery
+         * @description Verify the stored parts of a checkpoint, or of a branch's checkpoints along first parents, by their hashes.
          */
-        VerifyQuery: {
+        VerifyCheckpointsQuery: {
             /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /** @description Only this one. If left out, the branch's chain of first parents. */
+            /** @description A checkpoint's id. */
             checkpoint?: string | null;
             /** @description The maximal number of results. Default: `100`. */
             limit?: number;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
-            /** @description The `next` of the previous answer. */
+            /** @description The id of the checkpoint to continue with; empty for the branch's winner. */
             start?: string;
         };
         /**
@@ -3762,51 +4148,8 @@ export interface components {
             version: string;
         };
         /**
-         * WhyQuery
-         * @description How far back an explanation goes.
-         */
-        WhyQuery: {
-            /** @description Of earlier checkpoints, and of events. Default: `20`. */
-            limit?: number;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
-         * WhyView
-         * @description A checkpoint, and the state and events that its author could see.
-         */
-        WhyView: {
-            /** @description A checkpoint's id. */
-            checkpoint: components["schemas"]["CheckpointView"];
-            /** @description Its chain of first parents, newest first. */
-            earlier: components["schemas"]["CheckpointView"][];
-            /** @description The events before it in the journal, newest first. */
-            events: components["schemas"]["EventView"][];
-            /** @description The author's bookmark when it saved. */
-            seen: string;
-            /** @description The author's configuration and dependencies; null if they were not given. */
-            setting: unknown;
-        };
-        /**
-         * WorklistOp
-         * @description Read the items of a worklist that are to be done.
-         */
-        WorklistOp: {
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "worklist";
-            /** @description A thread's name. */
-            thread: string;
-            /** @description A worklist's name. */
-            worklist: string;
-        };
-        /**
          * WorklistView
-         * @description A worklist and the number of its items.
+         * @description A worklist and the number of its entries.
          */
         WorklistView: {
             /** @description Dead letters. */
@@ -3823,7 +4166,7 @@ export interface components {
          * @description All worklists of a thread.
          */
         WorklistsView: {
-            /** @description Worklists. */
+            /** @description Items, in order. */
             worklists: components["schemas"]["WorklistView"][];
         };
         /**
@@ -3836,6 +4179,14 @@ export interface components {
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * WriteTagsBody
+         * @description Tag objects, or parts of them, that carry data about a subject.
+         */
+        WriteTagsBody: {
+            /** @description Objects, or parts of them. */
+            tags: components["schemas"]["SubjectTag"][];
         };
     };
     responses: never;

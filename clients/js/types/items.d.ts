@@ -14,20 +14,20 @@ export class Items {
     /**
      * @param {Namespace} namespace @param {string} key @param {unknown} value
      * @param {{ ttlS?: number, vectors?: number[][], expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if there must be none.
-     * @returns {Promise<Schemas['PutView']>}
+     * @returns {Promise<Schemas['ItemPutView']>}
      */
     put(namespace: Namespace, key: string, value: unknown, { ttlS, vectors, expect, ...write }?: {
         ttlS?: number;
         vectors?: number[][];
         expect?: string;
-    } & WriteOptions): Promise<Schemas["PutView"]>;
+    } & WriteOptions): Promise<Schemas["ItemPutView"]>;
     /** @param {Namespace} namespace @param {string} key @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
     delete(namespace: Namespace, key: string, options?: WriteOptions): Promise<boolean>;
     /**
      * Items of a namespace and of those below it, in the order of namespaces and keys; with a vector, the nearest first.
      * @param {Namespace} namespace
      * @param {{ filter?: Record<string, unknown>, vector?: number[], limit?: number } & ReadOptions} [options] `limit`: so many at most; with a vector 10 if it is not given.
-     * @returns {AsyncGenerator<Schemas['ItemView'] & { value: any }, void, void>}
+     * @returns {AsyncGenerator<Schemas['ItemView'] & { value: any, score?: number }, void, void>}
      */
     search(namespace: Namespace, { filter, vector, limit, ...read }?: {
         filter?: Record<string, unknown>;
@@ -35,6 +35,7 @@ export class Items {
         limit?: number;
     } & ReadOptions): AsyncGenerator<Schemas["ItemView"] & {
         value: any;
+        score?: number;
     }, void, void>;
     /** @param {Namespace} namespace */
     _at(namespace: Namespace): string;

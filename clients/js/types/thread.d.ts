@@ -108,12 +108,15 @@ export class Thread {
      * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
      * @param {unknown} message
      * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
-     * @returns {Promise<Schemas['SentView']>}
+     * @returns {Promise<{ id: string, sent: boolean }>} `sent` is false if there was one with its key.
      */
     send(message: unknown, { messageKey, by, ...write }?: {
         messageKey?: string;
         by?: string;
-    } & WriteOptions): Promise<Schemas["SentView"]>;
+    } & WriteOptions): Promise<{
+        id: string;
+        sent: boolean;
+    }>;
     /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
     delete(options?: WriteOptions): Promise<boolean>;
 }

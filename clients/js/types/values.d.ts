@@ -5,8 +5,8 @@ export class Counter extends Value {
     add(amount?: number | bigint, options?: WriteOptions): Promise<number>;
 }
 export class Register extends Value {
-    /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['RegisterView'] & { value: any }>} */
-    get(options?: ReadOptions): Promise<Schemas["RegisterView"] & {
+    /** The value, with those that were assigned at the same time. @param {ReadOptions} [options] @returns {Promise<Schemas['SiblingsView'] & { value: any }>} */
+    get(options?: ReadOptions): Promise<Schemas["SiblingsView"] & {
         value: any;
     }>;
     /**
@@ -19,30 +19,26 @@ export class Register extends Value {
     } & WriteOptions): Promise<Schemas["AssignedView"]>;
 }
 export class SharedMap extends Value {
-    /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['EntryView'] & { siblings: any[] }>} */
-    get(key: string, options?: ReadOptions): Promise<Schemas["EntryView"] & {
-        siblings: any[];
-    }>;
+    /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['MapEntryView']>} */
+    get(key: string, options?: ReadOptions): Promise<Schemas["MapEntryView"]>;
     /**
      * The entries in the order of their keys.
      * @param {{ prefix?: string } & ReadOptions} [options]
-     * @returns {AsyncGenerator<Schemas['EntryView'] & { siblings: any[] }, void, void>}
+     * @returns {AsyncGenerator<Schemas['MapEntryView'], void, void>}
      */
     entries({ prefix, ...read }?: {
         prefix?: string;
-    } & ReadOptions): AsyncGenerator<Schemas["EntryView"] & {
-        siblings: any[];
-    }, void, void>;
+    } & ReadOptions): AsyncGenerator<Schemas["MapEntryView"], void, void>;
     /** Set the register of a key. @param {string} key @param {unknown} value @param {{ expect?: string } & WriteOptions} [options] @returns {Promise<Schemas['EntryPutView']>} */
     set(key: string, value: unknown, { expect, ...write }?: {
         expect?: string;
     } & WriteOptions): Promise<Schemas["EntryPutView"]>;
     /** Add to the counter of a key. @param {string} key @param {number} [amount] @param {WriteOptions} [options] @returns {Promise<void>} */
     add(key: string, amount?: number, options?: WriteOptions): Promise<void>;
-    /** Add elements to the set of a key, and remove others. @param {string} key @param {{ include?: unknown[], exclude?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
-    alter(key: string, { include, exclude }: {
-        include?: unknown[];
-        exclude?: unknown[];
+    /** Add elements to the set of a key, and remove others. @param {string} key @param {{ add?: unknown[], remove?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<void>} */
+    alter(key: string, { add, remove }: {
+        add?: unknown[];
+        remove?: unknown[];
     }, options?: WriteOptions): Promise<void>;
     /** @param {string} key @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was something. */
     remove(key: string, options?: WriteOptions): Promise<boolean>;

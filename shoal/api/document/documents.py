@@ -8,62 +8,15 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api.http.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, Seconds, WriteQuery, no_json
+from shoal.api.http.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery, no_json
 from shoal.errors import InvalidInput
-from shoal.protocol.requests import (
-    Compact,
-    DeleteDocument,
-    DocumentJson,
-    Patch,
-    ReadConflicts,
-    ReadDocumentJson,
-    Replace,
-    document_version,
-)
+from shoal.protocol.requests import DocumentJson, Patch, ReadDocumentJson, Replace, document_version
 
 
 class EditQuery(WriteQuery, forbid_unknown_fields=True):
     """The parameters of an edit."""
 
     author: str = ""
-
-
-class ConflictView(Struct):
-    """One value that lost to a concurrent assignment."""
-
-    path: list[str]  # "*" stands for an element of an array.
-    lost: Raw
-    lost_by: str
-    stands: Raw
-    stands_by: str
-    wall_ms: int
-
-
-class GoneView(Struct):
-    """The result of a deletion."""
-
-    existed: bool
-
-
-class ConflictsView(Struct):
-    """The values that concurrent assignments overwrote."""
-
-    conflicts: list[ConflictView]  # The latest first.
-    more: bool
-
-
-class CompactBody(Struct, forbid_unknown_fields=True):
-    """How old an update must be to be compacted."""
-
-    older_than_s: Seconds = 0.0  # Only compact updates that are older than so many seconds.
-
-
-class CompactView(Struct):
-    """The result of a compaction."""
-
-    updates: int  # How many updates were replaced by one.
-    bytes: int  # The size of that one; 0 if there was nothing to do.
-    more: bool  # Whether there are more to compact, for another request.
 
 
 class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -115,32 +68,6 @@ async def put_document(exchange: Exchange) -> web.Response:
     expect = exchange.expected(None)
     reply = await exchange.call(Replace(exchange.name("space"), exchange.name("document"), content, author, expect))
     return _document(exchange, reply)
-
-
-async def conflicts(exchange: Exchange) -> web.Response:
-    """List the values that concurrent assignments overwrote."""
-    request = ReadConflicts(exchange.name("space"), exchange.name("document"))
-    reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    views = [
-        ConflictView(
-            lost.path, exchange.shown(lost.lost), lost.lost_by, exchange.shown(lost.stands), lost.stands_by, lost.wall_ms
-        )
-        for lost in reply.overwritten
-    ]
-    return exchange.answer(ConflictsView(views, reply.more))
-
-
-async def compact(exchange: Exchange) -> web.Response:
-    """Replace old updates of a document by one, a bounded number per request."""
-    body = await exchange.body(CompactBody)
-    reply = await exchange.call(Compact(exchange.name("space"), exchange.name("document"), int(body.older_than_s * 1000)))
-    return exchange.answer(CompactView(reply.updates, reply.bytes, reply.more))
-
-
-async def delete_document(exchange: Exchange) -> web.Response:
-    """Delete a document on every node. It is no error if there is none."""
-    reply = await exchange.call(DeleteDocument(exchange.name("space"), exchange.name("document"), exchange.expected(None)))
-    return exchange.answer(GoneView(reply.existed))
 
 
 def _document(exchange: Exchange, reply: object) -> web.Response:

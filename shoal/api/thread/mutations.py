@@ -1,4 +1,4 @@
-"""Merges, undo and redo, edits, and the mutation log of a thread, over HTTP.
+"""Merges, edits, and the mutation log of a thread, over HTTP.
 
 Each is a flow of `shoal.workflows` over the request's own session, shared with the client library.
 A request that is repeated with the same Idempotency-Key gets the first one's answer.
@@ -12,18 +12,20 @@ from typing import Annotated, Any, Literal
 from aiohttp import web
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from shoal.api.derived import show
 from shoal.api.http.exchange import Exchange
-from shoal.api.thread.threads import Limit, SavedView
 from shoal.errors import HeadMoved, InvalidInput
 from shoal.protocol.fields import ChannelNames, Channels, Merged
+from shoal.protocol.requests import Saved
 from shoal.schemas.pointers import hidden
 from shoal.workflows import editing, merges
-from shoal.workflows import undo as workflow
 from shoal.workflows.checkpoint import Checkpoint
 from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.merging import ABSENT, UNRESOLVED, merged
 from shoal.workflows.mutations import Mutation
 from shoal.workflows.mutations import mutations as changed
+
+Limit = Annotated[int, Meta(ge=1)]
 
 
 class MergeQuery(Struct, forbid_unknown_fields=True):
@@ -60,23 +62,6 @@ class MergeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     resolve: Channels[Raw] = field(default_factory=dict)  # The values of channels in conflict.
     remove: ChannelNames = field(default_factory=list)  # Channels in conflict that are removed.
     metadata: dict[str, Raw] | None = None
-    author: str = ""
-
-
-class UndoBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The changes to take back."""
-
-    branch: str = "main"
-    count: Annotated[int, Meta(ge=1, le=100)] = 1  # Undo so many of the last changes.
-    checkpoint: str | None = None  # Undo this checkpoint's changes instead.
-    author: str = ""
-
-
-class RedoBody(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The undos to take back."""
-
-    branch: str = "main"
-    count: Annotated[int, Meta(ge=1, le=100)] = 1
     author: str = ""
 
 
@@ -168,7 +153,7 @@ async def merge(exchange: Exchange) -> web.Response:
         key=exchange.key,
         durability=exchange.durability,
     )
-    return exchange.answer(_view(joined))
+    return exchange.answer(_view(exchange, joined))
 
 
 async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
@@ -195,44 +180,6 @@ async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
         )
 
 
-async def undo(exchange: Exchange) -> web.Response:
-    """Save a checkpoint that takes back the last checkpoints, or a given one.
-
-    Raises:
-        InvalidInput: both `count` and `checkpoint` are given.
-        NotFound: there are fewer changes to undo.
-        UndoConflict: later checkpoints changed the same places; nothing was written.
-    """
-    body = await exchange.body(UndoBody)
-    made = await workflow.undo(
-        exchange.checkpoints(author=body.author),
-        body.count,
-        branch=body.branch,
-        checkpoint=body.checkpoint,
-        key=exchange.key,
-        durability=exchange.durability,
-    )
-    return exchange.answer(_view(made))
-
-
-async def redo(exchange: Exchange) -> web.Response:
-    """Save a checkpoint that takes back the last undos.
-
-    Raises:
-        NotFound: fewer undos were made since something else was saved.
-        UndoConflict: later checkpoints changed the same places; nothing was written.
-    """
-    body = await exchange.body(RedoBody)
-    made = await workflow.redo(
-        exchange.checkpoints(author=body.author),
-        body.count,
-        branch=body.branch,
-        key=exchange.key,
-        durability=exchange.durability,
-    )
-    return exchange.answer(_view(made))
-
-
 async def edit(exchange: Exchange) -> web.Response:
     """Save a checkpoint with the newest state, changed by `patch`.
 
@@ -246,7 +193,7 @@ async def edit(exchange: Exchange) -> web.Response:
     made = await editing.edit(
         exchange.checkpoints(), patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability
     )
-    return exchange.answer(_view(made))
+    return exchange.answer(_view(exchange, made))
 
 
 async def mutations(exchange: Exchange) -> web.Response:
@@ -260,8 +207,8 @@ async def mutations(exchange: Exchange) -> web.Response:
     return exchange.answer(MutationsView([_mutation(exchange, each) for each in found[:limit]], len(found) > limit))
 
 
-def _view(made: Checkpoint) -> SavedView:
-    return SavedView(made.id, list(made.parents), made.branch, list(made.heads), made.wall_ms)
+def _view(exchange: Exchange, made: Checkpoint) -> Struct:
+    return show(exchange, Saved(made.id, list(made.parents), made.branch, list(made.heads), made.wall_ms))
 
 
 def _mutation(exchange: Exchange, found: Mutation) -> MutationView:

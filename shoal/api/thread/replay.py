@@ -7,24 +7,24 @@ snapshot's value, continues with `GET …/events?after=` while there are more, a
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
+from shoal.api.derived import moment_ms, show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.api.http.opaque import shown_opaque
-from shoal.api.thread.journals import EventView, event_views
-from shoal.api.thread.threads import Limit, moment_ms
 from shoal.errors import InvalidInput
-from shoal.protocol.requests import (
-    ReadJournal,
-    ReadSnapshot,
-    Snapshot,
-)
+from shoal.protocol.requests import Event, ReadJournal, ReadSnapshot, Snapshot
 from shoal.workflows.replay import check_whole
 
 Version = Annotated[int, Meta(ge=0)]
+Limit = Annotated[int, Meta(ge=1)]
+if TYPE_CHECKING:
+    EventView = Struct
+else:
+    EventView = view_of(Event)
 
 
 class ReplayQuery(ReadQuery, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ async def replay(exchange: Exchange) -> web.Response:
     space, thread = exchange.name("space"), exchange.name("thread")
     start = Snapshot(None, "", b"")
     if query.reducer is not None:
-        until_ms = moment_ms(query.until_time, "until_time")
+        until_ms = None if query.until_time is None else moment_ms(query.until_time, "until_time")
         request = ReadSnapshot(space, thread, query.reducer, query.version, query.until, until_ms)
         found = await exchange.call(request, stale=query.stale)
         start = found
@@ -69,5 +69,11 @@ async def replay(exchange: Exchange) -> web.Response:
         await check_whole(exchange.connection, space, thread)
     snapshot = None if start.value is None else exchange.shown(start.value)
     return exchange.answer(
-        ReplayView(snapshot, start.event, event_views(exchange, events), shown_opaque(events.cursor), events.more)
+        ReplayView(
+            snapshot,
+            start.event,
+            [show(exchange, event) for event in events.events],
+            shown_opaque(events.cursor),
+            events.more,
+        )
     )

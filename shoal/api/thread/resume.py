@@ -1,33 +1,28 @@
-"""Resuming over HTTP: the state that an agent resumes from, and the threads of a space by status."""
+"""Resuming over HTTP: the state that an agent resumes from."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from shoal import values
+from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
-from shoal.api.spaces import ObjectsQuery
-from shoal.api.thread.journals import EventView, event_views
-from shoal.api.thread.steps import StepView, step_view
-from shoal.api.thread.threads import CheckpointView, checkpoint_view
 from shoal.errors import InvalidInput, NotFound
-from shoal.protocol.requests import (
-    Checkpoint,
-    ListObjects,
-    ListSteps,
-    ListThreads,
-    Load,
-    ReadJournal,
-    ThreadStatus,
-)
+from shoal.protocol.requests import Checkpoint, Event, ListSteps, Load, ReadJournal, Step
 from shoal.workflows.resume import catch_up, drift
 from shoal.workflows.settings import setting_of
 
 _LISTED_MAX = 1000
+if TYPE_CHECKING:
+    from msgspec import Struct as CheckpointView
+    from msgspec import Struct as EventView
+    from msgspec import Struct as StepView
+else:
+    CheckpointView, EventView, StepView = map(view_of, (Checkpoint, Event, Step))
 
 
 class ResumeQuery(ReadQuery, forbid_unknown_fields=True):
@@ -63,21 +58,6 @@ class ResumeView(Struct):
     reason: ReasonView
 
 
-class ThreadsQuery(ObjectsQuery, forbid_unknown_fields=True):
-    """A page of a space's threads, by status and metadata."""
-
-    status: ThreadStatus | None = None
-    filter: str = ""  # A JSON object: conditions that the metadata of the head of `main` must meet.
-
-
-class ThreadsView(Struct, omit_defaults=True):
-    """A page of the names of threads."""
-
-    names: list[str]  # In byte order. With a filter a page may be empty although there are more.
-    more: bool
-    after: str | None = None  # If given, ask again with it; else with names[-1].
-
-
 async def resume(exchange: Exchange) -> web.Response:
     """Read a thread's newest state, open steps and later events, after catching up with a quorum if that is possible.
 
@@ -109,9 +89,11 @@ async def resume(exchange: Exchange) -> web.Response:
         staleness,
         list(differences),
     )
-    shown = None if checkpoint is None else checkpoint_view(exchange, checkpoint, state=True)
+    shown = None if checkpoint is None else show(exchange, checkpoint)
     return exchange.answer(
-        ResumeView(shown, [step_view(exchange, step) for step in still.items], event_views(exchange, events), reason)
+        ResumeView(
+            shown, [show(exchange, step) for step in still.items], [show(exchange, event) for event in events.events], reason
+        )
     )
 
 
@@ -131,25 +113,6 @@ async def _newest(exchange: Exchange, request: Load, *, stale: bool) -> Checkpoi
     except NotFound:
         return None
     return reply
-
-
-async def threads(exchange: Exchange) -> web.Response:
-    """List a space's threads. A filter by status or metadata reads the threads one by one, a bounded number per page.
-
-    Raises:
-        InvalidInput: `filter` is not a JSON object.
-    """
-    query, space = exchange.query(ThreadsQuery), exchange.name("space")
-    if query.status is None and not query.filter:
-        listed = await exchange.call(ListObjects(space, "thread", query.prefix, query.after, query.limit))
-        return exchange.answer(ThreadsView(listed.names, listed.more))
-    request = ListThreads(space, query.status or "", query.prefix, _filter(query.filter), query.after, query.limit)
-    found = await exchange.call(request)
-    return exchange.answer(ThreadsView(found.names, bool(found.after), found.after or None))
-
-
-def _filter(text: str) -> dict[str, bytes]:
-    return {name: values.encode(value) for name, value in _object(text, "filter").items()} if text else {}
 
 
 def _object(text: str, field: str) -> dict[str, Any]:

@@ -1,17 +1,21 @@
-"""The request of a save over HTTP: a whole state, or a change of the parent's."""
+"""Saves over HTTP: a whole state, or a change of the parent's."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+from aiohttp import web
 from msgspec import Raw, Struct, field
 
+from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange
 from shoal.errors import InvalidInput
 from shoal.protocol.fields import ChannelNames, Channels, Merged, Secrets
-from shoal.protocol.requests import Save
+from shoal.protocol.requests import Save, Saved
 from shoal.workflows.settings import setting_of
+
+SavedView = view_of(Saved)
 
 
 class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -35,6 +39,24 @@ class SaveFields(Struct, forbid_unknown_fields=True, kw_only=True):
     label: str = ""  # A name for the checkpoint, unique within its thread.
     configuration: dict[str, Raw] | None = None  # The author's configuration; a hash of it is kept, for `resume` to compare.
     dependencies: dict[str, str] | None = None  # Versions by name; kept in the same way.
+
+
+class SaveBody(SaveFields):
+    """A save in the thread that the path names."""
+
+
+async def save(exchange: Exchange) -> web.Response:
+    """Save a checkpoint. `If-Match` gives the head that the branch must have.
+
+    Raises:
+        InvalidInput: the body holds both a state and a change, or neither.
+        HeadMoved: the branch has moved on; nothing was written.
+    """
+    body = await exchange.body(SaveBody)
+    body.expect_head = exchange.expected(body.expect_head, "expect_head")
+    reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
+    exchange.version = reply.id
+    return exchange.answer(show(exchange, reply), status=201)
 
 
 def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:

@@ -15,7 +15,7 @@ from shoal.errors import ShoalError
 from shoal.protocol.requests.base import Request
 from shoal.records import NamedTuple
 
-__all__ = ["Action", "Cli", "Declaration", "Http", "always", "declaration_of", "declared", "operation"]
+__all__ = ["Action", "Cli", "Declaration", "Http", "Part", "Waits", "always", "declaration_of", "declared", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
@@ -25,18 +25,39 @@ replaces or removes; or changes rules, history or the cluster itself. A token gr
 """
 
 
+class Part(NamedTuple):
+    """Names over HTTP of which fields of the request are made, such as a namespace of its first label and the others."""
+
+    names: Mapping[str, Any]  # Each with its type in a body. In a path a list of labels is one part, joined by periods.
+    fields: tuple[str, ...]
+    made: Callable[..., tuple[Any, ...]]  # The fields' values, of the names'.
+
+
+class Waits(NamedTuple):
+    """A read that may wait: while a list of its reply is empty, and the thread has not changed in this way."""
+
+    change: str
+    until: str  # The list.
+
+
 class Http(NamedTuple):
-    """The place of an operation in the HTTP API. The parts of the path are fields of the request; the other fields are in
-    the body, or in the query of a GET.
+    """A place of an operation in the HTTP API. The parts of the path are fields of the request; the other fields are in
+    the body, or in the query of a GET or a DELETE.
     """
 
     method: str
-    path: str  # Below the space.
+    path: str  # Below the space, if the request has one; else below `/v1`.
     summary: str
     ops: tuple[str, ...] = ()  # Its names among the writes of a batch, or the reads of a multi-read.
-    created: str = ""  # A field of the reply. If it is true, the status is 201.
+    created: str = ""  # A field of the reply. If it is true, or one of its elements is, the status is 201.
     errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all writes or reads.
     example: Any = None  # An example of the body.
+    defaults: Mapping[str, Any] = {}  # Of fields that have none in the protocol.
+    sets: Mapping[str, Any] = {}  # Fields that the place decides, as that of a thread's inbox decides the queue.
+    parts: tuple[Part, ...] = ()
+    one: str = ""  # A list of the reply: its first element is the answer. If there is none, that is `NotFound`.
+    version: str = "version"  # The field of the answer that is its ETag, if there is one.
+    waits: Waits | None = None
 
 
 class Cli(NamedTuple):
@@ -68,7 +89,7 @@ class Declaration(NamedTuple):
     discloses: bool | None = None  # Whether its answer says what is stored; it is logged with the reads. None: a `read` does.
     reveals: bool = False  # Whether it shows secret parts of states as they are stored, so that it takes that right too.
     hearsay: tuple[str, ...] = ()  # Fields that name the author of what others wrote, rather than of this request.
-    http: Http | None = None
+    http: tuple[Http, ...] = ()
     cli: tuple[Cli, ...] = ()
 
 
@@ -90,7 +111,7 @@ def operation(
     discloses: bool | None = None,
     reveals: bool = False,
     hearsay: tuple[str, ...] = (),
-    http: Http | None = None,
+    http: Http | Sequence[Http] = (),
     cli: Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class.
@@ -115,7 +136,7 @@ def operation(
             discloses,
             reveals,
             hearsay,
-            http,
+            (http,) if isinstance(http, Http) else tuple(http),
             tuple(cli),
         )
         return kind

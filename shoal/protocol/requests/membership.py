@@ -9,8 +9,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from shoal.errors import ChangeUnderWay, NoQuorum, NotAMember, OutcomeUnknown
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = [
     "ChangeMembers",
@@ -26,16 +27,26 @@ __all__ = [
 ]
 
 
-@operation(family="cluster")
+@operation(family="cluster", http=Http("GET", "/cluster/members", "Who the members are"))
 class ReadMembers(Read["MembersView"], array_like=True, frozen=True, tag="members"):
     """Read who the members are, as the serving node knows, and how far a change of them is."""
 
 
-@operation(action="admin", family="cluster")
+@operation(
+    action="admin",
+    family="cluster",
+    http=Http(
+        "POST",
+        "/cluster/members",
+        "Add, drain, replace or forget a node",
+        errors=(ChangeUnderWay, NoQuorum, NotAMember, OutcomeUnknown),
+        example={"change": "add", "joins": "n4:7400"},
+    ),
+)
 class ChangeMembers(Read["MembersView"], array_like=True, frozen=True, tag="change-members"):
     """Begin a change of the members, or take back the one that is under way. It goes on by itself."""
 
-    change: Literal["add", "drain", "replace", "forget", "cancel"]
+    change: Literal["add", "drain", "replace", "forget", "cancel"]  # `cancel` takes back the one that is under way.
     joins: str = ""  # The address of the node that joins: for `add` and `replace`.
     leaves: str = ""  # That of the member that leaves: for `drain`, `replace` and `forget`; or the id of a lost directory.
 
@@ -55,7 +66,7 @@ class Seat(Struct, array_like=True, frozen=True):
 
     name: str  # "host:port"
     node: str  # The id of its directory, in hex; empty if it was never reached.
-    part: Literal["member", "joining", "leaving"]
+    part: Literal["member", "joining", "leaving"]  # Its part in this epoch.
     state: Literal["self", "linked", "unreachable"]
     progress: str = ""  # How far it is with the change that is under way.
 
@@ -79,7 +90,7 @@ class LostDirectory(Struct, array_like=True, frozen=True):
 class MembersView(Reply, array_like=True, frozen=True, tag="members-view"):
     """The members in one epoch. Epoch 0 is the configured list."""
 
-    epoch: int
+    epoch: int  # It grows by one with each step of a change; 0: the configured list.
     change: str  # The command of the change that is under way, such as `replace n3:7400 n4:7400`; empty if there is none.
     step: Literal["", "prepared", "joint"]  # `joint`: a majority needs both lists.
     members: list[Seat]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Never
+from typing import Annotated, Never
 
 from msgspec import Struct, field
 
-from shoal.protocol.fields import Elements
+from shoal.protocol.fields import Elements, Named, Shape
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "ReadPresence"]
 
@@ -16,9 +16,9 @@ __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "Re
 class Present(Struct, array_like=True, frozen=True):
     """The announcement of one client: an entry of the Yjs awareness."""
 
-    client: int  # In a document, its Yjs client id.
+    client: Annotated[int, Named("id")]  # In a document, its Yjs client id.
     clock: int  # It grows with each announcement.
-    state: bytes  # JSON; `null` if it left.
+    state: Annotated[bytes, Shape.JSON]  # The state that the client announced; `null` if it left.
 
 
 @operation(action="append", family="presence")
@@ -39,7 +39,13 @@ class Announced(Reply, array_like=True, frozen=True, tag="announced"):
     gone: list[Present] = field(default_factory=list)
 
 
-@operation(family="presence")
+@operation(
+    family="presence",
+    http=(
+        Http("GET", "/presence", "The clients present in a space", sets={"document": ""}),
+        Http("GET", "/documents/{document}/presence", "The clients present in a document, Yjs clients included"),
+    ),
+)
 class ReadPresence(Read["Presence"], array_like=True, frozen=True, tag="read-presence"):
     """Read the clients that are present."""
 
@@ -50,7 +56,7 @@ class ReadPresence(Read["Presence"], array_like=True, frozen=True, tag="read-pre
 class Presence(Reply, array_like=True, frozen=True, tag="presence"):
     """Entries of a space or a document."""
 
-    entries: list[Present]
+    entries: Annotated[list[Present], Named("members")]
 
 
 @operation(family="presence")

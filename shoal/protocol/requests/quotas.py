@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["QUOTAS", "Quota", "QuotaView", "ReadQuota"]
 
@@ -26,7 +26,7 @@ class Quota(Struct, frozen=True):
     documents: int = 0  # Open documents at each node: mirrors, and one for all Yjs clients of a document.
 
 
-@operation(family="quota")
+@operation(family="quota", http=Http("GET", "/quota", "A space's quota, and what it uses"))
 class ReadQuota(Read["QuotaView"], array_like=True, frozen=True, tag="quota"):
     """Read the quota of a space as the serving node applies it, and what the space uses there."""
 
@@ -37,7 +37,7 @@ class QuotaView(Reply, array_like=True, frozen=True, tag="quota-view"):
     """The quota of a space at one node."""
 
     space: str
-    limits: Quota
+    limits: Quota  # In force; 0: no limit.
     used: Quota  # `writes_per_s`: in the last second.
     recorded: dict[str, float] = field(default_factory=dict)  # The limits that are recorded for the space itself.
     is_counted: bool = True  # False: bytes and objects are being counted, and what is told are those counted so far.

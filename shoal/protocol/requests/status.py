@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field, structs
 
+from shoal.protocol.fields import Shape
 from shoal.protocol.requests.base import Read, Reply
 from shoal.protocol.requests.declared import operation
 
@@ -58,18 +59,20 @@ class Cluster(Read["ClusterView"], array_like=True, frozen=True, tag="cluster"):
     """Read the cluster's state, as the serving node sees it."""
 
 
+Figure = Annotated[int, Shape.TOLD]
+
+
 class Member(Struct, array_like=True, frozen=True):
     """An owner, as the serving node sees it."""
 
     name: str  # "host:port"
     node: str  # Its id in hex; empty if it was never reached.
     state: Literal["self", "linked", "unreachable"]
-    operations: int  # How many operations it is known to hold durably: at least these, as long as it has not `told` them.
-    lacks: (
-        int  # How many operations the serving node holds durably that this one is not known to hold: at most these, likewise.
-    )
-    ahead: int  # How many operations it is known to hold that the serving node does not.
-    lag_ms: int  # The age of the oldest operation that it lacks; 0 if it lacks none.
+    operations: Figure  # How many operations it is known to hold durably: at least these, as long as it has not `told` them.
+    # How many operations the serving node holds durably that this one is not known to hold: at most these, likewise.
+    lacks: Figure
+    ahead: Figure  # How many operations it is known to hold that the serving node does not.
+    lag_ms: Figure  # The age of the oldest operation that it lacks; 0 if it lacks none.
     waiting_bytes: int  # Bytes that wait to be sent to it.
     dropped: int  # Pushes that did not fit the queue; synchronisation makes up for them.
     linked_ms: int  # When it was linked last; 0: never.

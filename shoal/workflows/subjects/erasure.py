@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
 from shoal.errors import Forbidden, ShoalError
 from shoal.names import STREAMS
 from shoal.protocol import requests
+from shoal.protocol.fields import Cursor
 from shoal.protocol.requests import Durability
-from shoal.workflows.connection import Connection
+from shoal.protocol.requests.declared import Http
+from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import DELETIONS
 from shoal.workflows.subjects import tags
 from shoal.workflows.subjects.tags import SubjectTag
@@ -50,6 +52,12 @@ class SubjectReport(Struct, frozen=True):
     def is_complete(self) -> bool:
         """Whether nothing of the subject is left, as far as the node knows."""
         return not self.left
+
+
+class SubjectErasure(SubjectReport, frozen=True):
+    """A report of one request, which deletes a bounded number of objects."""
+
+    after: Cursor = b""  # If not empty, the bound of one request was reached: ask again with it.
 
 
 async def find(connection: Connection, space: str, subject: str) -> list[SubjectTag]:
@@ -90,6 +98,24 @@ async def erase(
             break
     left = len((await tags.page(connection, space, subject)).tags)
     return SubjectReport(space, subject, objects, left, await _waits_for(connection)), after
+
+
+class EraseSubject(Flow[SubjectErasure], frozen=True):
+    """Delete what is tagged with a subject, a bounded number in one request, and then the tags."""
+
+    http: ClassVar = (Http("DELETE", "/subjects/{subject}", "Delete all that is tagged with a data subject"),)
+
+    space: str
+    subject: str
+    after: Cursor = b""  # The `after` of the previous report.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> SubjectErasure:
+        """Delete as many objects as one request may."""
+        objects_max = connection.config.space_deletes_max
+        report, after = await erase(
+            connection, self.space, self.subject, after=self.after, objects_max=objects_max, durability=durability
+        )
+        return SubjectErasure(report.space, report.subject, report.objects, report.left, report.waits_for, after)
 
 
 async def _erase(

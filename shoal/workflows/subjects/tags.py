@@ -15,17 +15,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shoal import values
 from shoal.errors import InvalidInput, ShoalError
 from shoal.names import check_label, check_name
 from shoal.protocol import requests
+from shoal.protocol.fields import Cursor
 from shoal.protocol.requests import Durability
-from shoal.records import NamedTuple
-from shoal.workflows.connection import Connection
+from shoal.protocol.requests.declared import Http
+from shoal.workflows.connection import Connection, Flow
 
 SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]
 """The kinds of what can be tagged. Of `items`, `map`, `set` and `event` a part can be."""
@@ -43,11 +44,11 @@ class SubjectTag(Struct, frozen=True, forbid_unknown_fields=True):
     part: str = ""  # The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it.
 
 
-class TagPage(NamedTuple):
+class TagPage(Struct, frozen=True):
     """A page of a subject's tags."""
 
-    tags: list[SubjectTag]
-    after: bytes  # Ask again with this; empty: there are no more.
+    tags: list[SubjectTag]  # In the order of their bytes.
+    after: Cursor  # Ask again with this; empty: there are no more.
 
 
 def check_tag(tag: SubjectTag) -> SubjectTag:
@@ -138,6 +139,60 @@ async def pages(connection: Connection, space: str, subject: str) -> AsyncIterat
             yield tag
         if not (after := found.after):
             return
+
+
+_EXAMPLE = {"tags": [{"kind": "thread", "name": "planner"}, {"kind": "items", "name": "memory.user-1"}]}
+_Tags = Annotated[list[SubjectTag], Meta(min_length=1, max_length=1000)]
+
+
+class TagsChanged(Struct, frozen=True):
+    """The result of tagging, or of removing tags."""
+
+    changed: int  # How many tags were not there before, or were removed.
+
+
+class FindTags(Flow[TagPage], frozen=True):
+    """A page of what is tagged with a subject."""
+
+    http: ClassVar = (Http("GET", "/subjects/{subject}", "What is tagged with a data subject"),)
+
+    space: str
+    subject: str
+    after: Cursor = b""  # The `after` of the previous page.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> TagPage:
+        """Read the page."""
+        return await page(connection, self.space, self.subject, self.after)
+
+
+class WriteTags(Flow[TagsChanged], frozen=True):
+    """Tag objects, or parts of them, that carry data about a subject."""
+
+    http: ClassVar = (Http("PUT", "/subjects/{subject}", "Tag objects with a data subject", example=_EXAMPLE),)
+
+    space: str
+    subject: str
+    tags: _Tags  # Objects, or parts of them.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> TagsChanged:
+        """Add the tags."""
+        return TagsChanged(await write(connection, self.space, self.subject, self.tags, durability=durability))
+
+
+class RemoveTags(Flow[TagsChanged], frozen=True):
+    """Remove tags of a subject; the objects stay."""
+
+    http: ClassVar = (
+        Http("POST", "/subjects/{subject}/untag", "Remove tags of a data subject; the objects stay", example=_EXAMPLE),
+    )
+
+    space: str
+    subject: str
+    tags: _Tags  # Objects, or parts of them.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> TagsChanged:
+        """Remove the tags."""
+        return TagsChanged(await write(connection, self.space, self.subject, self.tags, remove=True, durability=durability))
 
 
 def set_of(subject: str) -> str:

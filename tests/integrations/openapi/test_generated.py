@@ -27,7 +27,7 @@ from shoal_client.api.threads import (
     get_spaces_space_threads_thread_checkpoints_latest as latest,
     post_spaces_space_threads_thread_checkpoints as save,
 )
-from shoal_client.models import AddBody, AddedView, CheckpointView, CheckpointViewStateType0, Problem
+from shoal_client.models import AddBody, AddedView, CheckpointView, CheckpointViewState, Problem
 from shoal_client.models import SaveBody, SaveBodyStateType0, SavedView
 
 with Client(base_url=sys.argv[1]) as client:
@@ -37,7 +37,7 @@ with Client(base_url=sys.argv[1]) as client:
     found = latest.sync("crew", "planner", client=client)
     assert isinstance(found, CheckpointView), found
     assert found.id == saved.id
-    assert isinstance(found.state, CheckpointViewStateType0)
+    assert isinstance(found.state, CheckpointViewState)
     assert found.state.to_dict() == state.to_dict()
     added = post_spaces_space_counters_counter.sync("crew", "n", client=client, body=AddBody(add=3))
     assert isinstance(added, AddedView), added

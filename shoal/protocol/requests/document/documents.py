@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct, field
 
-from shoal.protocol.fields import Authors, Elements, Roots
+from shoal.errors import DocumentChanged, NotFound
+from shoal.protocol.fields import Authors, Elements, Named, Roots, Seconds, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import always, operation
+from shoal.protocol.requests.declared import Http, always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
@@ -132,7 +133,16 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
     generation: int = ANY
 
 
-@operation(frees=True, removes=always)
+@operation(
+    frees=True,
+    removes=always,
+    http=Http(
+        "DELETE",
+        "/documents/{document}",
+        "Delete a document on every node (no error if there is none)",
+        errors=(DocumentChanged,),
+    ),
+)
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
     """Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too."""
 
@@ -140,7 +150,17 @@ class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="de
     expect: str | None = None  # The version that it must have (`document_version`); "" if it must not exist.
 
 
-@operation(frees=True, action="admin")
+@operation(
+    frees=True,
+    action="admin",
+    http=Http(
+        "POST",
+        "/documents/{document}/compact",
+        "Replace a document's updates by one, without deleted content",
+        errors=(NotFound,),
+        example={"older_than_s": 3600},
+    ),
+)
 class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
     """Replace the oldest updates of a document by one, without deleted content.
 
@@ -148,7 +168,7 @@ class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compa
     """
 
     document: str
-    older_than_ms: int = 0  # Only updates that are older.
+    older_than_ms: Annotated[Seconds, Named("older_than_s")] = 0  # Only updates that are older.
     at_least: int = 1  # The minimal number of updates; if there are fewer, nothing is compacted.
 
 
@@ -229,6 +249,14 @@ class ReadDocumentAt(ObjectRead["DocumentJson"], array_like=True, frozen=True, t
     vector: bytes
 
 
+@operation(
+    http=Http(
+        "GET",
+        "/documents/{document}/conflicts",
+        "Values that concurrent assignments overwrote, latest first",
+        errors=(NotFound,),
+    )
+)
 class ReadConflicts(ObjectRead["Conflicts"], array_like=True, frozen=True, tag="read-conflicts"):
     """List values of map keys that concurrent assignments overwrote."""
 
@@ -239,9 +267,9 @@ class Overwritten(Struct, array_like=True, frozen=True):
     """A value that a concurrent assignment overwrote. Values are packed, and nil if deleted."""
 
     path: list[str]  # From the root on; "*" stands for an element of an array.
-    lost: bytes
+    lost: Value
     lost_by: str  # The author of the lost value; "" if none was given.
-    stands: bytes  # The current value.
+    stands: Value  # The current value.
     stands_by: str  # The author of the current value.
     wall_ms: int  # When the later of the two was written.
 
@@ -249,7 +277,7 @@ class Overwritten(Struct, array_like=True, frozen=True):
 class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
     """The overwritten values of a document."""
 
-    overwritten: list[Overwritten]  # The latest first; at most `document_conflicts_max`.
+    overwritten: Annotated[list[Overwritten], Named("conflicts")]  # The latest first; at most `document_conflicts_max`.
     more: bool
 
 

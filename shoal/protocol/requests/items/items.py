@@ -5,13 +5,14 @@ An item's version is opaque; NO_ITEM is the version of an item that does not exi
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
-from shoal.protocol.fields import Elements, Few, Labels, Terms
+from shoal.errors import InvalidInput, ItemChanged
+from shoal.protocol.fields import Cursor, Elements, Few, Labels, Named, Natural, Positive, Seconds, Shape, Terms, Value, Vector
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import always, operation
+from shoal.protocol.requests.declared import Http, Part, always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
@@ -49,7 +50,38 @@ NO_ITEM = ""
 Match = Literal["prefix", "suffix"]
 
 
-@operation(batch=True)
+def _place(namespace: list[str]) -> tuple[str, list[str]]:
+    """The first label of a namespace, which decides the partition, and the others.
+
+    Raises:
+        InvalidInput: the namespace has no label.
+    """
+    if not namespace:
+        raise InvalidInput("a namespace has one label or more. Nothing was written. `GET …/items` lists the first labels.")
+    return namespace[0], namespace[1:]
+
+
+def _paths(namespace: list[str], key: str) -> tuple[str, list[tuple[list[str], str]]]:
+    first, rest = _place(namespace)
+    return first, [(rest, key)]
+
+
+_NAMESPACE = Part({"namespace": Labels}, ("items", "rest"), _place)
+_FOUND = Part({"namespace": Labels, "key": str}, ("items", "paths"), _paths)
+
+
+@operation(
+    batch=True,
+    http=Http(
+        "PUT",
+        "/items/{namespace}/{key}",
+        "Put an item",
+        ops=("put-item",),
+        errors=(ItemChanged,),
+        example={"value": {"tea": True}, "ttl_s": 86_400},
+        parts=(_NAMESPACE,),
+    ),
+)
 class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-item"):
     """Put a value, replacing the values that the serving node shows.
 
@@ -60,10 +92,10 @@ class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-ite
     items: str
     rest: Labels
     key: str
-    value: bytes
-    ttl_ms: int | None = None
+    value: Value
+    ttl_ms: Annotated[Seconds | None, Named("ttl_s")] = None  # After so long it expires.
     expect: str | None = None
-    vectors: Few[bytes] = field(default_factory=list)
+    vectors: Few[Vector] = field(default_factory=list)  # The vectors that a ranking compares.
 
 
 class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
@@ -72,7 +104,19 @@ class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
     version: str
 
 
-@operation(frees=True, removes=always, batch=True)
+@operation(
+    frees=True,
+    removes=always,
+    batch=True,
+    http=Http(
+        "DELETE",
+        "/items/{namespace}/{key}",
+        "Delete an item (no error if there is none)",
+        ops=("delete-item",),
+        errors=(ItemChanged,),
+        parts=(_NAMESPACE,),
+    ),
+)
 class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
     """Delete the values of an item that the serving node shows."""
 
@@ -88,7 +132,10 @@ class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
     deleted: bool  # False if it did not exist.
 
 
-@operation(action="write")
+@operation(
+    action="write",
+    http=Http("DELETE", "/items/{namespace}", "Delete all items of a namespace and those below it", parts=(_NAMESPACE,)),
+)
 class DeleteItems(Maintenance["ItemsDeleted"], array_like=True, frozen=True, tag="delete-items"):
     """Delete all items of a namespace and of those below it.
 
@@ -158,7 +205,17 @@ class ItemsSwept(Reply, array_like=True, frozen=True, tag="items-swept"):
     more: bool
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=Http(
+        "GET",
+        "/items/{namespace}/{key}",
+        "An item; its namespace is its labels, joined by periods",
+        ops=("item",),
+        parts=(_FOUND,),
+        one="items",
+    ),
+)
 class GetItems(ObjectRead["ItemsFound"], array_like=True, frozen=True, tag="get-items"):
     """Read items by their keys."""
 
@@ -169,7 +226,7 @@ class GetItems(ObjectRead["ItemsFound"], array_like=True, frozen=True, tag="get-
 class ItemSibling(Struct, array_like=True, frozen=True):
     """A value that was put concurrently with the one shown."""
 
-    value: bytes
+    value: Value
     wall_ms: int
 
 
@@ -178,7 +235,7 @@ class Item(Struct, array_like=True, frozen=True):
 
     namespace: list[str]  # All labels.
     key: str
-    value: bytes
+    value: Value
     version: str
     created_ms: int
     updated_ms: int
@@ -194,7 +251,17 @@ class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
     items: list[Item | None]  # In the order of the paths. If they do not fit a page, there are fewer: ask for the rest.
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=Http(
+        "POST",
+        "/items:search",
+        "Items of a namespace and of those below it, by a filter",
+        ops=("search",),
+        example={"namespace": ["memory"], "filter": {"tea": True}},
+        parts=(_NAMESPACE,),
+    ),
+)
 class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="search-items"):
     """Find items of a namespace and of those below it, in the order of (namespace, key).
 
@@ -204,11 +271,11 @@ class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="se
 
     items: str
     rest: Labels
-    filter: bytes = b""
-    limit: int = 100
-    skip: int = 0
-    after: bytes = b""  # The cursor of the previous reply.
-    explain: bool = False
+    filter: Annotated[bytes, Shape.VALUES] = b""
+    limit: Positive = 100
+    skip: Annotated[Natural, Named("offset")] = 0
+    after: Cursor = b""  # The cursor of the previous reply.
+    explain: bool = False  # Say how the page was found.
     matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
 
 
@@ -226,11 +293,20 @@ class ItemsPage(Reply, array_like=True, frozen=True, tag="items-page"):
 
     items: list[Item]
     skipped: int
-    cursor: bytes
+    cursor: Cursor
     more: bool  # Ask again with `cursor`. A page may be empty and not the last.
     plan: SearchPlan | None = None
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/items:rank",
+        "Items of a namespace and of those below it, the nearest to a vector first",
+        example={"namespace": ["memory"], "vector": [0.5, 0.25], "limit": 10},
+        parts=(_NAMESPACE,),
+    )
+)
 class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="rank-items"):
     """Rank items of a namespace and of those below it by their nearest vector.
 
@@ -239,10 +315,10 @@ class RankItems(ObjectRead["RankedItems"], array_like=True, frozen=True, tag="ra
 
     items: str
     rest: Labels
-    vector: bytes
-    filter: bytes = b""
-    limit: int = 10
-    skip: int = 0
+    vector: Vector  # Items that have vectors of this length are compared.
+    filter: Annotated[bytes, Shape.VALUES] = b""
+    limit: Positive = 10
+    skip: Annotated[Natural, Named("offset")] = 0
     matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
 
 
@@ -261,6 +337,7 @@ class RankedItems(Reply, array_like=True, frozen=True, tag="ranked-items"):
     compared: int  # How many vectors were compared.
 
 
+@operation(http=Http("POST", "/items:namespaces", "Namespaces that hold items", example={"label": "memory"}))
 class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag="list-namespaces"):
     """List namespaces that hold items, in order.
 
@@ -268,16 +345,16 @@ class ListNamespaces(ObjectRead["Namespaces"], array_like=True, frozen=True, tag
     result once.
     """
 
-    items: str
+    items: Annotated[str, Named("label")]
     matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
-    depth_max: int | None = None
-    limit: int = 100
-    after: bytes = b""
+    depth_max: Annotated[Positive | None, Named("max_depth")] = None
+    limit: Positive = 100
+    after: Cursor = b""
 
 
 class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
     """A page of namespaces, each as all its labels."""
 
     namespaces: list[list[str]]
-    cursor: bytes
+    cursor: Cursor
     more: bool

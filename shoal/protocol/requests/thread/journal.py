@@ -6,10 +6,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from shoal.errors import ConsumerReset, NotFound, SchemaViolation
+from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation
 from shoal.protocol.fields import Cursor, Named, Natural, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Cli, Http, operation
+from shoal.protocol.requests.declared import Cli, Http, Waits, operation
 
 __all__ = [
     "Ack",
@@ -95,14 +95,24 @@ class EventErased(Reply, array_like=True, frozen=True, tag="event-erased"):
     erased: bool  # False if there was none: it was erased before, or its event was trimmed.
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=Http(
+        "GET",
+        "/threads/{thread}/events",
+        "Events after the cursor `after`; with `wait`, once there are some",
+        ops=("events",),
+        errors=(JournalTrimmed,),
+        waits=Waits("append", "events"),
+    ),
+)
 class ReadJournal(ObjectRead["Events"], array_like=True, frozen=True, tag="read-journal"):
     """Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first."""
 
     thread: str
     after: Cursor = b""
-    limit: int = 1000
-    since_ms: int = 0  # Leave out events that were ordered before this time.
+    limit: Positive = 1000
+    since_ms: Natural = 0  # Leave out events that were ordered before this time.
     skip_trimmed: bool = False  # Continue after trimmed events that `after` does not cover, instead of an error.
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import typing
+
 from msgspec import Struct
 
 from shoal.crdt.thread.notes import Note as Note
-from shoal.protocol.fields import ChannelNames, Elements, Notes
+from shoal.errors import NotFound
+from shoal.protocol.fields import ChannelNames, Elements, Named, Notes, Positive, Shape
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, Part, operation
 from shoal.protocol.requests.thread.threads import Checkpoint
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
@@ -29,7 +32,17 @@ class Annotated(Reply, array_like=True, frozen=True, tag="annotated"):
     id: str
 
 
-@operation(frees=True, batch=True)
+@operation(
+    frees=True,
+    batch=True,
+    http=Http(
+        "DELETE",
+        "/threads/{thread}/labels/{label}",
+        "Remove a label; its checkpoint stays",
+        errors=(NotFound,),
+        parts=(Part({"label": str}, ("labels",), lambda label: ([label],)),),
+    ),
+)
 class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unlabel"):
     """Remove labels from their checkpoints, and delete their notes.
 
@@ -38,7 +51,7 @@ class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unla
 
     thread: str
     labels: Elements[str]
-    owner: str = ""
+    owner: typing.Annotated[str, Shape.INTERNAL] = ""
 
 
 class Unlabelled(Reply, array_like=True, frozen=True, tag="unlabelled"):
@@ -60,7 +73,7 @@ class Claimed(Reply, array_like=True, frozen=True, tag="claimed"):
     owner: str  # The token that the owner's writes carry from now on.
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", "/threads/{thread}/labels", "Labels, and their checkpoints"))
 class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-labels"):
     """List labels in byte order, with their checkpoints."""
 
@@ -68,12 +81,11 @@ class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-l
     label: str | None = None  # Only this one.
     prefix: str = ""
     after: str | None = None  # Exclusive, in the direction of the listing.
-    reverse: bool = False
-    limit: int = 100
-    channels: bool | ChannelNames = (
-        False  # True for all channels, or the names of channels, of which the existing ones are read.
-    )
-    notes: bool = False
+    reverse: bool = False  # In the opposite order.
+    limit: Positive = 100
+    # True for all channels, or the names of channels, of which the existing ones are read.
+    channels: typing.Annotated[bool | ChannelNames, Shape.INTERNAL] = False
+    notes: typing.Annotated[bool, Shape.INTERNAL] = False
 
 
 class Labelled(Struct, array_like=True, frozen=True):
@@ -81,11 +93,11 @@ class Labelled(Struct, array_like=True, frozen=True):
 
     label: str
     checkpoint: Checkpoint
-    notes: list[Note] = []
+    notes: typing.Annotated[list[Note], Shape.INTERNAL] = []
 
 
 class Labels(Reply, array_like=True, frozen=True, tag="labels"):
     """A page of labels."""
 
-    items: list[Labelled]
+    items: typing.Annotated[list[Labelled], Named("labels")]
     more: bool  # Ask again with after=items[-1].label.

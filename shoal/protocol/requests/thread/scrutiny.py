@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from shoal.errors import NotFound, Pruned
+from shoal.protocol.fields import Cursor, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, Reply
+from shoal.protocol.requests.declared import Http, operation
 from shoal.protocol.requests.thread.journal import Event
 from shoal.protocol.requests.thread.threads import Checkpoint
 
 __all__ = ["Damage", "Delta", "Explain", "Explained", "Growth", "ReadDelta", "Verified", "VerifyCheckpoints"]
 
 
+@operation(http=Http("GET", "/threads/{thread}/verify", "Verify the hashes of stored checkpoints", errors=(NotFound,)))
 class VerifyCheckpoints(ObjectRead["Verified"], array_like=True, frozen=True, tag="verify-checkpoints"):
     """Verify the stored parts of a checkpoint, or of a branch's checkpoints along first parents, by their hashes."""
 
@@ -18,7 +22,7 @@ class VerifyCheckpoints(ObjectRead["Verified"], array_like=True, frozen=True, ta
     checkpoint: str | None = None
     branch: str = "main"
     start: str = ""  # The id of the checkpoint to continue with; empty for the branch's winner.
-    limit: int = 100
+    limit: Positive = 100
 
 
 class Damage(Struct, array_like=True, frozen=True):
@@ -58,19 +62,27 @@ class Delta(Reply, array_like=True, frozen=True, tag="delta"):
     appended: dict[str, Growth]  # By channel: the lists that begin with the parent's.
 
 
+@operation(
+    http=Http(
+        "GET",
+        "/threads/{thread}/checkpoints/{checkpoint}/why",
+        "The context in which a checkpoint was saved: the state, events and settings of its author",
+        errors=(NotFound, Pruned),
+    )
+)
 class Explain(ObjectRead["Explained"], array_like=True, frozen=True, tag="explain"):
     """Read the context in which a checkpoint was saved: its ancestors, events, setting and bookmark."""
 
     thread: str
     checkpoint: str
-    limit: int = 20
+    limit: Positive = 20  # Of earlier checkpoints, and of events.
 
 
 class Explained(Reply, array_like=True, frozen=True, tag="explained"):
     """A checkpoint, and the context in which it was saved."""
 
     checkpoint: Checkpoint
-    setting: bytes  # A packed map, its own or an ancestor's; empty if none was given.
-    seen: bytes  # A packed bookmark, joined from its own and its ancestors'.
+    setting: Value  # A packed map, its own or an ancestor's; empty if none was given.
+    seen: Cursor  # A packed bookmark, joined from its own and its ancestors'.
     earlier: list[Checkpoint]  # Its chain of first parents, newest first.
     events: list[Event]  # The events before it in the journal, newest first.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
+from shoal.errors import NotFound, StepSettled
+from shoal.protocol.fields import Named, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Read, Reply
-from shoal.protocol.requests.declared import operation
+from shoal.protocol.requests.declared import Http, operation
 
 __all__ = [
     "BeginStep",
@@ -31,6 +33,9 @@ __all__ = [
 
 StepState = Literal["open", "done", "failed", "ready", "abandoned"]
 ThreadStatus = Literal["running", "paused", "waiting", "done", "failed"]
+
+_STEP = "/threads/{thread}/steps/{step}"
+_STATUS = "/threads/{thread}/status"
 
 
 @operation(discloses=True, drives=True)
@@ -59,17 +64,41 @@ class BeginStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="begin-st
     take_over: bool = False
 
 
-@operation(discloses=True, drives=True)
+@operation(
+    discloses=True,
+    drives=True,
+    http=Http(
+        "PUT",
+        _STEP + "/progress",
+        "Record the progress of an attempt",
+        errors=(NotFound, StepSettled),
+        example={"progress": {"page": 7}, "attempt": ""},
+        defaults={"attempt": ""},
+    ),
+)
 class ProgressStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="progress-step"):
     """Record the progress of an attempt; an empty `attempt` is the only open one."""
 
     thread: str
     step: str
-    attempt: str
-    progress: bytes
+    attempt: str  # Empty: the only open one.
+    progress: Value
 
 
-@operation(discloses=True, batch=True, drives=True)
+@operation(
+    discloses=True,
+    batch=True,
+    drives=True,
+    http=Http(
+        "PUT",
+        _STEP,
+        "Write the outcome of an attempt at a step",
+        ops=("end-step",),
+        errors=(NotFound, StepSettled),
+        example={"outcome": "result", "value": {"receipt": "r-17"}, "attempt": ""},
+        defaults={"attempt": ""},
+    ),
+)
 class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step"):
     """Write the outcome of an attempt.
 
@@ -80,24 +109,33 @@ class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step")
 
     thread: str
     step: str
-    attempt: str
-    outcome: Literal["result", "error", "withdrawn", "unkept"]
-    value: bytes = b""
+    attempt: str  # Empty: the only open one.
+    outcome: Literal["result", "error", "withdrawn", "unkept"]  # How the attempt ended.
+    value: Value = b""  # The result; or the error, as an object with `type` and `message`.
 
 
-@operation(discloses=True)
+@operation(
+    discloses=True,
+    http=Http(
+        "POST",
+        _STEP + "/resolve",
+        "Settle a step whose outcome is unknown",
+        errors=(NotFound, StepSettled),
+        example={"how": "abandon", "by": "ada", "reason": "the order was cancelled"},
+    ),
+)
 class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolve-step"):
     """Settle a step by a person's decision, which the journal records too."""
 
     thread: str
     step: str
     how: Literal["result", "retry", "abandon"]
-    value: bytes = b""  # The result, if `how` is "result".
+    value: Value = b""  # The result, if `how` is "result".
     by: str = ""
     reason: str = ""
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", _STEP, "A step", errors=(NotFound,)))
 class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"):
     """Read a step.
 
@@ -108,14 +146,16 @@ class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"
     step: str
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True, http=Http("GET", "/threads/{thread}/steps", "Steps in the order of their first intents", ops=("steps",))
+)
 class ListSteps(ObjectRead["Steps"], array_like=True, frozen=True, tag="list-steps"):
     """List steps in the order of their first intents."""
 
     thread: str
-    only_open: bool = False
+    only_open: Annotated[bool, Named("open")] = False
     after: str = ""  # The `position` of the last step of the previous reply.
-    limit: int = 1000
+    limit: Positive = 1000
 
 
 class StepAttempt(Struct, array_like=True, frozen=True):
@@ -126,16 +166,16 @@ class StepAttempt(Struct, array_like=True, frozen=True):
     holder: str
     begun_ms: int
     ended_ms: int  # 0 if it has not ended.
-    error: bytes  # A packed map, or empty.
-    progress: bytes  # A packed value, or empty.
+    error: Value  # A packed map, or empty.
+    progress: Value  # A packed value, or empty.
     by: str  # The person who ended it, if one did.
 
 
 class StepResult(Struct, array_like=True, frozen=True):
     """A result of the step that does not count, because another one does."""
 
-    value: bytes
-    attempt: str
+    value: Value
+    attempt: str  # The attempt that had it.
     by: str
     wall_ms: int
 
@@ -150,14 +190,14 @@ class Step(Reply, array_like=True, frozen=True, tag="step"):
     begun_ms: int
     ended_ms: int  # When the result was written; 0 if there is none.
     result_position: str  # Its place in the order of completion; empty if there is no result.
-    arguments: bytes
-    result: bytes
+    arguments: Value
+    result: Value
     result_by: str  # The person who entered it, if one did.
     parent: str
     compensation: str
     failures: int  # Failed attempts since a retry was last allowed.
     attempts: list[StepAttempt]
-    conflicts: list[StepResult] = field(default_factory=list)
+    conflicts: list[StepResult] = field(default_factory=list)  # Results of other attempts, which do not count.
     begun: bool = False  # Whether the caller's own attempt is open, so that the caller causes the effect.
     rivals: list[str] = field(default_factory=list)  # Other open attempts, if `begun`.
     attempt: str = ""  # The caller's own attempt, if `begun`.
@@ -166,11 +206,20 @@ class Step(Reply, array_like=True, frozen=True, tag="step"):
 class Steps(Reply, array_like=True, frozen=True, tag="steps"):
     """A page of a thread's steps."""
 
-    items: list[Step]  # The steps with their results.
+    items: Annotated[list[Step], Named("steps")]  # The steps with their results.
     more: bool  # Ask again with after=items[-1].position.
 
 
-@operation(discloses=True)
+@operation(
+    discloses=True,
+    http=Http(
+        "PUT",
+        _STATUS,
+        "Set the thread's status: while it is paused, no step begins until it is running again",
+        errors=(NotFound,),
+        example={"status": "paused", "by": "ada", "reason": "look at the plan first"},
+    ),
+)
 class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):
     """Set a thread's status, which its journal records too."""
 
@@ -180,7 +229,7 @@ class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="mov
     by: str = ""
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", _STATUS, "The thread's status", ops=("status",)))
 class ReadStanding(ObjectRead["Standing"], array_like=True, frozen=True, tag="read-standing"):
     """Read a thread's status. If it was never set, the thread is running."""
 

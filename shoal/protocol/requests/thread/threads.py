@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Annotated, final
 
 from msgspec import field
 
-from shoal.protocol.fields import ChannelNames, Channels, Elements, Filtered, Joined, Merged, Secrets
+from shoal.errors import BranchTaken, NotFound, Pruned
+from shoal.protocol.fields import (
+    ChannelNames,
+    Channels,
+    Elements,
+    Filtered,
+    Joined,
+    Merged,
+    Named,
+    Positive,
+    Seconds,
+    Secrets,
+    Shape,
+    Time,
+    Value,
+)
 from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Http, always, operation
 
@@ -78,13 +93,27 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     headless: bool = False  # Needs a label.
 
 
-@operation(frees=True, removes=always, drives=True)
+@operation(
+    frees=True,
+    removes=always,
+    drives=True,
+    http=Http("DELETE", "/threads/{thread}", "Delete a thread on every node (no error if there is none)"),
+)
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
 
     thread: str
 
 
+@operation(
+    http=Http(
+        "POST",
+        "/threads/{thread}/prune",
+        "Prune old checkpoints, or show which would be pruned",
+        errors=(NotFound,),
+        example={"keep_last": 100, "dry_run": True},
+    )
+)
 class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune"):
     """Prune old checkpoints.
 
@@ -94,7 +123,7 @@ class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune
 
     thread: str
     keep_last: int | None = None
-    older_than_ms: int | None = None
+    older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None
     branch: str | None = None
     dry_run: bool = False
 
@@ -140,11 +169,34 @@ class Saved(Reply, array_like=True, frozen=True, tag="saved"):
     branch: str
     heads: list[str]  # The branch's heads, winner first; more than one is a fork.
     wall_ms: int
-    partition: int = -1  # The thread's partition.
-    secret: list[str] = field(default_factory=list)  # Its JSON pointers to secret values: its own, and those that it keeps.
+    partition: Annotated[int, Shape.INTERNAL] = -1  # The thread's partition.
+    # Its JSON pointers to secret values: its own, and those that it keeps.
+    secret: Annotated[list[str], Shape.INTERNAL] = field(default_factory=list)
 
 
-@operation(batch=True, drives=True)
+@operation(
+    batch=True,
+    drives=True,
+    http=(
+        Http(
+            "POST",
+            "/threads/{thread}/branches",
+            "Create a branch at a checkpoint",
+            created="to",
+            errors=(NotFound, Pruned, BranchTaken),
+            example={"branch": "what-if", "to": "latest"},
+            sets={"new": True},
+        ),
+        Http(
+            "PUT",
+            "/threads/{thread}/branches/{branch}",
+            "Put a branch on a checkpoint; nothing is deleted",
+            errors=(NotFound, Pruned),
+            example={"to": "latest", "by": "ada", "reason": "the last step was wrong"},
+            sets={"new": False},
+        ),
+    ),
+)
 class Move(ObjectWrite["Moved"], array_like=True, frozen=True, tag="move"):
     """Move a branch to a checkpoint of its thread.
 
@@ -199,15 +251,35 @@ class BranchDeleted(Reply, array_like=True, frozen=True, tag="branch-deleted"):
     before: list[str]  # The heads that it had, winner first; empty if there was no such branch.
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=(
+        Http(
+            "GET",
+            "/threads/{thread}/checkpoints/latest",
+            "The newest checkpoint of a branch, or the one that it had at a time, or that has a label",
+            errors=(NotFound, Pruned),
+            sets={"checkpoint": None},
+            version="id",
+        ),
+        Http(
+            "GET",
+            "/threads/{thread}/checkpoints/{checkpoint}",
+            "A checkpoint by its id",
+            ops=("load",),
+            errors=(NotFound, Pruned),
+            version="id",
+        ),
+    ),
+)
 class Load(ObjectRead["Checkpoint"], array_like=True, frozen=True, tag="load"):
     """Load a checkpoint by id or label, or a branch's winner."""
 
     thread: str
     checkpoint: str | None = None
     branch: str = "main"
-    channels: ChannelNames | None = None  # Only these; None: all.
-    as_of_ms: int | None = None  # The head that the branch had then, by the clocks of the nodes that moved it.
+    channels: ChannelNames | None = None  # Only these; if left out, all.
+    as_of_ms: Annotated[Time | None, Named("as_of")] = None  # The head that the branch had then, by its nodes' clocks.
     label: str | None = None  # The checkpoint that has this label.
 
 
@@ -221,18 +293,28 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
     wall_ms: int
     schema: str
     schema_version: int
-    metadata: bytes
-    channels: dict[str, bytes]  # The requested channels; empty in a history without them.
+    metadata: Value
+    channels: Annotated[
+        dict[str, bytes], Shape.STATE, Named("state")
+    ]  # As far as requested; empty in a history without states.
     hashes: dict[str, str]  # Channel → SHA-256 of its content in hex (docs/STORAGE.md), or content of up to 64 bytes itself.
     author: str = ""
     label: str = ""
-    setting: bytes = b""
-    seen: bytes = b""  # A packed bookmark: what its author had read.
+    setting: Annotated[bytes, Shape.INTERNAL] = b""
+    seen: Annotated[bytes, Shape.INTERNAL] = b""  # A packed bookmark: what its author had read.
     readable_from: int = 0
     secret: list[str] = field(default_factory=list)
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=Http(
+        "GET",
+        "/threads/{thread}/checkpoints",
+        "Checkpoints, newest first; with `states`, their states too",
+        errors=(NotFound, Pruned),
+    ),
+)
 class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="history"):
     """Read checkpoints backwards from the branch's winner, or from the parent of `before`.
 
@@ -244,8 +326,8 @@ class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="hist
     thread: str
     branch: str = "main"
     before: str | None = None
-    limit: int = 100
-    channels: bool = False
+    limit: Positive = 100
+    channels: Annotated[bool, Named("states")] = False  # Include the states; a page then holds fewer checkpoints.
     filter: Filtered = field(default_factory=dict)
     author: str | None = None
 
@@ -253,12 +335,15 @@ class History(ObjectRead["Checkpoints"], array_like=True, frozen=True, tag="hist
 class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
     """A page of a history."""
 
-    items: list[Checkpoint]
+    items: Annotated[list[Checkpoint], Named("checkpoints")]
     more: bool  # Whether there are older ones; ask again with before=next.
     next: str = ""  # The last checkpoint that was looked at.
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=Http("GET", "/threads/{thread}/branches", "The branches, each with its heads", ops=("heads",), errors=(NotFound,)),
+)
 class Heads(ObjectRead["Branches"], array_like=True, frozen=True, tag="heads"):
     """Read all branches and their heads."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct, field
 
 from shoal.errors import RegisterChanged, TooManySiblings
-from shoal.protocol.fields import Elements, Keys, Value
+from shoal.protocol.fields import Elements, Keys, Named, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Cli, Http, always, operation
+from shoal.protocol.requests.declared import Cli, Http, Part, always, operation
 from shoal.protocol.requests.values.scalars import Sibling
 from shoal.protocol.requests.values.sets import SetAltered
 
@@ -63,13 +65,17 @@ class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
     version: str
 
 
-@operation(action="append", batch=True)
+@operation(
+    action="append",
+    batch=True,
+    http=Http("POST", "/maps/{map}/{key}/counter", "Add to the counter of a key", ops=("add-entry",), example={"add": 1}),
+)
 class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add-entry"):
     """Add to a key's counter."""
 
     map: str
     key: str
-    amount: int
+    amount: Annotated[int, Named("add")]
 
 
 class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
@@ -92,7 +98,18 @@ class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
     left: int
 
 
-@operation(discloses=True, batch=True, removes=lambda request: bool(request.remove))
+@operation(
+    discloses=True,
+    batch=True,
+    removes=lambda request: bool(request.remove),
+    http=Http(
+        "POST",
+        "/maps/{map}/{key}/set",
+        "Remove elements of the set of a key, and add others",
+        ops=("alter-entry",),
+        example={"add": ["tea"]},
+    ),
+)
 class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
     """Remove elements from a key's set, and add others."""
 
@@ -130,7 +147,19 @@ class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
     removed: bool
 
 
-@operation(multi_read=True)
+@operation(
+    multi_read=True,
+    http=(
+        Http("GET", "/maps/{map}", "Entries of a map", ops=("map",)),
+        Http(
+            "GET",
+            "/maps/{map}/{key}",
+            "An entry of a map",
+            parts=(Part({"key": str}, ("keys",), lambda key: ([key],)),),
+            one="entries",
+        ),
+    ),
+)
 class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-map"):
     """Read entries in the order of their keys."""
 
@@ -138,7 +167,7 @@ class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-
     keys: Keys | None = None  # Only these keys; None: all, page by page.
     prefix: str = ""
     after: str | None = None
-    limit: int = 1000
+    limit: Positive = 1000
 
 
 class MapEntry(Struct, array_like=True, frozen=True):

@@ -181,7 +181,7 @@ class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):
     version: str
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", "/registers/{register}", "A register and its siblings", ops=("register",)))
 class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="read-register"):
     """Read a register. If it was never set, it has no siblings."""
 
@@ -201,3 +201,8 @@ class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
     context: Cursor
     version: str = ""  # It changes with the values; empty if there is none.
+
+    @property
+    def value(self) -> Value:
+        """The value of the first sibling; nil if it was never assigned."""
+        return self.siblings[0].value if self.siblings else b"\xc0"

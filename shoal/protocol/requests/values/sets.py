@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.fields import Elements, Value
+from shoal.protocol.fields import Cursor, Elements, Positive, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.requests.declared import Cli, Http, always, operation
 
@@ -74,13 +74,13 @@ class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
     more: bool  # Whether members are left; ask again.
 
 
-@operation(multi_read=True)
+@operation(multi_read=True, http=Http("GET", "/sets/{set}", "A page of a set's members", ops=("set",)))
 class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-set"):
     """Read a page of members, in the order of their bytes. A set that does not exist is empty."""
 
     set: str
-    after: bytes = b""  # The last member of the previous page.
-    limit: int = 1000
+    after: Cursor = b""  # The last member of the previous page.
+    limit: Positive = 1000
 
 
 class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
@@ -89,6 +89,11 @@ class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
     members: list[Value]
     size: int  # The number of members of the whole set.
     more: bool  # Ask again with after=members[-1].
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next page begins, as `after`; empty if this page is."""
+        return self.members[-1] if self.members else b""
 
 
 @operation(

@@ -1,1 +1,0 @@
-"""Memory items over HTTP."""

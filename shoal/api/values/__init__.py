@@ -1,1 +1,0 @@
-"""Registers, sets and maps over HTTP, where a route is not derived."""
