@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.laws import pythons
 from tests.laws.guard import HERE, ROOT, Guard, guards, laws_of, parsed, without_its_line
 
 DESCRIPTIONS = HERE / "descriptions.txt"
 """Modules whose laws say how they are written, with why no test can fail without a line: `path: why`."""
 UNGUARDED = HERE / "unguarded.txt"
-UNGUARDED_MAX = 110
+UNGUARDED_MAX = 81
 """Modules whose laws have no guards yet. It only shrinks: a new module with a law comes with its guards."""
 
 GUARDS = guards()
@@ -93,3 +95,15 @@ def test_a_line_that_is_there_twice_is_refused() -> None:
     for source in ("", "def f():\n    a()\n    a()\n", "def f():\n    a()\n"):
         with pytest.raises(ValueError, match="of 'a'"):
             without_its_line(guard, source)
+
+
+def test_a_test_of_an_integration_runs_where_its_sdk_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pythons, "ENVIRONMENTS", tmp_path)
+    monkeypatch.setattr(pythons, "_FOLDERS", {"tests/integrations/sdk": "its-extra"})
+    assert pythons.python_of("tests/test_laws.py::test_a") == Path(sys.executable)
+    assert pythons.python_of("tests/integrations/test_escaping.py::test_a") == Path(sys.executable)
+    assert pythons.python_of("tests/integrations/sdk/test_it.py::test_a") is None
+    there = tmp_path / "its-extra" / "bin" / "python"
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert pythons.python_of("tests/integrations/sdk/test_it.py::test_a") == there

@@ -369,3 +369,13 @@ async def test_a_batch_over_partitions_explains_tags_and_colocated_spaces(store:
     with pytest.raises(SpansPartitions, match=r"\{crew-7\}/planner.*colocated=True"):
         await batch.commit()
     assert await store.space("crew").counter("a").value() == 0
+
+
+async def test_an_opening_that_is_cancelled_leaves_the_directory_to_others(tmp_path: Path) -> None:
+    opening = asyncio.ensure_future(shoal.open(tmp_path / "state").__aenter__())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with shoal.open(tmp_path / "state") as store:
+        await store.space("crew").counter("n").add(1)

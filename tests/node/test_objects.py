@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.errors import InvalidInput, KeyReused, SpansPartitions, TooLarge, TooManySiblings
+from shoal.errors import InvalidInput, InvalidName, KeyReused, SpansPartitions, TooLarge, TooManySiblings
 from shoal.protocol import requests
 from tests.node.conftest import Bench, Opener
 
@@ -257,3 +257,9 @@ async def test_what_a_document_lost_is_told_by_whom_and_the_latest_first(open_be
             assert (conflict.stands_by, conflict.lost_by) == (("ada", "bob") if stands == "one" else ("bob", "ada"))
     async with await bench.space.document("absent") as absent:
         assert await absent.conflicts() == []
+
+
+async def test_a_read_of_a_name_that_cannot_be_is_refused(bench: Bench) -> None:
+    for name in ("", "a/b\n", "x" * 2000):
+        with pytest.raises(InvalidName):
+            await bench.node.session().call(requests.ReadCounter("crew", name))

@@ -6,6 +6,7 @@ from shoal.cluster.operation import CHAIN_START, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.partitions import Partitions
+from shoal.node.retired import Retirement
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 
@@ -33,3 +34,15 @@ def test_truncating_raises_the_base_and_shrinks_the_log() -> None:
     assert partition.log_bytes == 400
     partition.truncate({ONE: Tip.unpack(tip(8))})
     assert (partition.base[ONE], partition.vector[ONE], partition.log_bytes) == (8, 9, 100)
+
+
+def test_a_retired_origin_has_no_tip_and_no_base_and_is_covered() -> None:
+    storage = MemoryStorage()
+    storage.write({keys.vector(3, ONE): tip(9), keys.base(3, ONE): tip(5), keys.vector(3, OTHER): tip(4)})
+    partition = Partitions(storage, HybridClock()).load(3)
+    rows = {ONE: Retirement(Tip.unpack(tip(9)), 11, 0, is_logged=True)}
+    storage.write({keys.retired(3, ONE): rows[ONE].pack()})
+    summary = partition.retired.summary.retiring(Dot(OTHER, 4), 11, 0, rows.keys())
+    partition.retire(Dot(OTHER, 4), rows.keys(), partition.retired.after(summary, rows))
+    assert (partition.tip(ONE).sequence, ONE in partition.bases, ONE in dict(partition.vector.items())) == (0, False, False)
+    assert partition.vector.covers(Dot(ONE, 9))

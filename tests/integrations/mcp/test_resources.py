@@ -20,8 +20,11 @@ from mcp.types import (
 )
 
 import shoal
+from shoal.client.watching import Reset
 from shoal.errors import InvalidInput
 from shoal.integrations.mcp.resources import Place, place_of
+from shoal.integrations.mcp.subscriptions import Subscriptions
+from shoal.protocol.position import Position
 from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, client
 
 NAME = "{crew-7}/größe ?#%2F"
@@ -122,3 +125,21 @@ async def test_a_subscription_of_nothing_is_refused(tmp_path: Path) -> None:
             async with made.listen(resource_subscriptions=["http://x"]):
                 pass
         assert await answer(made, "list_names", kind="thread") == {"names": [], "more": False}
+
+
+async def test_one_watch_tells_all_and_whoever_may_have_missed_a_change_is_told_to_read_again(tmp_path: Path) -> None:
+    told: list[Any] = []
+    async with shoal.open(tmp_path / "state") as store:
+        subscriptions = Subscriptions(store.connection, store.space("default"), ended=lambda: None)
+        subscriptions.subscribe(told.append)
+        uris = ["shoal://default/threads/t", "shoal://default/documents/plan"]
+        assert (await store.status()).connections == 0
+        for uri in uris:
+            await subscriptions.want([uri])
+        async with asyncio.timeout(WHOLE_TEST_S):
+            while not (await store.status()).connections:
+                await asyncio.sleep(0)
+        assert (await store.status()).connections == 1
+        await subscriptions._told(Reset("changes were left out", Position()))
+        assert told == [ResourcesListChanged(), *(ResourceUpdated(uri=uri) for uri in uris)]
+        await subscriptions.close()

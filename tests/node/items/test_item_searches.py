@@ -163,3 +163,13 @@ async def test_an_index_dropped_during_a_search_hides_nothing(open_bench: Opener
     await asyncio.sleep(0)
     await items.unindex(("memory",), "user.name")
     assert await search == everything
+
+
+async def test_a_page_of_namespaces_looks_at_no_more_rows_than_it_may(open_bench: Opener) -> None:
+    bench = open_bench(item_scan_rows_max=3)
+    for n in range(10):
+        await bench.space.items.put(("memory", f"u{n}"), "k", n)
+    page = await bench.node.session().call(requests.ListNamespaces("crew", "memory"))
+    assert isinstance(page, requests.Namespaces)
+    assert (len(page.namespaces), page.more) == (3, True)
+    assert len(await bench.space.items.namespaces(prefix=("memory",))) == 10

@@ -27,6 +27,7 @@ from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.support.examples import examples
+from tests.support.turns import Turns
 
 NOTES = ("notes",)
 Model = dict[tuple[tuple[str, ...], str], tuple[Any, list[list[float]]]]
@@ -313,3 +314,15 @@ def test_what_the_processor_reports_of_a_product_is_no_warning() -> None:
         warnings.simplefilter("error")
         nearest(overflowing, np.zeros(2, np.float32))
         list(ranked([b"x"], overflowing, np.zeros(2, np.float32)))
+
+
+async def test_others_have_a_turn_between_two_pieces_of_a_comparison(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = open_bench(vector_page_rows_max=4).space.items
+    for n in range(20):
+        await items.put(NOTES, f"k{n:02}", n, vectors=[[1.0, n]])
+    await items.search(NOTES, vector=[1.0, 2.0])  # Now the vectors are in memory.
+    pieces = Turns(monkeypatch, Matrix, "nearest", lambda *_: 1)
+    await items.search(NOTES, vector=[1.0, 2.0])
+    assert (pieces.most, pieces.all >= 5) == (1, True)

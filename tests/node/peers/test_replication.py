@@ -309,3 +309,12 @@ async def test_a_late_write_names_its_holders(fleet: Fleet) -> None:
     quorum, number = fleet["a"].replicator.quorum, partition_of("crew", "n")
     late = quorum._late(number, fleet["a"].node._database.vector_of(number), "quorum")
     assert late.detail["acknowledged"] == ["a:1", "b:1", "c:1"]
+
+
+async def test_a_write_builds_on_what_its_session_has_seen(fleet: Fleet) -> None:
+    bookmark = Bookmark()
+    await fleet.isolate("a")
+    await fleet["a"].store(bookmark).space("crew").counter("n").add(7)
+    with pytest.raises(SessionBehind):
+        await fleet["b"].node.session(bookmark).call(requests.Add("crew", "n", 1))
+    assert await fleet["b"].store().space("crew").counter("n").value() == 0

@@ -11,8 +11,12 @@ import pytest
 from shoal import values
 from shoal.errors import HeadMoved, InvalidInput, Overloaded, ShoalError
 from shoal.names import RESERVED
+from shoal.node.environment import turn
+from shoal.node.spaces import usage
 from shoal.node.spaces.quotas import parsed
 from shoal.protocol.requests import QUOTAS, Add, Follow, PutEntry, Quota, QuotaView, Watch
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
@@ -316,3 +320,41 @@ async def test_a_write_that_is_decided_twice_counts_once(bench: Bench) -> None:
     with pytest.raises(HeadMoved):
         await thread.save({"n": 2}, expect_head="0" * 64)
     assert (await bench.space.quota()).used.writes_per_s == 2
+
+
+def row(n: int) -> bytes:
+    """The key of a row of an object of space `crew`."""
+    return keys.OBJECT + b"\x00\x01\x01" + keys.catalog_of("crew")[1:] + bytes([n])
+
+
+async def test_a_range_that_is_too_long_to_look_through_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "_RANGE_ROWS_MAX", 2)
+    storage = MemoryStorage({row(n): b"x" * 10 for n in range(6)})
+    counts = usage.Usage(storage, turn, wait_s=60)
+    use = counts.of("crew")
+    await counts.ready("crew")
+    assert use.bytes == 6 * (len(row(0)) + 10)
+    changes = counts.noting({}, [(row(0), row(5))])
+    storage.write({}, [(row(0), row(5))])
+    counts.noted(changes)
+    while not use.is_counted:
+        await asyncio.sleep(0)
+    assert use.bytes == len(row(5)) + 10
+    await counts.close()
+
+
+def test_a_row_that_is_not_counted_yet_changes_nothing() -> None:
+    use = usage.Use("crew")
+    use.cursor = row(3)
+    use.change(row(4), None, 10)
+    assert use.bytes == 0
+    use.change(row(2), None, 10)
+    assert use.bytes == len(row(2)) + 10
+
+
+def test_a_write_is_not_looked_at_as_long_as_nobody_asked() -> None:
+    class Unread(dict[bytes, bytes | None]):
+        def items(self) -> Any:
+            raise AssertionError("nobody asked for a space")
+
+    assert usage.Usage(MemoryStorage(), turn, wait_s=1.0).noting(Unread({row(1): b"x"}), []) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from shoal.errors import InvalidInput, InvalidSchema, NotFound, SchemaTaken, Sch
 from shoal.node.rules import matches
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Checkpoint, Save
+from shoal.schemas.rule import Flaw, Rule
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
@@ -227,3 +229,20 @@ async def test_of_two_contents_of_one_version_one_counts_on_every_node() -> None
 )
 def test_threads_are_named_by_name_or_prefix(threads: str, thread: str, named: bool) -> None:
     assert matches(threads, thread) is named
+
+
+async def test_only_channels_that_changed_are_checked_again(space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[set[str]] = []
+    sound = Rule.flaw_of_channels
+
+    def counted(rule: Rule, channels: Mapping[str, Any]) -> Flaw | None:
+        checked.append(set(channels))
+        return sound(rule, channels)
+
+    monkeypatch.setattr(Rule, "flaw_of_channels", counted)
+    await space.schemas.put("plan", 1, PLAN, threads="planner-*")
+    thread = space.thread("planner-1")
+    tasks = [{"title": "a" * 5000}]  # What is smaller is checked again.
+    await thread.save({"tasks": tasks, "budget": 1})
+    await thread.save({"tasks": tasks, "budget": 2})
+    assert (checked[0], checked[-1]) == ({"tasks", "budget"}, {"budget"})

@@ -9,11 +9,14 @@ import pytest
 
 from shoal.client.thread.journal import Journal
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
+from shoal.node.thread import retention
+from shoal.node.transaction import ObjectRows
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, swept
+from tests.support.turns import Turns
 
 PAYLOADS = b"G"
 
@@ -239,3 +242,13 @@ async def test_a_replaced_disk_gets_what_is_left(fleet: Fleet) -> None:
     await swept(*(fleet[name].storage for name in "abc"))
     check_sound(fleet["c"].storage)
     assert fleet.rows("a") == fleet.rows("c")
+
+
+async def test_others_have_turns_while_a_trim_is_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_SLICE", 4)
+    journal = bench.space.thread("t").journal
+    for n in range(20):
+        await journal.append(n)
+    rows = Turns(monkeypatch, ObjectRows, "scan", lambda *_, limit=None, **__: limit or 0)
+    assert (await journal.trim(keep=18, dry_run=True)).events == 2
+    assert rows.most <= 8 < 20 <= rows.all
