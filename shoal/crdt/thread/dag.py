@@ -15,6 +15,7 @@ Laws:
 - If two operations have one token, the record and time of the one with the least dot
   count everywhere, and the tokens that either names are superseded. The other's record
   is kept, for peers that lack the operation.
+- A save that is repeated after its checkpoint was pruned and swept makes no head: it is pruned as before, and swept again.
 
 Rows:
     C id₃₂                dot₂₄ hlc₈ wall_ms₈ and the record
@@ -25,6 +26,7 @@ Rows:
                          whose token it is. It goes with the checkpoint's record; that of a move, and row M, once it is old, too
     D digest₃₂            a chunk, or a node of the tree over a value's chunks
     T id₃₂                a pruned checkpoint: see `shoal.crdt.thread.pruning`
+    W id₃₂                one that was swept: see there
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from shoal.crdt.thread.channel import Recipe
 from shoal.errors import StoreCorrupt
 from shoal.records import NamedTuple
 
-CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED = b"C", b"R", b"B", b"D", b"M", b"A", b"T"
+CHECKPOINT, TWIN, BRANCH, CHUNK, MOVE, WHEN, PRUNED, SWEPT = b"C", b"R", b"B", b"D", b"M", b"A", b"T", b"W"
 ID_BYTES = 32
 _STAMP_BYTES = DOT_BYTES + 16
 _HEAD_BYTES = 8 + ID_BYTES
@@ -155,17 +157,31 @@ def apply(
     for digest, piece in chunks.items():
         rows.put(CHUNK + digest, piece)
     head = Head(stamp.hlc, save.id, save.id)
+    first = stored is None and not _was_pruned(rows, save.id)
     if stored is None or stamp.dot < Dot.unpack(stored[:DOT_BYTES]):
         if stored is not None:
             rows.put(TWIN + save.id + stored[:DOT_BYTES], stored[_STAMP_BYTES:])
         rows.put(key, _pack_stamp(stamp) + record)
         _put_when(rows, decoded.branch, stamp, save.id, b"", before=stored)
         if decoded.label:
-            labels.name(rows, decoded.label, labels.LabelEntry(stamp.hlc, save.id), first=stored is None)
-        return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=stored is None)
+            labels.name(rows, decoded.label, labels.LabelEntry(stamp.hlc, save.id), first=first)
+        return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=first)
     if not stored.startswith(stamp.dot.pack()):
         rows.put(TWIN + save.id + stamp.dot.pack(), record)
     return _supersede(rows, decoded.branch, save.over)
+
+
+def _was_pruned(rows: Rows, id: bytes) -> bool:
+    """Whether a checkpoint that comes was pruned before; if it was swept, it is marked once more.
+
+    A directory that was set back has saved it again: it does not know what it has forgotten.
+    """
+    mark = rows.get(SWEPT + id)
+    if mark is None:
+        return is_pruned(rows, id)  # Its record was erased before it came here.
+    rows.delete(SWEPT + id)
+    rows.put(PRUNED + id, mark)
+    return True
 
 
 def twin(rows: Rows, id: bytes, dot: Dot) -> bytes | None:

@@ -6,10 +6,12 @@ Laws:
   checkpoints are pruned is a function of the set of operations, and no branch ends at a pruned one.
 - A pruned checkpoint is not shown any more; a history ends before it. Its record and chunks
   stay until the prune is stable, or longer if a remaining checkpoint's recipe needs them.
+- What was swept is remembered for as long as its save can be repeated, so that the repetition makes no head.
 
 Rows (within the thread's, beside the checkpoints'):
-    T id₃₂                dot₂₄: the least of the prunes; removed with the checkpoint's record
-    T                     hlc₈: of the last prune; hlc₈: up to this time moves to what is swept are forgotten
+    T id₃₂                dot₂₄: the least of the prunes; hlc₈: of the last one (older versions wrote none)
+    W id₃₂                the same, in the place of T once the record is removed, until its save cannot be repeated any more
+    T                     hlc₈: of the last prune; hlc₈: up to this time moves to what is swept are forgotten, and rows W
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import msgspec
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.crdt.thread import dag
-from shoal.crdt.thread.dag import PRUNED
+from shoal.crdt.thread.dag import PRUNED, SWEPT
 
 
 class Prune(msgspec.Struct, array_like=True, frozen=True, tag="prune"):
@@ -29,7 +31,7 @@ class Prune(msgspec.Struct, array_like=True, frozen=True, tag="prune"):
 
     ids: list[bytes]
     moves: list[bytes] = []  # Tokens of the moves to them that the issuer knew.
-    moves_hlc: int = 0  # Up to this time no request for a move can be repeated any more.
+    moves_hlc: int = 0  # Up to this time no request for a move or a save can be repeated any more.
 
 
 def moves_to(rows: Rows, ids: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -42,8 +44,27 @@ def is_over(rows: Rows, move: dag.Moved) -> bool:
 
     Until then a directory that was set back may carry it out again; what is known of the move keeps that without effect.
     """
-    last = rows.get(PRUNED) or b""
-    return move.hlc <= int.from_bytes(last[8:], "big") and rows.get(dag.CHECKPOINT + move.to) is None
+    return move.hlc <= _expired_hlc(rows) and rows.get(dag.CHECKPOINT + move.to) is None
+
+
+def _expired_hlc(rows: Rows) -> int:
+    return int.from_bytes((rows.get(PRUNED) or b"")[8:], "big")
+
+
+def swept_rows(rows: Rows, id: bytes) -> dict[bytes, bytes | None]:
+    """What is left in the place of a mark once the checkpoint's other rows are removed."""
+    mark = rows.get(PRUNED + id) or b""
+    return {PRUNED + id: None} if _is_forgotten(rows, mark) else {PRUNED + id: None, SWEPT + id: mark}
+
+
+def swept(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> list[tuple[bytes, bool]]:
+    """The swept checkpoints that are remembered, by id, each with whether it can be forgotten; `after` is an id, exclusive."""
+    found = rows.scan(SWEPT, after=None if after is None else SWEPT + after, limit=limit)
+    return [(key[1:], _is_forgotten(rows, mark)) for key, mark in found]
+
+
+def _is_forgotten(rows: Rows, mark: bytes) -> bool:
+    return int.from_bytes(mark[DOT_BYTES:], "big") <= _expired_hlc(rows)
 
 
 def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
@@ -52,9 +73,12 @@ def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
     reached = {to for token, to in moves_to(rows, set(prune.ids)) if token not in known}
     for id in prune.ids:
         if id not in reached:
-            mark = rows.get(PRUNED + id)
-            if mark is None or stamp.dot < Dot.unpack(mark):
-                rows.put(PRUNED + id, stamp.dot.pack())
+            swept, hlc = rows.get(SWEPT + id), stamp.hlc.to_bytes(8, "big")
+            mark = rows.get(PRUNED + id) or swept
+            dot = stamp.dot if mark is None else min(stamp.dot, Dot.unpack(mark[:DOT_BYTES]))
+            rows.put(PRUNED + id, dot.pack() + (hlc if mark is None else max(mark[DOT_BYTES:], hlc)))
+            if swept is not None:
+                rows.delete(SWEPT + id)
     last = rows.get(PRUNED) or b""
     times = (stamp.hlc, prune.moves_hlc)
     known_times = (int.from_bytes(last[:8], "big"), int.from_bytes(last[8:], "big"))

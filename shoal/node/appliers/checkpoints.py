@@ -9,8 +9,9 @@ from shoal.crdt.thread import dag, pruning
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.appliers.effects import Effects
+from shoal.node.appliers.effects import Effects, Sweep, What
 from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.node.transaction import ObjectRows
 from shoal.storage.keys import Kind
 
 
@@ -64,6 +65,11 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:
     return Blobs(packed, chunks, erased)
 
 
+def _swept_again(rows: ObjectRows, _stamp: Stamp, change: dag.Save) -> bytes | None:
+    """A save marks its own checkpoint as pruned if that was swept before it came: it is swept again."""
+    return b"" if rows.wrote(dag.PRUNED + change.id) and dag.is_pruned(rows, change.id) else None
+
+
 def _check_move(_stamp: Stamp, change: dag.Move) -> None:
     check_name("branch", change.branch)
     if any(len(id) != dag.ID_BYTES for id in (change.token, change.to, *change.over)):
@@ -85,6 +91,7 @@ APPLIERS: Appliers = {
         id_of=lambda _name, _stamp, save: save.id.hex(),
         effects=Effects(
             record=lambda beside: dag.decode_record(beside.content),
+            sweeps=Sweep(What.CHECKPOINTS, names=None, found=_swept_again),
             erased_by=lambda _rows, _stamp, save, erased: save.id in erased.checkpoints,
         ),
     ),

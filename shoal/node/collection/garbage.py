@@ -276,7 +276,7 @@ class Collector:
                 yield _NOTHING
             for start in range(0, len(ids), SLICE):
                 freed = sweeping.freed(rows(), marking, ids[start : start + SLICE])
-                yield Piece({rows().key(row): None for row in freed}, [])
+                yield Piece({rows().key(row): value for row, value in freed}, [])
         finally:
             del self.markings[target]
         after = None
@@ -284,6 +284,10 @@ class Collector:
             here = rows()
             yield Piece({here.key(row): None for move in moves if pruning.is_over(here, move) for row in move.rows}, [])
             after = moves[-1].token
+        after = None
+        while remembered := pruning.swept(rows(), after=after, limit=_MARKS_AT_ONCE):
+            yield Piece({rows().key(dag.SWEPT + id): None for id, is_over in remembered if is_over}, [])
+            after = remembered[-1][0]
 
     def _events(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
         """The payloads that these equal trims removed. Other trims may remove some of them as well."""

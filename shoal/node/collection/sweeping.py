@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from shoal.crdt.rows import Rows
-from shoal.crdt.thread import channel, dag, tree
+from shoal.crdt.thread import channel, dag, pruning, tree
 from shoal.node.thread.shapes import Reader
 
 SLICE = 64  # Records that are read, or removed, before other tasks get a turn.
@@ -102,15 +102,15 @@ class Marking:
             self._enter(rows, child, height - 1)
 
 
-def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[bytes]:
-    """The rows of these pruned checkpoints that nothing needs."""
+def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+    """The rows of these pruned checkpoints that nothing needs, and what takes their place; None: nothing."""
     for id in ids:
         found = dag.checkpoint(rows, id)
         if found is not None:
-            yield from (dag.CHUNK + digest for digest in marking.unused(found.record))
+            yield from ((dag.CHUNK + digest, None) for digest in marking.unused(found.record))
             if marking.is_bones(id, found.record):
                 continue
-            yield dag.CHECKPOINT + id
-            yield dag.when_row(found.record.branch, found.wall_ms, id)
-        yield from [row for row, _ in rows.scan(dag.TWIN + id)]
-        yield dag.PRUNED + id
+            yield dag.CHECKPOINT + id, None
+            yield dag.when_row(found.record.branch, found.wall_ms, id), None
+        yield from [(row, None) for row, _ in rows.scan(dag.TWIN + id)]
+        yield from pruning.swept_rows(rows, id).items()

@@ -16,7 +16,7 @@ from typing import cast
 from shoal.crdt import deletion
 from shoal.crdt.document import repeats
 from shoal.crdt.document.coverage import Coverage
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.crdt.thread import dag, notes
 from shoal.errors import ShoalError, StoreCorrupt
@@ -202,7 +202,19 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
         id = pruned(key, value)
         return id is not None and row[: len(row) - len(key)] + dag.CHECKPOINT + id not in folded
 
-    return {row: value for row, value in folded.items() if row in stored or not is_over(row, value)}
+    def remembered(row: bytes, value: bytes) -> tuple[bytes, bytes] | None:
+        """What is stored in the place of a mark, if it follows from that."""
+        key = split(row)[1]
+        if key == dag.PRUNED or not key.startswith(dag.PRUNED):
+            return None
+        swept = row[: len(row) - len(key)] + dag.SWEPT + key[1:]
+        if row not in stored and stored.get(swept) == value and is_over(row, value):
+            return swept, value
+        is_older = stored.get(row) == value[:DOT_BYTES]  # An older version wrote no time.
+        return (row, value[:DOT_BYTES]) if is_older else None
+
+    kept = {row: value for row, value in folded.items() if row in stored or not is_over(row, value)}
+    return kept | dict(found for row, value in folded.items() if (found := remembered(row, value)) is not None)
 
 
 def _without_cuts(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:

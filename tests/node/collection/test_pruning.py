@@ -531,3 +531,69 @@ async def test_a_kept_checkpoint_counts_under_its_first_reason(bench: Bench) -> 
         await thread.save({"n": n}, label=f"label {n}")
     report = await thread.prune(keep_last=2, dry_run=True)
     assert report.stays == {"head": 1, "recent": 1, "labelled": 2}
+
+
+async def test_a_repeated_save_brings_no_pruned_checkpoint_back(fleet: Fleet) -> None:
+    """By a node that was set back and does not know what it has forgotten."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await saved(thread, 1)
+    await fleet.converged()
+    before = fleet["c"].storage.left_by_crash(None)
+    again = await thread.save({"n": "again"}, key="k")
+    last = await saved(thread, 3)
+    await thread.prune(keep_last=1)
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    await fleet.set_back("c", before)
+    there = fleet["c"].store().space("crew").thread("agent")
+    await there.load()
+    assert (await there.save({"n": "again"}, key="k")).id == again.id
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    for name in "abc":
+        assert (await fleet[name].store().space("crew").thread("agent").load()).id == last[-1]
+        assert len((await fleet[name].store().space("crew").thread("agent").heads())["main"]) == 1
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    assert not any(key.endswith(b"C" + bytes.fromhex(again.id)) for key, _ in fleet["a"].storage.scan(keys.OBJECT, b"P"))
+
+
+async def test_what_a_repeated_save_led_to_is_shown(fleet: Fleet) -> None:
+    """The node that was set back went on from it: that is another branch's end, and whole everywhere."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await saved(thread, 1)
+    await fleet.converged()
+    before = fleet["c"].storage.left_by_crash(None)
+    await thread.save({"n": "again", "log": LARGE}, key="k")
+    last = await saved(thread, 3)
+    await thread.prune(keep_last=1)
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    await fleet.set_back("c", before)
+    there = fleet["c"].store().space("crew").thread("agent")
+    await there.load()
+    await there.save({"n": "again", "log": LARGE}, key="k")
+    other = await there.save({"n": "on", "log": [*LARGE, "on"]})
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    for name in "abc":
+        shown = fleet[name].store().space("crew").thread("agent")
+        assert set((await shown.heads())["main"]) == {last[-1], other.id}
+        assert (await shown.load(other.id)).state["log"] == [*LARGE, "on"]
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_a_swept_checkpoint_is_forgotten_with_its_key(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    for number in range(3):
+        for each in range(4):
+            await thread.save({"n": [number, each]})
+        await thread.prune(keep_last=1)
+        await swept(bench.storage)
+        remembered = sum(1 for key, _ in bench.storage.scan(keys.OBJECT, b"P") if keys.split_object(key)[4][:1] == b"W")
+        assert remembered == 3 + (number > 0)
+        bench.simulated.now_ms += 2 * bench.config.key_window_s * 1000
+        check_sound(bench.storage)
