@@ -32,7 +32,7 @@ from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
 from shoal.protocol.fields import AtLeast, Named, Shape
-from shoal.protocol.requests import Read, reply_of
+from shoal.protocol.requests import Deleted, Read, reply_of
 from shoal.protocol.requests.declared import Http, declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
@@ -104,13 +104,16 @@ class Derived:
         ]
         reply = _reply_of(kind)
         self.view = _view(_element(reply, http.one) if http.one else reply)
+        # A deletion of a whole object can be tried: its answer is whether there is one.
+        self._tries = reply is Deleted and http.method == "DELETE"
         self._body: type[Struct] | None = None
         in_query = http.method in ("GET", "DELETE")
         base: Any = (ReadQuery if self._in_space else NoQuery) if self.is_read else WriteQuery
         self._query: type[Struct] = base
-        if in_query and (self._fields or http.waits):
-            waits = [_Field("wait", "wait", _Form(Seconds, Seconds), 0.0)] if http.waits else []
-            self._query = _struct(f"{name}Query", kind, [*map(_in_query, self._fields), *waits], bases=(base,))
+        more = [_Field("wait", "wait", _Form(Seconds, Seconds), 0.0)] if http.waits else []
+        more += [_Field("dry_run", "dry_run", _Form(bool, bool), False)] if self._tries else []
+        if in_query and (self._fields or more):
+            self._query = _struct(f"{name}Query", kind, [*map(_in_query, self._fields), *more], bases=(base,))
         elif self._fields:
             self._body = _struct(f"{name}Body", kind, self._fields)
             EXAMPLES[self._body] = http.example
@@ -176,6 +179,9 @@ class Derived:
             stale = self.is_read and getattr(query, "stale", False)
 
             async def ask() -> Any:
+                if self._tries and query.dry_run:  # type: ignore[attr-defined]
+                    kind: Any = self.kind.__struct_fields__[1]  # Which it is named by.
+                    return Deleted(await spaces.exists(exchange.connection, request.space, kind, getattr(request, kind)))
                 if isinstance(request, Flow):
                     return await request.run(exchange.connection, key=exchange.key, durability=exchange.durability)
                 return await exchange.call(request, stale=stale)

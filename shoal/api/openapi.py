@@ -25,6 +25,7 @@ from shoal.api.examples import BODIES, PARTS
 from shoal.api.failures import failures, of_stream, told
 from shoal.api.http import bookmarks, deadlines, leases
 from shoal.api.http.exchange import JSON, MSGPACK
+from shoal.api.http.origins import REQUEST_ID
 from shoal.api.http.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
@@ -42,6 +43,7 @@ _KEY = "A request that is sent again with the same key is applied once."
 _IF_MATCH = "An ETag. The write is rejected (412) if the object has another version on this node."
 _IF_ABSENT = "`*`: the write is rejected (412) if the object exists."
 _IF_CHANGED = "ETags that the client holds. If one is the answer's, the answer is 304 without a body."
+_REQUEST_ID = "A name for this request, for the node's log. The answer repeats it; without one the node makes one."
 _ETAG = "The answer's version, a period, and a digest of its bytes; after a write, the version alone."
 
 
@@ -275,7 +277,9 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str
 
 def _headers(route: Route) -> list[dict[str, Any]]:
     text = {"type": "string"}
-    named = [_header(bookmarks.HEADER, bookmarks.NAMED, text)] if route.has_bookmark else []
+    named = [_header(REQUEST_ID, _REQUEST_ID, {"type": "string", "maxLength": 128})]
+    if route.has_bookmark:
+        named.append(_header(bookmarks.HEADER, bookmarks.NAMED, text))
     if route.has_etag:
         named.append(_header(hdrs.IF_NONE_MATCH, _IF_CHANGED, text))
     if route.compares:
@@ -292,9 +296,15 @@ def _header(name: str, description: str, schema: dict[str, Any]) -> dict[str, An
 
 
 def _told(route: Route) -> dict[str, Any]:
+    named = {
+        REQUEST_ID: {
+            "description": "The id of the request: the caller's, or one that the node made",
+            "schema": {"type": "string"},
+        }
+    }
     if not route.has_bookmark:
-        return {}
-    told = {
+        return named
+    told = named | {
         bookmarks.HEADER: {"description": bookmarks.TOLD, "schema": {"type": "string"}},
         bookmarks.LEFT_OUT: {"description": bookmarks.SAID, "schema": {"type": "integer", "minimum": 1}},
     }

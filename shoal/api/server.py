@@ -5,6 +5,8 @@ Laws:
 - Every exception of a handler is answered as a problem document; a bug is logged
   and answered with 500, and other requests continue.
 - A route for GET also answers HEAD, with the same headers and no body.
+- Every answer of the application has an `X-Request-Id`: the caller's, if that is a token of a bounded length, or a new one.
+- What is logged while a request is handled has its id.
 - Requests of other origins' pages are rejected first (`shoal.api.http.origins`), then malformed
   URLs, so that handlers see only valid text.
 """
@@ -16,9 +18,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 from aiohttp import WSCloseCode, hdrs, web
 from aiohttp.typedefs import Middleware
 
@@ -30,7 +34,7 @@ from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.deadlines import Limited
 from shoal.api.http.exchange import JSON, Exchange, decoded
 from shoal.api.http.hosts import Hosts
-from shoal.api.http.origins import METHODS, Origins, seal
+from shoal.api.http.origins import METHODS, REQUEST_ID, Origins, seal
 from shoal.api.http.written import Noting
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.pages import ABOUT, About
@@ -54,6 +58,9 @@ if TYPE_CHECKING:
 
 _HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
+# What stands in a log must not be able to look like something else there.
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_ID: web.RequestKey[str] = web.RequestKey("id", str)
 
 OpenSession = Callable[[Bookmark], Session]
 """Opens a session for one consumer: a WebSocket, or one HTTP request. The session updates the bookmark that it is given."""
@@ -170,6 +177,7 @@ def create_app(
     admit: Callable[[], None] = lambda: None,
     end_waits: Callable[[], None] = lambda: None,
     gate: Gate | None = None,
+    make_id: Callable[[], str] | None = None,
 ) -> web.Application:
     """The application, which opens sessions to answer. Call it inside a running event loop.
 
@@ -180,7 +188,7 @@ def create_app(
     if it raises a `ShoalError`, the session is rejected with it. `end_waits` is called when the
     application begins to stop: requests that wait for a change are then answered with what is so.
     With a `gate`, all routes ask for a token but those that are declared open, and the further
-    `doors`, which have means of their own.
+    `doors`, which have means of their own. `make_id` names requests whose callers did not; without it they are counted.
     """
     metrics = Metrics(backlog, version=version)
 
@@ -202,8 +210,9 @@ def create_app(
     sessions = Sessions(metered, admit=admit, end_waits=end_waits, welcome=welcome, config=config, metrics=metrics)
     origins = Origins(config)
     hosts = Hosts(config)
-    app = web.Application(middlewares=[_problems(origins, hosts)])
-    app.on_response_prepare.extend([origins.tell, hosts.tell, seal])
+    numbers = count(1)
+    app = web.Application(middlewares=[_identified(make_id or (lambda: str(next(numbers)))), _problems(origins, hosts)])
+    app.on_response_prepare.extend([_tell_id, origins.tell, hosts.tell, seal])
     if gate is not None:
         app.on_response_prepare.append(credentials.hide)
     app[METRICS] = metrics
@@ -366,6 +375,21 @@ def _guarded_within(
         return await serve(request, verify)
 
     return door
+
+
+def _identified(make_id: Callable[[], str]) -> Middleware:
+    @web.middleware
+    async def identified(request: web.Request, handler: _Handler) -> web.StreamResponse:
+        given = request.headers.get(REQUEST_ID, "")
+        request[_ID] = id = given if _REQUEST_ID.fullmatch(given) else make_id()
+        with structlog.contextvars.bound_contextvars(request=id):
+            return await handler(request)
+
+    return identified
+
+
+async def _tell_id(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers[REQUEST_ID] = request[_ID]
 
 
 def _problems(origins: Origins, hosts: Hosts) -> Middleware:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from shoal.tls.current import CurrentTls
 
 
+_REQUEST_ID_BYTES = 8
 _TOLD_MAX = 1000  # Authors in a status.
 
 
@@ -251,6 +252,7 @@ async def listening(
         now_s=time.time,
         backlog=lambda: Backlog(node.writes_pending, node.durable_lag_s),
         monotonic=time.monotonic,
+        make_id=lambda: os.urandom(_REQUEST_ID_BYTES).hex(),
         doors={} if peers is None else {PEER_PATH: peers.serve},
         admit=node.service.readiness.admit,
         end_waits=node.leases.end_waits,

@@ -79,17 +79,22 @@ async def names(connection: Connection, space: str, kind: ObjectKind, prefix: st
         after = page.names[-1]
 
 
+async def exists(connection: Connection, space: str, kind: ObjectKind, name: str) -> bool:
+    """Whether an object is there, as the serving node lists it."""
+    page = await connection.read(requests.ListObjects(space, kind, name, None, 1))
+    return page.names == [name]  # Of the names with this prefix, it is the first in byte order.
+
+
 async def check_exists(connection: Connection, space: str, thread: str) -> None:
     """Check that a thread exists.
 
     Raises:
         NotFound: nothing was ever written to a thread of this name, or it was deleted.
     """
-    async for name in names(connection, space, "thread", thread):
-        if name == thread:  # Of the names with this prefix, it is the first in byte order.
-            return
-        break
-    raise NotFound(f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see the existing ones.")
+    if not await exists(connection, space, "thread", thread):
+        raise NotFound(
+            f"there is no thread {thread!r} in space {space!r}. List the threads of the space to see the existing ones."
+        )
 
 
 def check_kinds(kinds: Sequence[str]) -> None:
@@ -198,12 +203,16 @@ async def delete_space(
 class DeleteSpace(Flow[SpaceDeleted], frozen=True):
     """Delete the objects of a space, a bounded number in one request."""
 
-    http: ClassVar = (Http("DELETE", "", "Delete everything in a space"),)
+    http: ClassVar = (Http("DELETE", "", "Delete everything in a space, or with `dry_run` count what there is"),)
 
     space: str
+    dry_run: bool = False  # Only say what would be deleted: of each kind at most a page is counted, and of items first labels.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> SpaceDeleted:
         """Delete as many objects as one request may."""
+        if self.dry_run:
+            counts = await _counts(connection, self.space)
+            return SpaceDeleted({kind: count for kind, count in counts.items() if count}, sum(counts.values()))
         objects_max = connection.config.space_deletes_max
         return await delete_space(connection, self.space, durability=durability, objects_max=objects_max)
 
@@ -237,5 +246,8 @@ async def _delete(
 
 async def _left(connection: Connection, space: str) -> int:
     """The number of objects that are there; of each kind at most a page is counted."""
-    pages = [await connection.read(requests.ListObjects(space, kind)) for kind in get_args(ObjectKind)]
-    return sum(len(page.names) for page in pages)
+    return sum((await _counts(connection, space)).values())
+
+
+async def _counts(connection: Connection, space: str) -> dict[ObjectKind, int]:
+    return {kind: len((await connection.read(requests.ListObjects(space, kind))).names) for kind in DELETIONS}

@@ -14,6 +14,7 @@ import aiohttp
 import jsonschema_rs
 import msgspec
 import pytest
+import structlog
 from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,6 +36,36 @@ Serve = Callable[..., Awaitable[Any]]
 async def get(http: aiohttp.ClientSession, served: Served, path: str) -> tuple[int, Any]:
     async with http.get(served.url + path) as response:
         return response.status, await response.json(content_type=None)
+
+
+# ── ids of requests ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/spaces/s/counters/c", "/nowhere"])
+async def test_an_answer_has_its_requests_id(http: aiohttp.ClientSession, served: Served, path: str) -> None:
+    async with http.get(served.url + path, headers={"X-Request-Id": "trace/7-a"}) as named:
+        assert named.headers["X-Request-Id"] == "trace/7-a"
+    made = set()
+    for given in ({}, {"X-Request-Id": "two words"}, {"X-Request-Id": "x" * 129}, {"X-Request-Id": '"quoted"'}):
+        async with http.get(served.url + path, headers=given) as answer:
+            made.add(answer.headers["X-Request-Id"])
+    assert len(made - {"two words", "x" * 129, '"quoted"'}) == 4
+
+
+async def test_what_a_request_logs_has_its_id(
+    http: aiohttp.ClientSession, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def write(request: Any) -> Any:
+        seen.append(structlog.contextvars.get_contextvars().get("request"))
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(served.session, "_write", write)
+    async with http.post(f"{served.url}/v1/spaces/s/counters/c", json={"add": 1}, headers={"X-Request-Id": "t-1"}) as answer:
+        assert (answer.status, answer.headers["X-Request-Id"]) == (500, "t-1")
+    assert seen == ["t-1"]
+    assert "request" not in structlog.contextvars.get_contextvars()
 
 
 # ── health ────────────────────────────────────────────────────────────────────

@@ -44,6 +44,22 @@ async def test_a_space_is_deleted_at_every_door(url: str, store: Store, http: ai
     assert "whole" not in [name async for name in store.spaces()]
 
 
+async def test_a_dry_run_says_what_would_be_deleted(url: str, store: Store, http: aiohttp.ClientSession) -> None:
+    rest = Rest(http, "dry")
+    await rest("POST", "/threads/t/checkpoints", SAVE)
+    await rest("POST", "/counters/c", {"add": 1})
+    await rest("PUT", "/subjects/ana", {"tags": [{"kind": "counter", "name": "c"}]})
+    for path, existed in (("/threads/t", True), ("/threads/tt", False), ("/counters/c", True), ("/sets/s", False)):
+        assert await rest("DELETE", f"{path}?dry_run=true") == {"existed": existed}
+    (would,) = (await rest("DELETE", "/subjects/ana?dry_run=true"))["objects"]
+    assert (would["kind"], would["name"], would["outcome"]) == ("counter", "c", "tagged")
+    whole = await rest("DELETE", "?dry_run=true")
+    assert (whole["deleted"], whole["left"]) == ({"thread": 1, "counter": 1, "set": 1}, 3)
+    assert (await rest("GET", "/counters/c"))["value"] == 1
+    assert (await rest("GET", "/threads"))["names"] == ["t"]
+    assert await rest("DELETE", "/threads/t") == {"existed": True}
+
+
 async def test_items_are_deleted_at_once_at_every_door(url: str, store: Store, http: aiohttp.ClientSession) -> None:
     rest, cli, items = Rest(http, "many"), Cli(url, "many"), store.space("many").items
 

@@ -789,10 +789,40 @@ export interface components {
             thread: string;
         };
         /**
+         * DeleteBudgetQuery
+         * @description Delete a budget: nothing is granted, and the rights of all nodes end.
+         *
+         *     What others spend without knowing of the deletion is spent of the budget that was deleted, not of one that is granted later.
+         */
+        DeleteBudgetQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteCounterQuery
+         * @description Delete a counter: it is 0, and the keys of its adds are forgotten.
+         */
+        DeleteCounterQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * DeleteDocumentQuery
          * @description Delete a document by ending its generation. Writes made without knowledge of the deletion are deleted too.
          */
         DeleteDocumentQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
             /**
              * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
@@ -830,6 +860,86 @@ export interface components {
             durability?: "all" | "local" | "memory" | "quorum";
             /** @description The version that it must have; empty if it must not exist. */
             expect?: string | null;
+        };
+        /**
+         * DeleteMapQuery
+         * @description Delete a map with all its entries.
+         */
+        DeleteMapQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteRegisterQuery
+         * @description Delete a register: it has no value.
+         */
+        DeleteRegisterQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteSchemaQuery
+         * @description Delete a schema with all its versions: it binds no thread any more.
+         *
+         *     A save that names it is rejected until it is put again, with any content.
+         */
+        DeleteSchemaQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteSetQuery
+         * @description Delete a set with all its members.
+         */
+        DeleteSetQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteSpaceQuery
+         * @description Delete the objects of a space, a bounded number in one request.
+         */
+        DeleteSpaceQuery: {
+            /** @description Only say what would be deleted: of each kind at most a page is counted, and of items first labels. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteThreadQuery
+         * @description Delete a thread on every node. It is no error if there is none.
+         */
+        DeleteThreadQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * DeletedView
@@ -1122,6 +1232,8 @@ export interface components {
         EraseSubjectQuery: {
             /** @description The `after` of the previous report. */
             after?: string;
+            /** @description Only list what would be deleted. Default: `false`. */
+            dry_run?: boolean;
             /**
              * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
@@ -3882,10 +3994,10 @@ export interface components {
             /** @description The name. */
             name: string;
             /**
-             * @description `absent`: there was nothing. `kept`: it cannot be erased alone.
+             * @description What was done, or in a dry run would be: `tagged`.
              * @enum {unknown}
              */
-            outcome: "absent" | "erased" | "failed" | "kept";
+            outcome: "absent" | "erased" | "failed" | "kept" | "tagged";
             /** @description Empty: all of it. */
             part: string;
             /** @description Why it was kept, or the error. */

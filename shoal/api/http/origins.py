@@ -28,6 +28,8 @@ from shoal.api.http.problems import CrossOrigin
 from shoal.api.streams import headers
 from shoal.config import Config, origins
 
+REQUEST_ID = "X-Request-Id"
+"""The header with the id of a request: the caller's, or one that the node made."""
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 REQUEST_HEADERS = ", ".join(
     (
@@ -43,6 +45,7 @@ REQUEST_HEADERS = ", ".join(
         bookmarks.HEADER,
         deadlines.HEADER,
         leases.HEADER,
+        REQUEST_ID,
         *headers.REQUEST_HEADERS,
     )
 )
@@ -56,6 +59,7 @@ ANSWER_HEADERS = ", ".join(
         "Retry-After",
         bookmarks.HEADER,
         bookmarks.LEFT_OUT,
+        REQUEST_ID,
         *headers.ANSWER_HEADERS,
     )
 )

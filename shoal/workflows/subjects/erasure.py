@@ -35,7 +35,8 @@ class SubjectErased(Struct, frozen=True):
     kind: str
     name: str
     part: str  # Empty: all of it.
-    outcome: Literal["erased", "absent", "kept", "failed"]  # `absent`: there was nothing. `kept`: it cannot be erased alone.
+    # `absent`: there was nothing. `kept`: it cannot be erased alone.
+    outcome: Literal["erased", "absent", "kept", "failed", "tagged"]  # What was done, or in a dry run would be: `tagged`.
     reason: str = ""  # Why it was kept, or the error.
 
 
@@ -103,14 +104,21 @@ async def erase(
 class EraseSubject(Flow[SubjectErasure], frozen=True):
     """Delete what is tagged with a subject, a bounded number in one request, and then the tags."""
 
-    http: ClassVar = (Http("DELETE", "/subjects/{subject}", "Delete all that is tagged with a data subject"),)
+    http: ClassVar = (
+        Http("DELETE", "/subjects/{subject}", "Delete all that is tagged with a data subject, or with `dry_run` list it"),
+    )
 
     space: str
     subject: str
     after: Cursor = b""  # The `after` of the previous report.
+    dry_run: bool = False  # Only list what would be deleted.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> SubjectErasure:
-        """Delete as many objects as one request may."""
+        """Delete as many objects as one request may; in a dry run, list a page of them."""
+        if self.dry_run:
+            found = await tags.page(connection, self.space, self.subject, self.after)
+            told = [SubjectErased(tag.kind, tag.name, tag.part, "tagged") for tag in found.tags]
+            return SubjectErasure(self.space, self.subject, told, len(told), await _waits_for(connection), found.after)
         objects_max = connection.config.space_deletes_max
         report, after = await erase(
             connection, self.space, self.subject, after=self.after, objects_max=objects_max, durability=durability
