@@ -359,7 +359,7 @@ MOST_REQUESTED = {
     "vectors_max": 64,
     "yjs_updates_max": 4096,
 }
-"""What a request may have at most, whatever the setting says (`shoal.protocol.fields`)."""
+"""The most that a request may have, whatever the setting says (`shoal.protocol.fields`)."""
 _QUOTAS = ("quota_bytes", "quota_objects", "quota_writes_per_s", "quota_watchers", "quota_documents")
 _MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max", *_QUOTAS)
 

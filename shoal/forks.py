@@ -1,4 +1,4 @@
-"""What a process that was forked inherits from its parent, and must not touch.
+"""The things that a process that was forked inherits from its parent, and must not touch.
 
 Laws:
 - What is open in the parent stays the parent's. In the child `disown` of each such object is called before anything else

@@ -22,7 +22,7 @@ RESERVED = ".shoal"
 """The space of what nodes decide by and keep of each other: it takes the right to administer to read or write it."""
 
 STREAMS = "stream/"
-"""What the names of threads that hold durable streams begin with."""
+"""The beginning of the names of threads that hold durable streams."""
 
 MEMOIZED_MAX = 4096
 """How many results each function of a name keeps: enough for the names in use, and few enough that others leave soon."""

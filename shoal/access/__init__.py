@@ -1,1 +1,1 @@
-"""Who may do what: tokens, the rights that they grant, and the session that checks them."""
+"""Access control: tokens, the rights that they grant, and the session that checks them."""

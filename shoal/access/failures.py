@@ -85,7 +85,7 @@ class _Table:
 
 
 def network_of(address: str) -> str:
-    """What counts as one with an address: itself, or its IPv6 network."""
+    """The network that counts as one with an address: itself, or its IPv6 network."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

@@ -65,7 +65,7 @@ class Gate:
         self.is_cut_off = False
         """Whether this node may have missed revocations for so long that it accepts no token for now."""
         self.reads: ReadLog | None = None
-        """Who logs what the bearers read; None: nobody does."""
+        """The log of the reads of bearers; None if reads are not logged."""
         self.unknown = asyncio.Event()
         """Set when a token names a key of an issuer that is not known: the issuer may have a new one."""
 

@@ -1,4 +1,4 @@
-"""What a token grants, and to whom.
+"""The rights that a token grants, and to whom.
 
 Laws:
 - All that is not granted is forbidden.
@@ -101,7 +101,7 @@ def _listed(text: str) -> list[str]:
 
 
 class Rights:
-    """What the holder of a token may do. `author` is the name that its writes may carry."""
+    """The rights of the holder of a token. `author` is the name that its writes may carry."""
 
     def __init__(self, author: str, grants: Iterable[Grant]) -> None:
         self.author = author

@@ -38,7 +38,7 @@ class Guarded(Wrapper):
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`.
+        """Answer `request` (`Session.call`).
 
         Raises:
             Unauthenticated, Forbidden: it may not be made. Nothing was written.
@@ -61,7 +61,8 @@ class Guarded(Wrapper):
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        """See `Prompt.begin`; False if the session inside is not a `Prompt`.
+        """Begin `request`, and call `told` with its answer, now or later (`Prompt.begin`); False if the session inside is not a
+        `Prompt`.
 
         Raises:
             Unauthenticated, Forbidden: it may not be made. Nothing was written.
@@ -75,7 +76,7 @@ class Guarded(Wrapper):
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
-        """See `Session.subscribe`; the pushes end with an error when the token does.
+        """Deliver pushes until the context is left (`Session.subscribe`); the pushes end with an error when the token does.
 
         Raises:
             Unauthenticated, Forbidden: it may not be made.

@@ -46,7 +46,7 @@ class Need(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What follows from the class of a request."""
+    """The rule that follows from the class of a request."""
 
     needs: Callable[[Any], Iterator[Need]]
     family: str  # If a request needs one right, in the space that it names, its family; else empty.
@@ -73,7 +73,7 @@ def rule_of(kind: Any) -> Rule:
 
 
 def action_of(kind: type[Request[Any]]) -> Action:
-    """What a request does."""
+    """The action of a request: what it does to stored data."""
     declared = declaration_of(kind).action
     if declared is not None:
         return declared

@@ -1,4 +1,4 @@
-"""What a token says, once it is verified."""
+"""The claims of a token, once it is verified."""
 
 from __future__ import annotations
 

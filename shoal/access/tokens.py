@@ -67,7 +67,7 @@ def refused(reason: str, why: str) -> Unauthenticated:
 
 
 def verified(text: str, issuers: Mapping[str, Keys], *, now_s: float, bytes_max: int, grants_max: int) -> Token:
-    """What a token says, if one of these issuers has signed it and it is valid now.
+    """The claims of a token, if one of these issuers has signed it and it is valid now.
 
     Raises:
         Unauthenticated: it is not valid; `detail["reason"]` is "too-large", "malformed", "issuer", "key", "signature",
@@ -92,7 +92,7 @@ def verified(text: str, issuers: Mapping[str, Keys], *, now_s: float, bytes_max:
 
 
 def unverified(text: str, *, grants_max: int) -> Token:
-    """What a token says, without a proof that it is true: to show it to its holder.
+    """The claims of a token, without a proof that they are true, to be shown to its holder.
 
     Raises:
         Unauthenticated: it is none.

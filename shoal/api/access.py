@@ -1,4 +1,4 @@
-"""Who the caller is, and the cookie with which a browser says it.
+"""The identity of the caller, and the cookie with which a browser shows it.
 
 Law: the token that the cookie holds came in a header, so that no URL and no page's script keeps it.
 """
@@ -25,7 +25,7 @@ class AccessView(Struct):
 
 
 async def access(exchange: Exchange) -> web.Response:
-    """What the caller's token says."""
+    """The claims of the caller's token."""
     return exchange.answer(_view(exchange))
 
 

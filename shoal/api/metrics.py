@@ -239,7 +239,7 @@ class Metered(Wrapper):
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`; counts the request with its outcome and duration, also if it is cancelled."""
+        """Answer `request` (`Session.call`); counts the request with its outcome and duration, also if it is cancelled."""
         begun, outcome = self._monotonic(), "bug"
         try:
             reply = await self._session.call(request, key=key, durability=durability, stale=stale)
@@ -264,7 +264,9 @@ class Metered(Wrapper):
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        """See `Prompt.begin`; counts the request once it is answered. False if the session inside is not a `Prompt`."""
+        """Begin `request`, and call `told` with its answer, now or later (`Prompt.begin`); counts the request once it is
+        answered. False if the session inside is not a `Prompt`.
+        """
         if self._prompt is None:
             return False
         begun = self._monotonic()
@@ -283,7 +285,7 @@ class Metered(Wrapper):
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
-        """See `Session.subscribe`; a gauge shows how many are open."""
+        """Deliver pushes until the context is left (`Session.subscribe`); a gauge shows how many are open."""
         async with self._session.subscribe(subscription) as pushes:
             self._metrics.subscriptions.inc()
             try:

@@ -174,7 +174,7 @@ def _event(name: str, view: object, *, id: str = "") -> bytes:
 async def waited(
     exchange: Exchange, what: str, seconds: float, read: Callable[[], Awaitable[_Found]], holds: Callable[[_Found], bool]
 ) -> _Found:
-    """What `read` finds once `holds`, or after the next change `what` of the thread, `seconds`, or a stop of the node."""
+    """The result of `read` once `holds`, or after the next change `what` of the thread, `seconds`, or a stop of the node."""
     space, thread = exchange.name("space"), exchange.name("thread")
     async with exchange.session.subscribe(Watch(space, "thread", thread)) as changes:
         # Read what came before the subscription; the subscription delivers what comes after it.

@@ -21,7 +21,7 @@ from shoal.records import NamedTuple
 
 
 class Kind(Enum):
-    """What is wrong."""
+    """The kinds of faults."""
 
     FORGED = "forged"  # A statement's signature does not hold.
     KEY_CHANGED = "key-changed"  # Two statements of one node have different keys.
@@ -51,7 +51,7 @@ class LogName(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What one statement says of one log."""
+    """The claim that one statement makes about one log."""
 
     head: LogHead
     node: bytes  # Whose statement it is; empty: no statement's, but the beginning of the node's own log.
@@ -109,7 +109,7 @@ class Walk:
             self._left = []
 
     def _begin(self, page: LogPage) -> None:
-        """What is before has left the log, perhaps since the page before."""
+        """Begin here: all that is before has left the log, perhaps since the page before."""
         assert self._left is not None
         self._sequence, self._chain = page.base, page.base_chain
         while self._left and self._left[0].head.sequence < page.base:
@@ -169,7 +169,7 @@ class Walk:
 
 
 class RootClaim(NamedTuple):
-    """What one statement says of the rows of one partition."""
+    """The claim that one statement makes about the rows of one partition."""
 
     root: StateRoot
     heads: list[LogHead]  # The operations that make them.
@@ -194,7 +194,7 @@ class RootClaim(NamedTuple):
 
 
 def roots_of(statements: Iterable[Statement]) -> dict[int, list[RootClaim]]:
-    """What statements say of rows, by partition, the newest first."""
+    """The claims of statements about rows, by partition, the newest first."""
     found: dict[int, list[RootClaim]] = {}
     for statement in sorted(statements, key=lambda each: each.time_ms, reverse=True):
         heads: dict[int, list[LogHead]] = {}
@@ -219,7 +219,7 @@ def disagreements(roots: dict[int, list[RootClaim]]) -> list[Finding]:
 
 
 def claims_of(statements: Iterable[Statement]) -> dict[LogName, list[Claim]]:
-    """What statements say, by log."""
+    """The claims of statements, by log."""
     found: dict[LogName, list[Claim]] = {}
     for statement in statements:
         own = set(statement.own)

@@ -44,7 +44,7 @@ _ALONE = "are not in an archive"
 
 
 class Report(NamedTuple):
-    """What was checked."""
+    """The counts and findings of a verification."""
 
     statements: int
     logs: int
@@ -96,7 +96,7 @@ async def verify(
 
 
 class RowsOf:
-    """What statements say of rows, and what of it was compared."""
+    """The claims of statements about rows, and which of them were compared."""
 
     def __init__(self, held: Sequence[Statement]) -> None:
         self.compared = 0
@@ -133,7 +133,7 @@ class RowsOf:
                     self.decide(claim, root, "the node that was asked")
 
     def claims(self, number: int) -> list[RootClaim]:
-        """What is to be compared of a partition, the newest first."""
+        """The claims to compare in a partition, the newest first."""
         return list(self._waiting.get(number, ()))
 
     def decide(self, claim: RootClaim, root: StateRoot, whose: str) -> None:
@@ -154,7 +154,7 @@ class RowsOf:
         self._aside.setdefault((claim.node, claim.time_ms), {}).setdefault(why, []).append(claim.root.partition)
 
     def told(self) -> list[str]:
-        """What was not compared, a line for each statement and reason."""
+        """The claims that were not compared, a line for each statement and reason."""
         old = [f"{_name(each.node, each.time_ms)} is of an older version: it says nothing of rows" for each in self._without()]
         return old + [
             f"{_name(*of)}: the rows of {len(numbers):,} partition{'' if len(numbers) == 1 else 's'} {why}"
@@ -218,7 +218,7 @@ async def _walks(
 
 
 def _links(held: Iterable[Statement]) -> list[Finding]:
-    """What is wrong with the statements of each node among themselves."""
+    """The faults in the statements of each node among themselves."""
     found: list[Finding] = []
     by_node: dict[bytes, list[Statement]] = {}
     for each in held:

@@ -1,4 +1,4 @@
-"""What all commands take that look into a store, and what they do with it.
+"""The options that all commands on a store take, and how these commands run.
 
 Law: a command understands what was typed before it opens the store, and outside of the event loop: Ctrl-C ends it while it
 asks, or reads standard input.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 Work = Callable[["Store"], Awaitable[None]]
-"""What a command does with the opened store."""
+"""The work of a command on the opened store."""
 
 
 class Run(NamedTuple):

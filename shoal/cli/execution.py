@@ -34,12 +34,12 @@ class Commands(TyperGroup):
     """The root of all commands. An error before a command's work begins ends as an error of the work does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See `click`; adds a hint to a usage error."""
+        """Parse as click does; adds a hint to a usage error."""
         with hinted():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """See `click`; a `ShoalError` that is raised before the command's work begins ends as its work would."""
+        """Run as click does; a `ShoalError` that is raised before the command's work begins ends as its work would."""
         try:
             with hinted(), needed():
                 return super().invoke(ctx)

@@ -42,7 +42,7 @@ _Within = Annotated[
 
 
 class Seat(NamedTuple):
-    """What is known of one member."""
+    """The state of one member, as far as it is known."""
 
     member: str
     names: list[str] | None  # As `Keyring.names`; None: it has not said.
@@ -138,7 +138,7 @@ def _check(seats: Sequence[Seat]) -> None:
 
 
 async def _asked(urls: Sequence[str]) -> list[Seat]:
-    """What each member says, in the order of their names."""
+    """The answers of all members, in the order of their names."""
     answers = await asyncio.gather(*map(_ask, urls), return_exceptions=True)
     views, seats, why = [], {}, []
     for url, answer in zip(urls, answers, strict=True):

@@ -131,7 +131,7 @@ def access_of(config: Config) -> Access | None:
 
 
 def credentials_of(tls: CurrentTls | None, access: Access | None, key: ClusterKey) -> Credentials:
-    """What a node shows and asks for now, for its status."""
+    """The credentials that a node shows and asks for now, for its status."""
     ends, ending = ([], []) if access is None else (access.gate.ends(), access.gate.ending())
     return Credentials(
         tls_ends_ms=0 if tls is None else round(tls.ends_s * 1000),

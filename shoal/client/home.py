@@ -93,7 +93,7 @@ class Home:
             raise wrong_process(self._process, self.line)
 
     def disown(self) -> None:
-        """See `forks.Inherited`."""
+        """Called in the child, in the thread that forked (`Inherited.disown`)."""
         never_destroy(self.loop)
         with suppress(Exception):  # Private parts of asyncio: without them the child must not run this loop on.
             _listen_alone(self.loop)
@@ -153,12 +153,12 @@ class Homed(Wrapper):
     def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> Coroutine[Any, Any, R]:
-        """See `Session.call`."""
+        """Answer `request` (`Session.call`)."""
         self._home.check()
         return self._session.call(request, key=key, durability=durability, stale=stale)
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`."""
+        """Deliver pushes until the context is left (`Session.subscribe`)."""
         self._home.check()
         return _Subscribed(self._session.subscribe(subscription), self._home)
 
@@ -182,7 +182,7 @@ class PromptlyHomed(Homed):
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        """See `Prompt.begin`."""
+        """Begin `request`, and call `told` with its answer, now or later (`Prompt.begin`)."""
         self._home.check()
         return self._prompt.begin(request, told, key=key, durability=durability, stale=stale)
 
@@ -230,7 +230,7 @@ class _Pushes(AsyncIterator[Push]):
 
 
 class Opened:
-    """What is open at a home, from its opening to its close.
+    """An open store at its home, from its opening to its close.
 
     `stop` closes it on its loop. `abandon` releases it without the loop, and `save` writes down at the end of the process
     what was acknowledged before it was on disk; both are called where they may block.
@@ -318,7 +318,7 @@ _opened: dict[int, Opened] = {}
 
 
 def opened_in(directory: Path) -> Opened | None:
-    """What this process has open in a directory."""
+    """The stores that this process has open in a directory."""
     real = directory.resolve()
     return next((opened for opened in list(_opened.values()) if opened.directory == real), None)
 

@@ -153,7 +153,7 @@ class Leasing:
         return Lease(await self._acquired(), self._holder)
 
     async def state(self) -> LeaseState:
-        """Who holds it now, until when, and who waits."""
+        """The holder now, the end of its term, and those who wait."""
         return await self._connection.session.call(ReadLease(self._space, self._name, self._is_thread))
 
     async def watch(self) -> AsyncGenerator[LeaseState, None]:
@@ -170,7 +170,7 @@ class Leasing:
                 yield state
 
     async def _changed(self, known: str) -> LeaseState | None:
-        """Who holds it, once that has another mark; None if the store is closed before."""
+        """The holder, once the lease has another mark; None if the store is closed before."""
         connection, pauses = self._connection, None
         wait_ms = int(connection.config.lease_poll_s * 1000) if known else 0
         while not connection.closed.is_set():

@@ -128,7 +128,7 @@ class Store:
         return await self._connection.read(requests.Cluster())
 
     async def members(self) -> requests.MembersView:
-        """Who the members of the cluster are, and how far a change of them is, as the serving node knows."""
+        """The members of the cluster, and how far a change of them is, as the serving node knows."""
         return await self._connection.read(requests.ReadMembers())
 
     async def sign_heads(self) -> requests.Statement:
@@ -183,7 +183,7 @@ class Store:
         return await self._change("cancel")
 
     async def rebuild_cluster(self, plan: str = "", *, leases_after: float | None = None) -> requests.RebuildView:
-        """See what is left of a cluster whose register lost its majority; with the `plan` that this names, go on with it.
+        """Look at what is left of a cluster whose register lost its majority; with the `plan` that this names, go on with it.
 
         All members that do not answer are refused from then on. `leases_after` is for how long (in seconds) clients of lost
         members may still hold leases; by default as long as any lease may last.

@@ -48,7 +48,7 @@ class Subjects:
         return bool(await tags.write(self._connection, self._space, subject, found, remove=True, durability=durability))
 
     async def find(self, subject: str) -> list[SubjectTag]:
-        """What is tagged with a subject."""
+        """The objects that are tagged with a subject."""
         return await erasure.find(self._connection, self._space, subject)
 
     async def erase(self, subject: str, *, durability: Durability | None = None) -> SubjectReport:

@@ -25,7 +25,7 @@ _PAUSE_PARTS = 20  # A renewal that failed is tried again after this part of the
 
 
 class Held:
-    """What a client holds for a time: a lease, or a claim."""
+    """A lease, or a claim, that a client holds for a time."""
 
     def __init__(self, tenure: Tenure, holder: str) -> None:
         self.holder: str = holder

@@ -77,7 +77,9 @@ async def watched(
     after: str | None,
     timeout: float | None,  # noqa: ASYNC109
 ) -> AsyncGenerator[Change | Reset, None]:
-    """See `Space.watch`."""
+    """Yield every durable change in this space once, in causal order, from now on or after a change's `bookmark`
+    (`Space.watch`).
+    """
     check_kinds(kinds)
     watch = requests.Watch(space, None, prefix, list(kinds))
     position = None if after is None else Position.parse(after)

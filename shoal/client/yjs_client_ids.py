@@ -19,7 +19,7 @@ from shoal.records import NamedTuple
 
 
 class Place(NamedTuple):
-    """What a mirror edits, and for whom: a document names one author for each client."""
+    """The document that a mirror edits, and the author: a document names one author for each client."""
 
     space: str
     document: str

@@ -43,7 +43,7 @@ ANY = Leads(float("-inf"), float("inf"))
 
 
 class Clocks:
-    """What a node knows of its peers' clocks. Mutable."""
+    """The clocks of a node's peers, as far as it knows them. Mutable."""
 
     def __init__(self, *, skew_ms_max: int) -> None:
         self._skew_ms_max = skew_ms_max
@@ -60,7 +60,7 @@ class Clocks:
         self._leads.pop(peer, None)
 
     def message(self, peer: bytes, *, wall_ms: int, steady_ms: int) -> Clock:
-        """What to tell a peer now."""
+        """The message to a peer that is due now."""
         stamp, came_ms = self._stamps.get(peer, (NOT_HEARD, steady_ms))
         return Clock(wall_ms, steady_ms, stamp, steady_ms - came_ms)
 

@@ -1,4 +1,4 @@
-"""What `shoal.cluster.replication` asks its caller to do, in order."""
+"""The effects that `shoal.cluster.replication` asks its caller to carry out, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the replication protocol keeps of each peer, and the rounds in which it compares with them."""
+"""The state that the replication protocol keeps of each peer, and the rounds in which it compares with them."""
 
 from __future__ import annotations
 

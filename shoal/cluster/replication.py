@@ -76,7 +76,9 @@ class Replication:
         self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
         self.handover: Learning | None = None
-        """What this node must hold before the change of members that is under way is done; None if none is joint."""
+        """The operations that this node must hold before the change of members that is under way is done; None if none is
+        joint.
+        """
         self._replica = replica
         self._limits = limits
         self._is_majority = is_majority
@@ -144,7 +146,7 @@ class Replication:
 
     @property
     def _taught(self) -> list[Learning]:
-        """What the message that is being taken teaches."""
+        """The operations that the message being taken teaches."""
         return [one for one in (self.learning, self.handover if self._is_current else None) if one is not None]
 
     def enter_epoch(self, *, is_joint: bool) -> None:
@@ -200,7 +202,7 @@ class Replication:
                 self._fetching.busy(peer, id, until=now + retry_after_ms / 1000)
 
     def _believed(self, peer: bytes, partition: int, base: VersionVector) -> VersionVector:
-        """What counts of a peer's word that operations up to `base` have left its log.
+        """The part that counts of a peer's word that operations up to `base` have left its log.
 
         What a majority does not say (yet) that it holds is asked for again after the peer's next vectors.
         """
@@ -370,7 +372,7 @@ class Replication:
         self._send_vectors(peer, once, answer=False)
 
     def _lacking(self, partition: int, once: VersionVector, *, learner: bool) -> VersionVector | None:
-        """What this node must have held once, as a peer says, and does not hold; None: nothing.
+        """The operations that this node must have held once, as a peer says, and does not hold; None: nothing.
 
         A learner may not know yet which origins were retired. Where some are forgotten here, those that only it knows may be
         these; it says what it means once it has learnt.
@@ -546,7 +548,7 @@ class Replication:
         return state
 
     def _nothing(self, mark: Mark) -> Knowledge:
-        """What is known of a peer that has said nothing yet on this link."""
+        """The knowledge of a peer that has said nothing yet on this link."""
         return Knowledge(self._replica, claims_max=self._limits.claims_max, before=mark.vectors())
 
     def _send(self, peer: bytes, message: Message) -> None:

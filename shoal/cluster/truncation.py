@@ -37,7 +37,7 @@ class Reach(NamedTuple):
 
 
 def reach(origin: Origin, owners: Sequence[Holding]) -> Reach:
-    """What is known of one origin; `owners` are all owners of the partition, this node among them."""
+    """The reach of one origin, as far as it is known; `owners` are all owners of the partition, this node among them."""
     held = sorted((owner.vector[origin] for owner in owners), reverse=True)
     by_quorum = held[len(held) // 2]
     linked = [owner.vector[origin] for owner in owners if owner.is_linked]

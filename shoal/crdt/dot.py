@@ -115,7 +115,7 @@ class VersionVector(Mapping[Origin, int]):
 
     @classmethod
     def of(cls, dot: Dot) -> VersionVector:
-        """What holds this operation, and those that its origin issued before it."""
+        """The vector that covers this operation, and those that its origin issued before it."""
         return cls._of({dot[0]: dot[1]})
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an agent's function gets."""
+"""The context that an agent's function gets."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ def _agent(
 
 
 def _reason(lease: LeaseState | None, wait: LeaseState | None, standing: Standing | None) -> str:
-    """What an agent that has not ended waits for; "" if it runs."""
+    """The reason for which an agent that has not ended waits; "" if it runs."""
     reasons = []
     if standing is not None:
         asked = "approval" if standing.status == "waiting" else "the end of its pause"

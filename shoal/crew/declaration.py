@@ -60,7 +60,7 @@ class CrewRecord(Struct, frozen=True, kw_only=True):
     outcomes: dict[str, Outcome] = field(default_factory=dict)  # By agent with its number.
 
     def declared(self, name: str) -> Declared | None:
-        """What is declared of the agent of this name, as in "researcher-3"; None if it is not desired."""
+        """The declaration of the agent of this name, as in "researcher-3"; None if it is not desired."""
         agent, number = parted(name)
         declared = self.agents.get(agent)
         return declared if declared is not None and 1 <= number <= declared.count else None
@@ -122,7 +122,7 @@ def from_channels(state: Mapping[str, Any], *, space: str) -> CrewRecord:
 
 
 def declared(record: CrewRecord, program: Mapping[str, Declared], *, agents_max: int) -> CrewRecord:
-    """What a program declares is in the record, where its version is new.
+    """The record with the declarations of a program, where their version is new.
 
     Raises:
         CrewConflict: another program has declared an agent differently under the same version.
@@ -239,7 +239,7 @@ def moved(record: CrewRecord, name: str, machine: str | None) -> CrewRecord:
 
 
 def declared_agent(record: CrewRecord, name: str) -> Declared:
-    """What is declared of this agent.
+    """The declaration of this agent.
 
     Raises:
         NotFound: it is not desired.

@@ -42,7 +42,7 @@ _PAUSE_S = 0.5  # Before the record is read or changed again.
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What all agents of one machine have in common."""
+    """The parts that all agents of one machine share."""
 
     connection: StoreConnection
     space: Space
@@ -102,7 +102,7 @@ class Driving:
                 await seat.release()
 
     async def _wanted(self, seat: Seat) -> Declared | None:
-        """What is declared, if this program is to run the agent now."""
+        """The declaration, if this program is to run the agent now."""
         record = await self._retried(seat, self._stage.record.settled)
         if record is None or self.is_leaving or self.name not in record.wanted():
             return None

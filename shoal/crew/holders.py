@@ -1,4 +1,4 @@
-"""Who holds each of a set of leases: what a machine knows of the others.
+"""The holders of a set of leases, as far as a machine knows them.
 
 Law: this is a hint. It is right soon after each change while a quorum can be reached, and says nothing of leases that were
 not read yet.

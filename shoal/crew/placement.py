@@ -21,7 +21,7 @@ BALANCE = 2
 
 
 class View(NamedTuple):
-    """What one machine knows."""
+    """The knowledge of one machine."""
 
     me: str
     record: CrewRecord
@@ -35,7 +35,7 @@ class View(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the machine does now."""
+    """The decision of a machine for now."""
 
     take: list[str]
     give: dict[str, str]  # Agent → why.
@@ -72,7 +72,7 @@ class _Room:
 
 
 def decide(view: View) -> Decision:
-    """What a machine takes and gives up, by its view."""
+    """The agents that a machine takes and gives up, by its view."""
     room = _Room(view)
     taker = room.takers.get(view.me)
     if taker is None:

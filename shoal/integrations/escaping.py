@@ -20,7 +20,7 @@ from shoal.errors import InvalidName
 from shoal.names import check_key
 
 ILLEGAL = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"
-"""What no name can hold, and `%`, for a character class."""
+"""The characters that no name can hold, and `%`, for a character class."""
 
 _EMPTY = "%"
 _WHOLE = {"": _EMPTY, ".": "%2e", "..": "%2e%2e"}

@@ -1,4 +1,4 @@
-"""What an integration keeps in one space, and reads as its store's durability says."""
+"""The state that an integration keeps in one space, and reads as its store's durability says."""
 
 from __future__ import annotations
 

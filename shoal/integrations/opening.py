@@ -94,7 +94,7 @@ class Opening(Generic[T]):
 
 
 class OnStore:
-    """What an integration makes of a store and one of its spaces, with the store opened by itself if that is wanted."""
+    """An integration on a store and one of its spaces, with the store opened by itself if that is wanted."""
 
     SPACE: ClassVar[str]
     """The name of the space, if none is given."""

@@ -160,7 +160,7 @@ def _entry(target: Target) -> bytes:
 
 
 def status_flaws(storage: Storage, statuses: dict[tuple[str, str], str]) -> Iterator[str]:
-    """What is wrong with the rows of statuses; `statuses`: by space and name, of threads in which one was set."""
+    """The flaws in the rows of statuses. `statuses` are those that were set, by space and name of their threads."""
     if storage.get(_INDEXED) is None:
         return
     rows = {(space, name, code) for space, code, name in map(keys.split_status, _keys(storage, keys.STATUS))}

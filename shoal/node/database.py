@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
 
 class BeforeSwitch(NamedTuple):
-    """What is known of a partition before it is replaced."""
+    """The state of a partition before it is replaced."""
 
     transaction: Transaction  # Rows to be written with the first ones of the switch.
     spaces: set[str]  # Those that have objects in it.
@@ -268,7 +268,7 @@ class Database:
 
     @cached_property
     def exchange(self) -> Exchange:
-        """What peers need of it."""
+        """The exchange of this database, which peers need."""
         from shoal.node.peers.operations.exchange import Exchange
 
         return Exchange(
@@ -307,7 +307,9 @@ class Database:
         self.late_documents.stir()
 
     def preparations(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> list[Preparation]:
-        """What requests about these objects need, in steps, before they can be decided or answered; mostly nothing."""
+        """The preparations that requests about these objects need, in steps, before they can be decided or answered; mostly
+        none.
+        """
         found: list[Preparation] = []
         for request, target in wanted:
             prepare = self._preparations.get(type(request))

@@ -143,7 +143,9 @@ Scan = Generator[None, None, AnyReply]
 """Answers a read in steps of bounded time, between which other requests get their turn."""
 Scans = Mapping[type, Callable[[Callable[[], View], Any], Scan]]
 Preparation = Steps[None]
-"""What a request needs, in steps of bounded time; it raises nothing: the request's writer or reader says what is wrong."""
+"""The preparation that a request needs, in steps of bounded time; it raises nothing: the request's writer or reader says what
+is wrong.
+"""
 Preparations = Mapping[type, Callable[[Target, Callable[[], View], Any], Preparation | None]]
 Upkeep = Generator[Piece | None, Any, AnyReply]
 """Carries out a maintenance: yields None between steps of bounded time, and each write, whose reply is sent to it."""
@@ -185,7 +187,7 @@ class Applied(NamedTuple):
 
 
 class Memory:
-    """What a node keeps in memory of objects of one kind, beside their rows: open documents, sums, shapes, compiled schemas.
+    """The memory of a node about objects of one kind, beside their rows: open documents, sums, shapes, compiled schemas.
 
     It follows the rows: it hears of each change that a peer made, of each generation that ends, and of rows that are replaced.
     Each method does nothing unless a subclass says what.
@@ -218,7 +220,7 @@ class Memories:
         self._of = memories
 
     def of(self, kind: Kind) -> Iterable[Memory]:
-        """What is kept of objects of a kind."""
+        """The memory about objects of a kind."""
         return self._of.get(kind, _NOTHING)
 
     def ended(self, transaction: Transaction, target: Target) -> None:

@@ -1,4 +1,4 @@
-"""What a service needs of the other owners: whether they hold copies of a write, and missing data from them.
+"""The view of the other owners that a service needs: whether they hold copies of a write, and missing data from them.
 
 `SingleNode` serves a store without peers; `shoal.node.peers.quorum` serves a cluster.
 """
@@ -27,7 +27,7 @@ class Repairs:
 
 
 class Estate(NamedTuple):
-    """What this node does about the directories that were removed from the cluster."""
+    """The work of this node on the directories that were removed from the cluster."""
 
     epoch: int = 0
     directories: tuple[bytes, ...] = ()  # Their ids; empty: there are none, or another node retires their origins.
@@ -64,7 +64,7 @@ class Company(Protocol):
         ...
 
     async def rebuild(self, request: Rebuild, /) -> RebuildView:
-        """What is left of a cluster that lost its majority; with a plan, go on with that.
+        """The remains of a cluster that lost its majority; with a plan, go on with that.
 
         Raises:
             InvalidInput, NotAMember, Unavailable: nothing was founded.
@@ -161,7 +161,7 @@ class Replicas(Protocol):
         ...
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """What each of the other owners, by its address, is known to hold of a partition."""
+        """The operations of a partition that each of the other owners, by its address, is known to hold."""
         ...
 
     def incomplete(self, partition: int, /) -> Collection[bytes]:

@@ -27,7 +27,7 @@ _NUMBER = 8
 
 
 class Retirement(NamedTuple):
-    """What is left of a retired origin: a row of table `R`."""
+    """The record of a retired origin: a row of table `R`."""
 
     tip: Tip  # Its last operation.
     time: int  # Of the operation that retired it.
@@ -53,7 +53,7 @@ class Retirement(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is remembered of all origins that were ever retired in a partition: the row under `HORIZON`."""
+    """The summary of all origins that were ever retired in a partition: the row under `HORIZON`."""
 
     horizon: int = 0  # The time of the last retirement.
     forgotten: int = 0  # The greatest time of the retirements whose rows are gone,
@@ -122,31 +122,33 @@ class RetiredOrigins:
 
     @property
     def horizon(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last retirement (`Retired.horizon`)."""
         return self.summary.horizon
 
     @property
     def forgotten(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last retirement that it no longer remembers; 0 if there is none (`Retired.forgotten`)."""
         return self.summary.forgotten
 
     @property
     def forgotten_hlc(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last operation of the origins that it no longer remembers; 0 if there are none
+        (`Retired.forgotten_hlc`).
+        """
         return self.summary.forgotten_hlc
 
     def last(self, origin: Origin, /) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The last sequence of a retired origin; 0 if the replica does not know that it is one (`Retired.last`)."""
         found = self.find(origin)
         return 0 if found is None else found.sequence
 
     def time(self, origin: Origin, /) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """When it was retired (HLC of the operation that did); 0 if the replica does not know that it was (`Retired.time`)."""
         found = self.find(origin)
         return 0 if found is None else found.time
 
     def find(self, origin: Origin) -> Retirement | None:
-        """What is left of an origin; None if it was not retired, or so long ago that it is forgotten."""
+        """The record of a retired origin; None if it was not retired, or so long ago that it is forgotten."""
         if not self.summary.horizon or origin == HORIZON:
             return None
         found = self.recent.get(origin)
@@ -198,17 +200,19 @@ class RetiredLogs:
 
     @property
     def horizon(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last retirement (`Retired.horizon`)."""
         return self._retired.horizon
 
     @property
     def forgotten(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last retirement that it no longer remembers; 0 if there is none (`Retired.forgotten`)."""
         return self._retired.forgotten
 
     @property
     def forgotten_hlc(self) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """The time of the last operation of the origins that it no longer remembers; 0 if there are none
+        (`Retired.forgotten_hlc`).
+        """
         return self._retired.forgotten_hlc
 
     def last(self, origin: Origin, /) -> int:
@@ -216,5 +220,5 @@ class RetiredLogs:
         return self._retired.base(origin)
 
     def time(self, origin: Origin, /) -> int:
-        """See `shoal.crdt.dot.Retired`."""
+        """When it was retired (HLC of the operation that did); 0 if the replica does not know that it was (`Retired.time`)."""
         return self._retired.time(origin)

@@ -95,7 +95,7 @@ _COUNTED_MAX = 1000  # A status must stay cheap: every probe asks for it.
 
 
 class Credentials(NamedTuple):
-    """What the node shows to others and asks of them, as `NodeStatus` says it."""
+    """The credentials that the node shows to others and asks of them, as `NodeStatus` says it."""
 
     tls_ends_ms: int = 0
     tls_trouble: str = ""
@@ -206,7 +206,7 @@ class Service:
         durability: Durability = "local",
         stale: bool = False,
     ) -> AnyReply:
-        """See `Session.call`. `bookmark` is the session's, and grows by what the answer shows."""
+        """Answer `request` (`Session.call`). `bookmark` is the session's, and grows by what the answer shows."""
         if type(request) not in self._always:
             self.readiness.check(stale=stale and isinstance(request, requests.Read))
         if isinstance(request, requests.Maintenance):
@@ -484,7 +484,9 @@ class Service:
     # ── subscriptions ─────────────────────────────────────────────────────────
 
     def subscribe(self, subscription: Subscription, bookmark: Bookmark, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`. `bookmark` is the session's, and grows by what the pushes show."""
+        """Deliver pushes until the context is left (`Session.subscribe`). `bookmark` is the session's, and grows by what the
+        pushes show.
+        """
         check_name("space", subscription.space)
         if self._stopping:
             raise ShuttingDown("the node is stopping. Subscribe again, here later or on another node.")

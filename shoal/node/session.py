@@ -32,13 +32,13 @@ class ServiceSession:
 
     @property
     def connections(self) -> int:
-        """See `Session.connections`: the node is in this process, as long as the session lasts."""
+        """The connections (`Session.connections`): the node is in this process, as long as the session lasts."""
         return 1
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`."""
+        """Answer `request` (`Session.call`)."""
         self._refuse_if_ended()
         check_manner(key, durability, stale)
         request = conforming(request)
@@ -94,7 +94,7 @@ class ServiceSession:
         durability: Durability = "local",
         stale: bool = False,
     ) -> bool:
-        """See `Prompt.begin`."""
+        """Begin `request`, and call `told` with its answer, now or later (`Prompt.begin`)."""
         if durability == "memory" or type(request) not in self._service.prompt:
             return False
         self._refuse_if_ended()
@@ -124,7 +124,7 @@ class ServiceSession:
         return has_begun
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`."""
+        """Deliver pushes until the context is left (`Session.subscribe`)."""
         self._refuse_if_ended()
         return self._service.subscribe(conforming(subscription), self.bookmark)
 

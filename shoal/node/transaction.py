@@ -23,13 +23,13 @@ class Readable(Protocol):
     """The reading half of a `Storage`."""
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Storage.get`."""
+        """The value of `key`, or None (`Storage.get`)."""
         ...
 
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `Storage.scan`."""
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
         ...
 
 
@@ -159,17 +159,17 @@ class ObjectRows:
             raise StoreCorrupt(error.message, lost=(key,)) from error
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Rows.put`."""
+        """Write a row, in place of any that has this key (`Rows.put`)."""
         self._transaction.rows[self._prefix + key] = value
 
     def delete(self, key: bytes, /) -> None:
-        """See `Rows.delete`."""
+        """Remove a row, if it exists (`Rows.delete`)."""
         self._transaction.rows[self._prefix + key] = None
 
     def scan(
         self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `Rows.scan`."""
+        """Rows whose key begins with `prefix`, in key order (or its reverse) (`Rows.scan`)."""
         start = self._prefix + prefix
         stop = successor(start)
         if after is not None:

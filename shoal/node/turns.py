@@ -24,7 +24,7 @@ Steps = Generator[None, None, T]
 
 
 def document_pace(config: Config) -> Pace:
-    """What one step of work on a document may take."""
+    """The most that one step of work on a document may take."""
     return Pace(config.document_step_updates_max, config.document_step_bytes_max, config.document_whole_bytes_max)
 
 

@@ -47,12 +47,16 @@ class SharedBookmark(Bookmark):
             self.observe(known)
 
     def note(self, partition: int, vector: VersionVector) -> None:
-        """See `Bookmark.note`; the change is part of the next `news`."""
+        """Add the operations that `vector` covers: they were shown or written (`Bookmark.note`); the change is part of the next
+        `news`.
+        """
         super().note(partition, vector)
         self._touched.add(partition)
 
     def replace(self, partition: int, vector: VersionVector) -> None:
-        """See `Bookmark.replace`; the next `news` contains the whole vector."""
+        """Replace a partition's operations: from now on a state that covers `vector` is enough (`Bookmark.replace`); the next
+        `news` contains the whole vector.
+        """
         super().replace(partition, vector)
         self._touched.add(partition)
         self._replaced.add(partition)

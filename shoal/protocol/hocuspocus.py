@@ -96,7 +96,7 @@ def asks(messages: bytes) -> bool:
 
 
 def prefix(address: bytes) -> bytes:
-    """What precedes each message for an address."""
+    """The bytes that precede each message for an address."""
     return sized(address)
 
 

@@ -24,7 +24,7 @@ def is_made(key: str) -> bool:
 
 
 def first_key(now_ms: int) -> str:
-    """What sorts before every key that a client generates from this time on, and after all that were generated before."""
+    """A key that sorts before every key that a client generates from this time on, and after all that were generated before."""
     return f"c{max(0, now_ms):012x}"
 
 

@@ -93,7 +93,7 @@ class Wrapper:
         return self._session.connections
 
     def subscribe(self, subscription: Subscription, /) -> AbstractAsyncContextManager[AsyncIterator[Push]]:
-        """See `Session.subscribe`."""
+        """Deliver pushes until the context is left (`Session.subscribe`)."""
         return self._session.subscribe(subscription)
 
     async def close(self) -> None:

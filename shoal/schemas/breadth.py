@@ -39,7 +39,7 @@ _PARTS_NAMED = ("patternProperties",)
 
 _Node = dict[str, Any] | bool
 Cost = Callable[[dict[str, Any]], int]
-"""What a look by one subschema costs, without those within it."""
+"""The cost of a look by one subschema, without those within it."""
 
 
 class Survey:

@@ -1,4 +1,4 @@
-"""What checking one state by a schema costs at most, and whether that is within the bound.
+"""The most that checking one state by a schema costs, and whether that is within the bound.
 
 Laws:
 - A check takes at most `STEPS_MAX` steps, or `LOOKS_FREE` looks at each value and a step for each byte of text, whichever is
@@ -41,7 +41,7 @@ Compile = Callable[[str, int], bool]
 
 
 class Effort:
-    """What looking at values by one schema costs.
+    """The cost of looking at values by one schema.
 
     Raises:
         InvalidSchema: its patterns are too large together.
@@ -87,18 +87,18 @@ class Effort:
             raise _too_much() from None
 
     def reading(self, node: dict[str, Any]) -> int:
-        """What a byte of text costs a subschema that looks at it, or at an object that has it as a name."""
+        """The cost of a byte of text to a subschema that looks at it, or at an object that has it as a name."""
         pattern = node.get("pattern")
         return self.naming(node) + (self._weights.get(pattern, 0) if isinstance(pattern, str) else 0)
 
     def naming(self, node: dict[str, Any]) -> int:
-        """What a byte of an object's names costs a subschema that looks at the object."""
+        """The cost of a byte of an object's names to a subschema that looks at the object."""
         named = node.get("patternProperties")
         return sum(self._weights.get(pattern, 0) for pattern in named) if isinstance(named, dict) else 0
 
 
 class _Place(NamedTuple):
-    """What the subschemas that look at one place have for it, and for the places within it."""
+    """The subschemas that look at one place, and what they have for it and for the places within it."""
 
     text: int  # What a byte costs, in parts of a step;
     names: int  # if it is an object, a byte of its names.

@@ -17,7 +17,7 @@ from shoal.values import hiding
 
 
 class Stated(NamedTuple):
-    """What a checkpoint says of its schema and its secret fields."""
+    """The schema and the secret fields that a checkpoint states."""
 
     schema: str
     version: int

@@ -43,7 +43,7 @@ class Counting(Protocol):
     """Counts what writes change."""
 
     def noting(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]], /) -> list[Any]:
-        """What a write will change. It is not made yet."""
+        """The changes that a write will make. It is not made yet."""
         ...
 
     def noted(self, changes: list[Any], /) -> None:

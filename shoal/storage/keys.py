@@ -138,7 +138,7 @@ def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
 
 
 def object_of(key: bytes) -> bytes:
-    """What the keys of all rows of an object begin with, given one that `split_object` splits; it is not checked."""
+    """The beginning of the keys of all rows of an object, given one that `split_object` splits; it is not checked."""
     space_ends = _space_ends(key)
     return key[: space_ends + 2 + int.from_bytes(key[space_ends : space_ends + 2], "big")]
 

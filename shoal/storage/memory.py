@@ -69,12 +69,12 @@ class MemorySnapshot:
         self._ended = ended
 
     def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `Snapshot.scan`."""
+        """The rows with `start` ≤ key < `stop`, in key order (`Snapshot.scan`)."""
         for key in self._open().keys(start, stop):
             yield key, self._open().rows[key]
 
     def close(self) -> None:
-        """See `Snapshot.close`."""
+        """Release it (`Snapshot.close`)."""
         self._rows = None
         self._ended(self)
 
@@ -100,20 +100,20 @@ class MemoryStorage:
         self.failed: str | None = None
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Storage.get`."""
+        """The value of `key`, or None (`Storage.get`)."""
         self._refuse_if_over()
         return self._shown.rows.get(key)
 
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `Storage.scan`."""
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
         self._refuse_if_over()
         rows = self._shown.rows
         yield from [(key, rows[key]) for key in self._shown.keys(start, stop, reverse=reverse, limit=limit)]
 
     def snapshot(self) -> MemorySnapshot:
-        """See `Storage.snapshot`."""
+        """The store as it is now, unsynced writes included (`Storage.snapshot`)."""
         self._refuse_if_over()
         if len(self._snapshots) >= SNAPSHOTS_MAX:
             raise too_many_snapshots(len(self._snapshots))
@@ -122,7 +122,7 @@ class MemoryStorage:
         return taken
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """See `Storage.write`."""
+        """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`)."""
         self._attempt("write")
         write = _Write(dict(rows), tuple(ranges))
         self._shown.apply(write)
@@ -131,11 +131,13 @@ class MemoryStorage:
         return self._written
 
     def begin_sync(self) -> Callable[[], int]:
-        """See `Storage.begin_sync`."""
+        """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one
+        (`Storage.begin_sync`).
+        """
         return self.sync
 
     def sync(self) -> int:
-        """See `Storage.sync`."""
+        """`begin_sync` and that call at once (`Storage.sync`)."""
         self._attempt("sync")
         # Writes made by another thread while this one runs wait for the next sync.
         number, count = self._written, len(self._unsynced)
@@ -167,7 +169,7 @@ class MemoryStorage:
         return sum(len(key) + len(value) for key, value in self._durable.rows.items())
 
     def close(self) -> None:
-        """See `Storage.close`. After a failure it does not sync."""
+        """Sync and release everything (`Storage.close`). After a failure it does not sync."""
         if self._over is None and self.failed is None:
             self.sync()
         for taken in list(self._snapshots):

@@ -68,7 +68,7 @@ class RocksSnapshot:
         self._ended = ended
 
     def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `Snapshot.scan`."""
+        """The rows with `start` ≤ key < `stop`, in key order (`Snapshot.scan`)."""
         rows = self._rows
         if rows is None:
             raise StorageError("This snapshot was closed. Nothing was written. Take another one.")
@@ -84,7 +84,7 @@ class RocksSnapshot:
             raise self._unreadable(error) from error
 
     def close(self) -> None:
-        """See `Snapshot.close`."""
+        """Release it (`Snapshot.close`)."""
         self._rows = None
         self._ended(self)
 
@@ -117,7 +117,9 @@ class RocksStorage:
         disown_in_children(self)
 
     def disown(self) -> None:
-        """See `forks.Inherited`: RocksDB's threads and locks stayed in the parent, as did the right to write its files."""
+        """Called in the child, in the thread that forked (`Inherited.disown`): RocksDB's threads and locks stayed in the
+        parent, as did the right to write its files.
+        """
         for thing in (self._db, self._snapshots, self._witness):
             never_destroy(thing)
         self._closed = True
@@ -181,7 +183,7 @@ class RocksStorage:
         return self._synced
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Storage.get`."""
+        """The value of `key`, or None (`Storage.get`)."""
         try:
             value: bytes | None = self._db.get(key)
         except BaseException as error:
@@ -193,7 +195,7 @@ class RocksStorage:
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `Storage.scan`."""
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
         if (stop is not None and start >= stop) or limit == 0:
             return
         try:
@@ -212,7 +214,7 @@ class RocksStorage:
             raise self._unreadable(error) from error
 
     def snapshot(self) -> RocksSnapshot:
-        """See `Storage.snapshot`."""
+        """The store as it is now, unsynced writes included (`Storage.snapshot`)."""
         if len(self._snapshots) >= self._snapshots_max:
             raise too_many_snapshots(len(self._snapshots))
         try:
@@ -228,7 +230,9 @@ class RocksStorage:
         return taken
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """See `Storage.write`. Beyond twice `memtable_bytes` it also syncs, and begins a new log."""
+        """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`).
+        Beyond twice `memtable_bytes` it also syncs, and begins a new log.
+        """
         self._refuse_if_failed()
         batch = _batch(rows, ranges)
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
@@ -248,11 +252,13 @@ class RocksStorage:
         return self._written
 
     def begin_sync(self) -> Callable[[], int]:
-        """See `Storage.begin_sync`."""
+        """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one
+        (`Storage.begin_sync`).
+        """
         return self.sync
 
     def sync(self) -> int:
-        """See `Storage.sync`."""
+        """`begin_sync` and that call at once (`Storage.sync`)."""
         self._refuse_if_failed()
         # In this order: a write that another thread makes meanwhile may be covered, but is not counted.
         number, wal = self._written, self._wal
@@ -360,7 +366,7 @@ class RocksStorage:
         return used
 
     def close(self) -> None:
-        """See `Storage.close`. A failure is not raised here: it was raised when it happened."""
+        """Sync and release everything (`Storage.close`). A failure is not raised here: it was raised when it happened."""
         if self._closed:
             return
         self._closed = True

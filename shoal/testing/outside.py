@@ -29,7 +29,7 @@ class Outside:
     def __init__(
         self, tools: Mapping[str, Tool], *, reads: Collection[str] = (), keys: Mapping[str, str] | None = None
     ) -> None:
-        """See `crash_everywhere` for the arguments.
+        """The arguments are those of `crash_everywhere`.
 
         Raises:
             InvalidInput: a tool is not a coroutine function, or a name in `reads` or `keys` is not that of a tool.

@@ -39,7 +39,7 @@ class WatchedSession(Wrapper):
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`; passes two points for a read and three for a write."""
+        """Answer `request` (`Session.call`); passes two points for a read and three for a write."""
         what = told_request(request)
         await self._life.reach(f"before {what} was sent")
         reply = await self._errands.run(self._carried_out(request, key, durability, stale=stale))
@@ -55,7 +55,9 @@ class WatchedSession(Wrapper):
 
     @asynccontextmanager
     async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
-        """See `Session.subscribe`; passes no point, because it changes nothing and requests read the same."""
+        """Deliver pushes until the context is left (`Session.subscribe`); passes no point, because it changes nothing and
+        requests read the same.
+        """
         await self._life.go_on()
         async with self._session.subscribe(subscription) as pushes:
             yield pushes

@@ -1,4 +1,4 @@
-"""What a certificate says: its subject, its names and its dates.
+"""The facts in a certificate: its subject, its names and its dates.
 
 Nothing here reads a clock: `now` is an argument.
 """
@@ -59,7 +59,7 @@ def loaded(file: Path) -> x509.Certificate:
 
 
 def read(file: Path) -> Certificate:
-    """What the first certificate in a PEM file says.
+    """The facts in the first certificate of a PEM file.
 
     Raises:
         InvalidConfig: the file cannot be read, or contains no certificate.
@@ -68,7 +68,7 @@ def read(file: Path) -> Certificate:
 
 
 def described(found: x509.Certificate) -> Certificate:
-    """What a certificate says."""
+    """The facts in a certificate."""
     common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     names: list[str] = []
     is_authority = False

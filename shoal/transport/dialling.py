@@ -189,7 +189,7 @@ _OF_ISSUER = (2, 18, 19, 20, 21)  # It, or one above it, is of no CA that is tru
 
 
 def _untrusted(error: Exception, how: str) -> str:
-    """What is wrong with a certificate, and how to mend it."""
+    """The fault of a certificate, and how to mend it."""
     told = getattr(error, "verify_message", "") or str(error)
     match getattr(error, "verify_code", 0):
         case code if code in _OF_NAME:
@@ -208,7 +208,7 @@ def untrusted(url: str, error: aiohttp.ClientConnectorCertificateError) -> Unsup
 
 
 def sent_before(reason: Exception, token: str | None) -> str:
-    """What was sent before an attempt to connect failed for this reason, for people."""
+    """The data that was sent before an attempt to connect failed for this reason, for people."""
     return _NOTHING if token is None or isinstance(reason, aiohttp.ClientConnectorError) else _MAYBE
 
 

@@ -29,7 +29,7 @@ _HOW = "A line is KEY, and one more may be `new KEY` or `old KEY` (docs/TLS.md).
 
 
 class Keyring(NamedTuple):
-    """What a node proves, and what it accepts beside that. At most one of `new` and `old` is there."""
+    """The keys that a node proves, and those that it accepts beside them. At most one of `new` and `old` is there."""
 
     key: str  # Empty: none is proven, and none asked for.
     new: str = ""

@@ -114,7 +114,7 @@ class PeerDialler:
         self._tasks.clear()
 
     async def rekeyed(self) -> None:
-        """See `Peers.rekeyed`."""
+        """The keys have changed: end the links whose other end proved one that is not accepted any more (`Peers.rekeyed`)."""
         ring = self._keys()
         ending = [link for link in self._held if not accepts(ring, link.proven_key)]
         closing = (link.close(WSCloseCode.POLICY_VIOLATION, reason=REKEYED) for link in ending)

@@ -288,7 +288,7 @@ class PeerDoor:
             await self._peer.received(identity, await link.binary())
 
     async def rekeyed(self) -> None:
-        """See `Peers.rekeyed`."""
+        """The keys have changed: end the links whose other end proved one that is not accepted any more (`Peers.rekeyed`)."""
         ring = self._keys()
         ending = [link for link in self._links if link.proven_key is not None and not accepts(ring, link.proven_key)]
         closing = (link.close(WSCloseCode.POLICY_VIOLATION, reason=REKEYED) for link in ending)

@@ -123,7 +123,7 @@ class Seeds:
         return list(found)[:FOUND_MAX]
 
     async def _ask(self, address: str) -> Identity | None:
-        """Who the node at this address is; None if there is none, or it is this one."""
+        """The identity of the node at this address; None if there is none, or it is this one."""
         told: list[Identity] = []
 
         def admit(peer: Identity) -> None:

@@ -29,7 +29,7 @@ class DialledSocket(aiohttp.ClientWebSocketResponse):
         disown_in_children(self)
 
     def disown(self) -> None:
-        """See `forks.Inherited`."""
+        """Called in the child, in the thread that forked (`Inherited.disown`)."""
         never_destroy(self)
         socket = self.connection.get_extra_info("socket")
         if socket is not None and socket.fileno() >= 0:

@@ -1,4 +1,4 @@
-"""What one request may make a process do beyond its own size: an allowance, charged before anything is copied.
+"""The allowance of one request for work beyond its own size, charged before anything is copied.
 
 Laws:
 - A request's cost is bounded by its bytes and these bounds, never by what small operations make of each other: a copy that

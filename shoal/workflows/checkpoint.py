@@ -64,7 +64,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def seen(self) -> str:
-        """What its author had read elsewhere since the previous save, as a bookmark for `Store.observe`."""
+        """The bookmark of what its author had read elsewhere since the previous save, for `Store.observe`."""
         return Bookmark.unpack(self._seen).text()
 
     @property

@@ -61,7 +61,7 @@ class Limited(Wrapper):
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`.
+        """Answer `request` (`Session.call`).
 
         Raises:
             Unavailable: the write did not begin in time.

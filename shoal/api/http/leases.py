@@ -49,7 +49,7 @@ class _OfHeader(HeldLeases):
         return True
 
     def of(self, request: Request[Any]) -> Sequence[HeldLease]:
-        """See `HeldLeases.of`."""
+        """The leases of the threads that a request writes (`HeldLeases.of`)."""
         terms = [Term(space, thread, True, self._fence, self._token) for space, thread in threads_of(request)]
         return [HeldLease(term, _nothing, _nothing) for term in terms]
 

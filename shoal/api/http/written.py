@@ -23,7 +23,7 @@ class Noting(Wrapper):
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
-        """See `Session.call`."""
+        """Answer `request` (`Session.call`)."""
         reply = await self._session.call(request, key=key, durability=durability, stale=stale)
         self.wrote = self.wrote or not isinstance(request, Read)
         return reply

@@ -1,4 +1,4 @@
-"""What a request of the Durable Streams protocol says: its headers and its query, checked."""
+"""The headers and the query of a request of the Durable Streams protocol, checked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Lifetime(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What a stream is to be forked from."""
+    """The stream from which a stream is to be forked, and the offset."""
 
     stream: str
     at: Offset | None  # None: its end.
@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 class ReadingQuery(NamedTuple):
-    """What a reader asks for."""
+    """The query of a reader."""
 
     offset: Offset | None  # None: `now`.
     live: str  # "long-poll", "sse", or empty.

@@ -42,11 +42,11 @@ _NOTHING = b"\x00"  # The state vector of an empty document.
 
 
 class Line(Protocol):
-    """What carries the messages of one client about one document, in the protocol that it speaks."""
+    """A carrier of one client's messages about one document, in the protocol that the client speaks."""
 
     socket: Socket
     address: bytes
-    """What precedes each message to the client."""
+    """The bytes that precede each message to the client."""
 
     def taken(self, number: int, update: yjs.Update | yjs.AskDurable, /) -> None:
         """The client sent this update, its `number`-th; or asked to be told of those after it."""
@@ -58,7 +58,7 @@ class Line(Protocol):
         """An update is durable: what the client is told, if anything."""
 
     def read_only(self) -> bytes | None:
-        """What a client is told of an update that it may not write; None: its connection ends."""
+        """The answer to an update that the client may not write; None if its connection ends."""
 
     async def close(self, code: int, reason: str, /) -> None:
         """End this client's part in the document, with the reason."""
@@ -169,7 +169,7 @@ class YjsConnection:
         self._begin_end(self._line.expire(reason))
 
     def written(self, number: int, update: yjs.Update, /) -> None:
-        """See `Guest.written`."""
+        """The guest's update with this number is durable (`Guest.written`)."""
         if self._over:
             return
         if update.answers:
@@ -179,14 +179,18 @@ class YjsConnection:
             self._send(told)
 
     def early(self) -> None:
-        """See `Guest.early`; asks the client for what the node lacks, unless it is already asked."""
+        """An update of this guest depends on others that the node lacks; it is held (`Guest.early`); asks the client for what
+        the node lacks, unless it is already asked.
+        """
         if not self._awaits:
             # Once, until it has answered: a client that lacks something itself cannot give more.
             self._wants = self._awaits = True
             self._start_work()
 
     def refused(self, error: ShoalError, /) -> None:
-        """See `Guest.refused`; closes the connection with the reason."""
+        """An update of this guest was rejected, so that its copy of the document differs for good (`Guest.refused`); closes the
+        connection with the reason.
+        """
         self.end(close_code(error), error.message)
 
     async def _announce(self, said: yjs.Awareness) -> None:
@@ -221,7 +225,7 @@ class YjsConnection:
     # ── what it is sent ───────────────────────────────────────────────────────
 
     def relay(self, message: Message, /) -> None:
-        """See `Guest.relay`; held back during an answer to step 1, and skipped if there is no room."""
+        """Send a durable update (`Guest.relay`); held back during an answer to step 1, and skipped if there is no room."""
         if self._missed or (self._known is None and self._held is None):
             return  # It comes with the next answer, or was never asked for.
         frame = message.frame(self._line.address)
@@ -234,13 +238,15 @@ class YjsConnection:
             self._held_bytes += len(frame)
 
     def mention(self, message: Message, /) -> None:
-        """See `Guest.mention`; left out if there is no room."""
+        """Send who is present; it may be left out (`Guest.mention`); left out if there is no room."""
         frame = message.frame(self._line.address)
         if self._sees_presence and self._fits(len(frame)):
             self._line.socket.write(frame)
 
     def resync(self) -> None:
-        """See `Guest.resync`; the rest is sent as one difference when there is room."""
+        """Updates may have been missed: send the difference from the current state (`Guest.resync`); the rest is sent as one
+        difference when there is room.
+        """
         self._missed = self._known is not None or self._held is not None
         if self._missed:
             self._hold()

@@ -57,7 +57,7 @@ class Join(Protocol):
 
 
 class HocuspocusLine:
-    """See `Line`: one document of a provider's WebSocket."""
+    """The line of a Hocuspocus client: one document of a provider's WebSocket."""
 
     def __init__(self, socket: Socket, address: bytes, leave: Callable[[], None], *, version: str) -> None:
         self.socket = socket
@@ -69,15 +69,17 @@ class HocuspocusLine:
         self._forgotten = 0  # So many updates, from the first, it does not count any more.
 
     def taken(self, number: int, _update: yjs.Update | yjs.AskDurable, /) -> None:
-        """See `Line.taken`."""
+        """The client sent this update, its `number`-th; or asked to be told of those after it (`Line.taken`)."""
         self._taken = number
 
     def asks(self) -> None:
-        """See `Line.asks`."""
+        """The client sent a step 1 (`Line.asks`)."""
         self._owed, self._forgotten = True, self._taken
 
     def durable(self, number: int, update: yjs.Update, /) -> bytes | None:
-        """See `Line.durable`; nothing for an update that the client does not count."""
+        """An update is durable: what the client is told, if anything (`Line.durable`); nothing for an update that the client
+        does not count.
+        """
         if number <= self._forgotten:
             return None
         if update.answers:
@@ -87,11 +89,11 @@ class HocuspocusLine:
         return hocuspocus.encode_status(durable=True)
 
     def read_only(self) -> bytes | None:
-        """See `Line.read_only`."""
+        """The answer to an update that the client may not write; None: its connection ends (`Line.read_only`)."""
         return hocuspocus.encode_status(durable=False)
 
     async def close(self, code: int, reason: str, /) -> None:
-        """See `Line.close`."""
+        """End this client's part in the document, with the reason (`Line.close`)."""
         if code in _LATER:
             await self.socket.close(code, reason)
         else:
@@ -100,7 +102,7 @@ class HocuspocusLine:
             self._leave()
 
     async def expire(self, reason: str, /) -> None:
-        """See `Line.expire`."""
+        """End it because the token counts no more; the client may come back with another (`Line.expire`)."""
         await self.socket.close(UNAUTHORIZED, reason)
 
 

@@ -20,7 +20,7 @@ from shoal.protocol import yjs
 
 
 class YWebsocketLine:
-    """See `Line`."""
+    """The line of a y-websocket client (`Line`)."""
 
     address = b""
 
@@ -44,7 +44,7 @@ class YWebsocketLine:
             connection.end(WSCloseCode.UNSUPPORTED_DATA, "messages are binary")
 
     def taken(self, number: int, update: yjs.Update | yjs.AskDurable, /) -> None:
-        """See `Line.taken`."""
+        """The client sent this update, its `number`-th; or asked to be told of those after it (`Line.taken`)."""
         self._taken = number
         if isinstance(update, yjs.AskDurable):
             self._asked_at, self._acknowledged = number, 0
@@ -53,10 +53,12 @@ class YWebsocketLine:
             self._undurable[number] = None
 
     def asks(self) -> None:
-        """See `Line.asks`; its acknowledgements go on."""
+        """The client sent a step 1 (`Line.asks`); its acknowledgements go on."""
 
     def durable(self, number: int, _update: yjs.Update, /) -> bytes | None:
-        """See `Line.durable`; the count, if the client asked for it and it has grown."""
+        """An update is durable: what the client is told, if anything (`Line.durable`); the count, if the client asked for it
+        and it has grown.
+        """
         if self._asked_at is None:
             return None
         self._undurable.pop(number, None)
@@ -67,15 +69,17 @@ class YWebsocketLine:
         return yjs.encode_durable(durable)
 
     def read_only(self) -> bytes | None:
-        """See `Line.read_only`; the protocol has no word for it."""
+        """The answer to an update that the client may not write; None: its connection ends (`Line.read_only`); the protocol has
+        no word for it.
+        """
         return None
 
     async def close(self, code: int, reason: str, /) -> None:
-        """See `Line.close`."""
+        """End this client's part in the document, with the reason (`Line.close`)."""
         await self.socket.close(code, reason)
 
     async def expire(self, reason: str, /) -> None:
-        """See `Line.expire`."""
+        """End it because the token counts no more; the client may come back with another (`Line.expire`)."""
         await self.socket.close(UNAUTHORIZED, reason)
 
 

@@ -1,1 +1,1 @@
-"""Who is let in: certificates, tokens, and the rule for nodes that other machines can reach."""
+"""Admission to nodes: certificates, tokens, and the rule for nodes that other machines can reach."""

@@ -271,7 +271,7 @@ def _step(view: MembersView) -> str:
 
 
 def _waiting(view: MembersView) -> list[str]:
-    """What the change waits for."""
+    """The reason for which the change waits."""
     waiting = [
         f"{seat.name} {seat.progress}" for seat in view.members if seat.progress and not seat.progress.endswith("caught up")
     ]

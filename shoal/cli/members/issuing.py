@@ -27,7 +27,7 @@ _STAYS = "the cluster has another value, so this one stays in the directory"
 
 
 class Issued(NamedTuple):
-    """What became of an object."""
+    """The outcome for one object."""
 
     kind: str
     space: str

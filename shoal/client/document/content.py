@@ -156,7 +156,7 @@ class Content:
         return self._arrived  # None if it was our own edit, coming back.
 
     def update_since(self, state: bytes) -> bytes:
-        """What a replica with this state vector lacks."""
+        """The update that a replica with this state vector lacks."""
         return self.doc.get_update(self._pairs.backed(state))
 
     def _fitted(self, update: bytes) -> Fitted:

@@ -38,7 +38,7 @@ class Source(Protocol):
     def read(
         self, *, after: bytes | None, follow: bool, timeout: float | None, skip_trimmed: bool
     ) -> AsyncGenerator[Event, None]:
-        """See `Journal.read`."""
+        """Yield events in order, after a cursor or from the first (`Journal.read`)."""
 
 
 @dataclass(frozen=True, slots=True)

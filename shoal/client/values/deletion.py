@@ -1,4 +1,4 @@
-"""What the handles of counters, registers, sets, maps and budgets have in common: their object can be deleted."""
+"""Deletion, which the handles of counters, registers, sets, maps and budgets have in common."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ Sends = list[tuple[str, AnyMotion]]
 
 
 class _Own(NamedTuple):
-    """Who voted in this directory: it is another's after a copy, and another member's after a new address."""
+    """The voter of this directory: it is another's after a copy, and another member's after a new address."""
 
     directory: bytes
     member: str
@@ -179,7 +179,7 @@ class Acceptor:
 
     @property
     def remains(self) -> Remains:
-        """What this directory holds of the register."""
+        """The part of the register that this directory holds."""
         voted = self._voted or _Own(b"", "", NO_TERM, False)
         slots: list[Slot] = [(key, *slot) for key, slot in sorted(self._slots.items())]
         return Remains(self._directory, self.state, voted.directory, voted.member, voted.term, dict(self.terms), slots)
@@ -255,7 +255,7 @@ class Acceptor:
 
     @property
     def state(self) -> State:
-        """What this directory is in the register."""
+        """The state of this directory in the register."""
         return "voting" if self.term is not None else "empty" if self.recovery.empty else "forgotten"
 
     def _answer(self, source: str, asked: Term) -> Answer:
@@ -331,7 +331,7 @@ class Acceptor:
         return _Own(self._directory, self.member, term, alone)
 
     def _drop(self) -> None:
-        """What another directory promised, or this one while it was alone, is no vote of this cluster."""
+        """Drop promises of another directory, or of this one while it was alone: they are no votes of this cluster."""
         self._changed |= {_SLOT + key.encode(): None for key in self._slots}
         self._changed |= {_TERM + member.encode(): None for member in self.terms}
         self._slots.clear()

@@ -68,7 +68,7 @@ NOTHING = Value(0, b"", ())
 
 
 class Verdict(Enum):
-    """What a chosen value says of a change."""
+    """The verdict of a chosen value on a change."""
 
     MADE = "made"
     REFUSED = "refused"  # The key has another version than expected, and this change has not made it and never will.
@@ -89,7 +89,7 @@ class Change(NamedTuple):
         return Value(value.version + 1, self.content, (*value.recent, self.id)[-RECENT_MAX:])
 
     def judge(self, chosen: Value) -> Verdict:
-        """What became of the change, once `chosen` was chosen after the last attempt to apply it."""
+        """The outcome of the change, once `chosen` was chosen after the last attempt to apply it."""
         if chosen.version_of(self.id) is not None:
             return Verdict.MADE
         is_named = chosen.version - len(chosen.recent) <= self.expected

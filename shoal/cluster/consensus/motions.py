@@ -25,14 +25,14 @@ Refusal = Literal["", "beaten", "not-voting", "full"]
 """Why a member does not vote for a ballot: it has promised a higher one, may have forgotten votes, or holds too many keys."""
 
 State = Literal["voting", "empty", "forgotten"]
-"""What a member is: a voter, a new directory that never voted, or one that may have forgotten votes."""
+"""The state of a member: a voter, a new directory that never voted, or one that may have forgotten votes."""
 
 Slot = tuple[str, Ballot, Ballot, Value]
 """A key, the ballot promised for it, the ballot accepted, and the value accepted with it."""
 
 
 class Motion(Struct, array_like=True, frozen=True):
-    """What all messages of the quorum register have in common."""
+    """The fields that all messages of the quorum register have in common."""
 
 
 class Prepare(Motion, array_like=True, frozen=True, tag=17):

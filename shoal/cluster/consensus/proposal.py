@@ -98,7 +98,7 @@ class Proposal:
 
     @property
     def lead(self) -> Lead | None:
-        """What was won for the next operation of this proposer, once a value is chosen."""
+        """The lead for the next operation of this proposer, once a value is chosen."""
         promised = [member for member in self.counted if self._votes[member].promised == self._promise]
         if self.phase is not Phase.CHOSEN or not self._electorate.decides(promised):
             return None
@@ -111,7 +111,7 @@ class Proposal:
             self.phase = Phase.BEATEN
 
     def messages(self) -> list[tuple[str, AnyMotion]]:
-        """What to send, to each member whose vote does not count yet: nothing once the attempt is over."""
+        """The messages to each member whose vote does not count yet: nothing once the attempt is over."""
         if not self.is_under_way:
             return []
         counted = self.counted

@@ -30,7 +30,7 @@ COUNTS_AHEAD = 1 << 40
 
 
 class Remains(Struct, array_like=True, frozen=True):
-    """What one directory holds of the register."""
+    """The part of the register that one directory holds."""
 
     directory: bytes
     state: State
@@ -47,7 +47,7 @@ class Remains(Struct, array_like=True, frozen=True):
 
 
 class Foundation(Struct, array_like=True, frozen=True):
-    """What every member of the new register begins with."""
+    """The values with which every member of the new register begins."""
 
     id: bytes
     terms: dict[str, Term]

@@ -26,7 +26,7 @@ import msgspec
 from shoal.records import NamedTuple
 
 KEY = "lease/"
-"""What the names of the keys of the register that hold tables begin with; the number of the shard follows."""
+"""The beginning of the names of the register's keys that hold tables; the number of the shard follows."""
 
 OFFERED, HELD, OVER = 0, 1, 2
 """The states of a grant. One that is offered is held once its new holder has taken it."""
@@ -49,7 +49,7 @@ _MARK = "\0"  # No lease's own name begins with it.
 
 @lru_cache(maxsize=1024)
 def worklist_mark(thread: str, worklist: str) -> str:
-    """What the names of all claims of a worklist's items begin with."""
+    """The beginning of the names of all claims of a worklist's items."""
     return _MARK + b64encode(sha256(f"{thread}\0{worklist}".encode()).digest()[:9]).decode()
 
 
@@ -123,14 +123,14 @@ class Handed(NamedTuple):
 
 
 class HandedOut(NamedTuple):
-    """What each claim got, in their order."""
+    """The grants to the claims, in their order."""
 
     found: list[Handed | None]
     is_full: bool  # Whether a claim got nothing because there is no room for another one.
 
 
 class Turn(NamedTuple):
-    """What a node knows when it changes the table."""
+    """The knowledge of a node when it changes the table."""
 
     node: bytes
     beat: bytes  # Random, new for each write.

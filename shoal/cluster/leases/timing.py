@@ -38,7 +38,7 @@ class _Alone(NamedTuple):
 
 
 class Sightings:
-    """What one node has seen of the leases of one shard, on its own clock. Bounded by the shard's size."""
+    """The sightings of the leases of one shard by one node, on its own clock. Bounded by the shard's size."""
 
     def __init__(self, *, drift: float, offer_ms: int) -> None:
         self._drift = drift

@@ -68,7 +68,7 @@ class Wishes(Struct, array_like=True, frozen=True, tag=46):
 
 
 class Granted(Struct, array_like=True, frozen=True, tag=47):
-    """What each claim got, in their order, or nothing. If it was not decided, the receiver decides itself."""
+    """The grants to the claims, in their order, or nothing. If it was not decided, the receiver decides itself."""
 
     number: int
     is_decided: bool

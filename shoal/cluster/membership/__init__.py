@@ -1,1 +1,1 @@
-"""Who the members of a cluster are: do nodes agree, and how the list changes."""
+"""The members of a cluster: whether nodes agree on them, and how the list changes."""

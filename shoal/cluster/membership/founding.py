@@ -31,7 +31,7 @@ PLACEHOLDER = "not-found-yet-"
 
 
 class Founding(Struct, array_like=True, frozen=True):
-    """What a node has confirmed, as its disk holds it."""
+    """The list that a node has confirmed, as its disk holds it."""
 
     members: tuple[str, ...]  # Sorted.
     is_agreed: bool = False

@@ -37,7 +37,7 @@ class Inquiry(Struct, array_like=True, frozen=True, tag=52):
 
 
 class Report(Struct, array_like=True, frozen=True, tag=53):
-    """What the sender's directory holds."""
+    """The holdings of the sender's directory."""
 
     id: bytes  # Of the inquiry.
     epoch: int  # For which the sender is halted; 0: it is not.

@@ -71,7 +71,7 @@ def check(message: RootsMessage) -> None:
 
 
 class Word(Enum):
-    """What an owner says of a snapshot."""
+    """The word of an owner about a snapshot."""
 
     SAME = "same"
     OTHER = "other"  # It has other rows, at the same vector.

@@ -156,7 +156,9 @@ class Snapshots:
         return max(0.0, self._rests_until - now)
 
     def next(self, linked: Collection[bytes], now: float) -> list[tuple[bytes, SnapshotRequest]]:
-        """What to ask which peer now; `linked` are the peers that can be asked. Call it again after each event and tick."""
+        """The next question and the peer to ask now; `linked` are the peers that can be asked. Call it again after each event
+        and tick.
+        """
         self._linked = frozenset(linked)
         rests = self.rests_for(now) > 0
         asked: list[tuple[bytes, SnapshotRequest]] = []

@@ -1,4 +1,4 @@
-"""Who is present, and the state that each client announces: Yjs' awareness as a table with timeouts.
+"""Presence: the state that each client announces, as a table with timeouts (Yjs' awareness).
 
 Laws:
 - An entry belongs to the connection of this node, or the other node, that announced it first, until

@@ -32,7 +32,7 @@ class End(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """See above. It is never changed."""
+    """The updates that a compaction covers, as the module describes. It is never changed."""
 
     floor: Floor = NO_FLOOR
     ends: Mapping[Origin, End] = {}
@@ -58,7 +58,7 @@ class Coverage(NamedTuple):
         )
 
     def join(self, other: Coverage) -> Coverage:
-        """What either of them covers."""
+        """The updates that either of them covers."""
         floor = self.floor.join(other.floor)
         ends = dict(self.ends)
         for origin, end in other.ends.items():
@@ -104,7 +104,7 @@ NOTHING_COVERED = Coverage()
 
 
 def coverage_of(positions: Iterable[bytes]) -> Coverage:
-    """What covers the updates at these positions, and all earlier ones of their origins."""
+    """The coverage of the updates at these positions, and all earlier ones of their origins."""
     ends: dict[Origin, End] = {}
     for position in positions:
         dot = dot_of(position)

@@ -102,7 +102,7 @@ class Building:
         self.bytes += sum(map(len, updates))
 
     def snapshot(self) -> bytes:
-        """What was added so far, as one update."""
+        """The updates that were added so far, as one update."""
         return self.replica.snapshot()
 
 

@@ -118,7 +118,7 @@ class _Run:
         self._head = None
 
     def packed(self) -> bytes:
-        """What was taken since the last time, as an update holds it."""
+        """The pieces that were taken since the last time, as an update holds them."""
         header = pack_varuint(self._count) + pack_varuint(self.client) + pack_varuint(self._first)
         packed = header + self._update[self._begin : self._end]
         self._begin, self._first, self._count = self._end, self.clock, 0

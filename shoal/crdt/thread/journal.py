@@ -76,7 +76,7 @@ class Sweep(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """What a reader has got: all events that `vector` covers, and of a sweep those up to its position."""
+    """The events that a reader has got: all events that `vector` covers, and of a sweep those up to its position."""
 
     vector: VersionVector = VersionVector()
     greatest: bytes = b""  # Position delivered so far.
@@ -161,7 +161,7 @@ def erasure(rows: Rows, position: bytes) -> Erase | None:
 
 
 def names_of(stamp: Stamp, append: Append) -> set[bytes]:
-    """What an erasure of an append names: its position, or its mark."""
+    """The name of an append in an erasure: its position, or its mark."""
     marks = set() if append.key is None else {claims.mark_of(append.key, append.digest)}
     return {stamp.pack_position()} | marks
 
@@ -345,5 +345,7 @@ def _is_due(row: bytes, target: VersionVector, seen: VersionVector, here: Versio
 
 
 def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
-    """What both cover: a sweep that continues at another replica can end only with operations that this replica holds."""
+    """The events that both cover: a sweep that continues at another replica can end only with operations that this replica
+    holds.
+    """
     return VersionVector((origin, min(sequence, vector.bound(origin))) for origin, sequence in target.items())

@@ -54,7 +54,7 @@ class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
 
 
 def pack_cut(change: Cut) -> bytes:
-    """What a cut drops, for the queue of garbage."""
+    """The cut of a drop, for the queue of garbage."""
     label = change.label.encode()
     return len(label).to_bytes(2, "big") + label + change.known
 

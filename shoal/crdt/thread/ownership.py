@@ -1,4 +1,5 @@
-"""Who may write a thread: the lease that it is under, and the latest claim of writers that agree to ask.
+"""Ownership of a thread: the lease that it is under, and the latest claim of writers that agree
+to ask.
 
 Laws:
 - Of all claims the one with the greatest (HLC, token) holds, on every replica, so

@@ -290,7 +290,7 @@ def apply_purge(rows: Rows, _stamp: Stamp, change: Purge) -> None:
 
 
 def context_of(rows: Rows, stamp: Stamp, queue: str, ids: Iterable[bytes]) -> Context:
-    """What a purge of these entries covers: the puts, finishes and tries that they have here, of earlier operations.
+    """The entries that a purge of these covers: the puts, finishes and tries that they have here, of earlier operations.
 
     It names them, and not all that is applied here: a vector does not name origins that were retired.
     """
@@ -302,7 +302,7 @@ def context_of(rows: Rows, stamp: Stamp, queue: str, ids: Iterable[bytes]) -> Co
 
 
 def replaced_by(stamp: Stamp, entry: RankedEntry) -> Context:
-    """What a new try of an entry replaces: the tries that it has here, of earlier operations."""
+    """The tries that a new try of an entry replaces: the tries that it has here, of earlier operations."""
     return _context(stamp, [tried.position for tried in entry.tries])
 
 

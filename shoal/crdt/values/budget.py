@@ -76,7 +76,7 @@ Change = Grant | Spend | Draw | Transfer
 
 
 class Account(NamedTuple):
-    """What one origin may still spend."""
+    """The amount that one origin may still spend."""
 
     origin: Origin
     node: bytes
@@ -127,7 +127,7 @@ def pool(rows: Rows) -> int:
 
 
 def rights(rows: Rows, origin: bytes) -> int:
-    """What the account of `origin` may still spend; 0 if there is no such account."""
+    """The amount that the account of `origin` may still spend; 0 if there is no such account."""
     stored = rows.get(ACCOUNT + origin)
     return 0 if stored is None else counter.unpack(stored[ORIGIN_BYTES:])
 
@@ -141,7 +141,7 @@ def accounts(rows: Rows) -> list[Account]:
 
 
 def removed(rows: Rows) -> int:
-    """What may be drawn from the account `REMOVED`; below 0 if more was drawn than there was."""
+    """The amount that may be drawn from the account `REMOVED`; below 0 if more was drawn than there was."""
     return rights(rows, REMOVED) + sum(min(0, account.rights) for account in accounts(rows) if account.origin != REMOVED)
 
 

@@ -29,7 +29,9 @@ class Board(Screen):
         self._tenth = 0
 
     def saw(self, message: Message) -> None:
-        """See `director.Audience`; shows fail-overs, and without a terminal each tenth of the progress."""
+        """A message of a crew arrived; the course has it already (`Audience.saw`); shows fail-overs, and without a terminal
+        each tenth of the progress.
+        """
         match message:
             case Resumed(agent=agent, position=position, checkpoint=checkpoint, node=node, reason=reason):
                 met = f" after {reason}" if reason else ""
@@ -41,7 +43,7 @@ class Board(Screen):
                 self._say_tenth()
 
     def saw_kill(self, outage: Outage) -> None:
-        """See `director.Audience`."""
+        """A node was killed (`Audience.saw_kill`)."""
         agents = ", ".join(thread_name(number) for number in self._course.crew(outage.node))
         self.say(
             f"[bold red]kill -9[/] {node_name(outage.node)}, after {outage.done} of {self._course.total} modules; "
@@ -49,11 +51,11 @@ class Board(Screen):
         )
 
     def saw_return(self, outage: Outage) -> None:
-        """See `director.Audience`."""
+        """The killed node answers again (`Audience.saw_return`)."""
         self.say(f"[yellow]started again[/] {node_name(outage.node)}, which missed {outage.missed:,} operations")
 
     def saw_caught_up(self, outage: Outage) -> None:
-        """See `director.Audience`."""
+        """The killed node holds all that the others held when it came back (`Audience.saw_caught_up`)."""
         self.say(f"[green]caught up[/] {node_name(outage.node)}, {outage.caught_up_s or 0:.2f} s after it was back")
 
     def _name(self, id: str) -> str:

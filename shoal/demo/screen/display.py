@@ -29,7 +29,9 @@ class Display(Screen):
         self._tenth = 0
 
     def saw(self, message: Message) -> None:
-        """See `supervisor.Audience`; shows each resumption, and without a terminal each tenth of the progress."""
+        """A message of a crew arrived; the course has it already (`Audience.saw`); shows each resumption, and without a
+        terminal each tenth of the progress.
+        """
         match message:
             case Ready(positions=positions) if self._progress.kills:
                 at = ", ".join(str(position) for position in positions)
@@ -38,7 +40,7 @@ class Display(Screen):
                 self._say_tenth()
 
     def saw_kill(self, kill: Kill) -> None:
-        """See `supervisor.Audience`."""
+        """A node was killed (`Audience.saw_kill`)."""
         self.say(
             f"[bold red]kill -9[/] number {len(self._progress.kills)}, after {kill.done} of {self._progress.total} modules; "
             f"{kill.in_the_air} had writes under way"

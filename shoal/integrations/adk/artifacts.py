@@ -148,14 +148,14 @@ class ShoalArtifactService(BaseArtifactService):
     async def list_artifact_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[ArtifactVersion]:
-        """What each version is."""
+        """The metadata of each version."""
         file = _file(app_name, user_id, filename, session_id)
         return await self._bridge.awaited(lambda: self._versions(file))
 
     async def get_artifact_version(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> ArtifactVersion | None:
-        """What a version is, or the latest; None if there is none."""
+        """The metadata of a version, or of the latest; None if there is none."""
         file = _file(app_name, user_id, filename, session_id)
         found = await self._bridge.awaited(lambda: self._versions(file))
         return next((each for each in reversed(found) if version in (None, each.version)), None)

@@ -1,4 +1,4 @@
-"""What an event says of its session, and the records in which both are stored.
+"""The parts of an event that concern its session, and the records in which both are stored.
 
 Laws:
 - An event that only sets state does not belong to the conversation: it merges, key by key, with what others set.

@@ -74,7 +74,7 @@ def shared(uri: str) -> ShoalServices:
 
 
 def opening_of(uri: str) -> Opening[ShoalServices]:
-    """What opens the services of a URI. Raises as `shared`."""
+    """The opening of the services of a URI. Raises as `shared`."""
     parts = urlsplit(uri)
     given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     directory = unquote(parts.path)

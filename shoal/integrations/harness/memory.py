@@ -57,7 +57,7 @@ class ShoalMemoryStore(InSpace):
         return None if found is None else _shown(found[1], max_chars)
 
     async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
-        """What an operation has changed; None if it is not known.
+        """The changes of an operation; None if it is not known.
 
         Raises:
             MemoryOperationConflictError: its id was used with another fingerprint.

@@ -52,7 +52,7 @@ class ShoalSpendStore(InSpace):
         self._share = self._connection.entropy(8).hex()
 
     async def get_many(self, keys: Sequence[str]) -> Mapping[str, Spent]:
-        """What each key has accumulated; zero for a key that was never added to. With durability `quorum`, what any node has
+        """The total of each key; zero for a key that was never added to. With durability `quorum`, what any node has
         acknowledged counts.
         """
         return await self._bridge.awaited(lambda: self._totals(keys))

@@ -111,7 +111,7 @@ class ShoalStepStore(InSpace):
         await self._bridge.awaited(lambda: self._space.items.put(namespace, key, value))
 
     async def get_tool_effect(self, *, run_id: str, tool_call_id: str) -> ToolEffectRecord | None:
-        """What was recorded of a call; None if nothing was."""
+        """The record of a call; None if there is none."""
         return await self._bridge.awaited(lambda: self._effect(run_id, name_of(tool_call_id, _PLAIN)))
 
     async def list_unresolved_tool_effects(self, *, run_id: str) -> list[ToolEffectRecord]:

@@ -87,7 +87,7 @@ class Checkpoints:
         self._writes = writes
 
     async def put(self, put: Put) -> RunnableConfig:
-        """See `BaseCheckpointSaver.aput`.
+        """Store a checkpoint (`BaseCheckpointSaver.aput`).
 
         Raises:
             OwnerSuperseded: another writer has claimed the thread since.
@@ -184,7 +184,7 @@ class Checkpoints:
         task_path: str,
         owner: str,
     ) -> None:
-        """See `BaseCheckpointSaver.aput_writes`; the checkpoint need not be there yet.
+        """Store pending writes (`BaseCheckpointSaver.aput_writes`); the checkpoint need not be there yet.
 
         Raises:
             OwnerSuperseded: another writer has claimed the thread since.
@@ -213,7 +213,7 @@ class Checkpoints:
         return requests.Annotate(self.space, name_of(place.thread_id), label, notes, owner)
 
     async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `BaseCheckpointSaver.aget_tuple`; without a checkpoint id, the one with the greatest id."""
+        """Read a checkpoint (`BaseCheckpointSaver.aget_tuple`); without a checkpoint id, the one with the greatest id."""
         place, id = place_of(config), checkpoint_id_of(config)
         if id:
             page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
@@ -232,7 +232,8 @@ class Checkpoints:
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver.alist`. With a filter, only the matching checkpoints are read with their values.
+        """List checkpoints (`BaseCheckpointSaver.alist`). With a filter, only the matching checkpoints are read with their
+        values.
 
         Raises:
             InvalidInput, TooLarge: the filter is not legal; it has the language of a search of items.

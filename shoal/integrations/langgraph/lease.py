@@ -103,5 +103,7 @@ class RunLease:
 
 
 def _closed_in(error: BaseException | None) -> tuple[type[ShoalError], ...]:
-    """What does not take the place of the block's own error: a closed store has given up its leases by itself."""
+    """The context in which `LeaseLost` does not replace the block's own error: a closed store has given up its leases by
+    itself.
+    """
     return () if error is None else (StoreClosed, Unavailable)

@@ -18,7 +18,7 @@ _UNSAFE = unsafe()
 _UNSAFE_OR_SLASH = unsafe("/")
 _ROOT_BRANCH = "main"
 CALL = ":"
-"""What stands before the id of a call in LangGraph's namespaces: `node:id|inner:id`. No name of a node holds it."""
+"""The text before the id of a call in LangGraph's namespaces: `node:id|inner:id`. No name of a node holds it."""
 
 
 class Place(NamedTuple):

@@ -62,7 +62,7 @@ async def store() -> AsyncIterator[ShoalStore]:
 
 
 def opening_of(environment: Mapping[str, str]) -> Opening[_Both]:
-    """What opens the store that these variables name. SHOAL_SPACE is its space, `langgraph` if it is not set.
+    """The opening of the store that these variables name. SHOAL_SPACE is its space, `langgraph` if it is not set.
 
     Raises:
         InvalidConfig: they name no store, or two.

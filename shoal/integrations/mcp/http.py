@@ -106,14 +106,14 @@ class _Verifier:
         self._views = views
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """See `TokenVerifier`."""
+        """Verify a token (`TokenVerifier`)."""
         if not await self._views.admits(token):
             return None
         return AccessToken(token=token, client_id=sha256(token.encode()).hexdigest()[:16], scopes=[])
 
 
 class _Door:
-    """What is checked before a request is read."""
+    """The check of a request before it is read."""
 
     def __init__(self, app: Any, listening: Listening) -> None:
         self._app = app

@@ -50,14 +50,14 @@ class Relation(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Observations(Struct, forbid_unknown_fields=True):
-    """What to add to one entity."""
+    """The observations to add to one entity."""
 
     entity: Annotated[str, Meta(description="The name of the entity to add the observations to")] = field(name="entityName")
     contents: Annotated[list[str], Meta(description="An array of observation contents to add")]
 
 
 class Unobserved(Struct, forbid_unknown_fields=True):
-    """What to remove from one entity."""
+    """The observations to remove from one entity."""
 
     entity: Annotated[str, Meta(description="The name of the entity containing the observations")] = field(name="entityName")
     observations: Annotated[list[str], Meta(description="An array of observations to delete")]

@@ -32,7 +32,7 @@ _SAID = {"thread": "the newest state of this thread", "document": "the content o
 
 
 class Place(NamedTuple):
-    """What a URI names."""
+    """The object that a URI names."""
 
     space: str
     kind: Kind
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 def place_of(uri: str, space: str) -> Place:
-    """What `uri` names in the space that is served.
+    """The object that `uri` names in the space that is served.
 
     Raises:
         InvalidInput: it is no URI of a thread or document, or one of another space.
@@ -94,7 +94,7 @@ async def page(connection: StoreConnection, space: str, cursor: str | None) -> t
 
 
 async def contents(connection: StoreConnection, space: Space, uri: str) -> TextResourceContents:
-    """What a resource holds.
+    """The contents of a resource.
 
     Raises:
         NotFound: there is no such thread. A document that was never written is empty.

@@ -1,4 +1,4 @@
-"""Who is told of changes, and the watch that tells them: of changes by any process, on any node.
+"""Subscriptions to changes by any process on any node, and the watch that reports them.
 
 Laws:
 - A subscription is answered once the watch has begun: no later change is missed.
@@ -49,11 +49,11 @@ class Subscriptions:
         self._telling: set[asyncio.Task[None]] = set()
 
     async def publish(self, event: ServerEvent) -> None:
-        """See `SubscriptionBus`."""
+        """Publish an event (`SubscriptionBus`)."""
         await self._bus.publish(event)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """See `SubscriptionBus`."""
+        """Subscribe to events (`SubscriptionBus`)."""
         unsubscribe: Callable[[], None] = self._bus.subscribe(listener)
         return unsubscribe
 

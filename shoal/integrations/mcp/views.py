@@ -1,4 +1,4 @@
-"""What the requests of a client reach: a connection to the store, a space, and the subscriptions there.
+"""The view that the requests of a client reach: a connection to the store, a space, and the subscriptions there.
 
 Laws:
 - Over standard input there is one client, whose requests have ids that do not repeat. Over HTTP ids say nothing.
@@ -67,7 +67,7 @@ class OneView:
 
     @asynccontextmanager
     async def of(self, _: ServerRequestContext, /) -> AsyncIterator[View]:
-        """See `Views`."""
+        """The view of a request's client, for as long as the request takes (`Views.of`)."""
         yield self.view
 
     def key_of(self, request_id: int | str, view: View, /, *, now_ms: int) -> str:
@@ -96,7 +96,7 @@ class ViewsByToken:
 
     @asynccontextmanager
     async def of(self, context: ServerRequestContext, /) -> AsyncIterator[View]:
-        """See `Views`.
+        """The view of a request's client, for as long as the request takes (`Views.of`).
 
         Raises:
             Unauthenticated: the nodes ask for a token, and the request has none.
@@ -172,7 +172,7 @@ class ViewsByToken:
 
 
 class _Client:
-    """Whoever sends requests with one token."""
+    """A client: all who send requests with one token."""
 
     def __init__(self) -> None:
         self.users = 0  # Requests under way.

@@ -1,4 +1,4 @@
-"""What a list of items says of a conversation: its turns, and the tools that were used in each.
+"""The conversation that a list of items contains: its turns, and the tools that were used in each.
 
 Laws:
 - A turn begins with a message of the user. Items before the first one are turn 0.

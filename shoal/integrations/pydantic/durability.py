@@ -60,7 +60,7 @@ class RepeatedFailure(ModelAPIError):
 
 
 class NotSerialised(Exception):
-    """What a step has returned cannot be stored. It is never raised to callers: `ResultNotKept` is."""
+    """The result of a step cannot be stored. It is never raised to callers: `ResultNotKept` is."""
 
 
 class StepOptions(TypedDict, total=False):
@@ -121,7 +121,7 @@ class ShoalDurability(BaseDurabilityCapability[AgentDepsT]):
         return here() is not None
 
     def get_durable_operation_backend(self) -> Steps:
-        """What carries out pydantic_ai's durable units."""
+        """The backend that carries out pydantic_ai's durable units."""
         return Steps(self.name, self.default_model_id, model=self._model_options, tools=self._tool_options)
 
     def get_default_run_id(self) -> str | None:
@@ -228,7 +228,7 @@ class _Unit(NamedTuple):
 
 
 def _described(id: DurableOperationId, operation: str, cache_key: tuple[object, ...]) -> str:
-    """What a unit does, for its key: not more than is the same whenever the run is repeated."""
+    """A description of a unit, for its key: only what is the same whenever the run is repeated."""
     call = next((each.tool_call_id for each in cache_key if isinstance(each, RunContext)), None)
     if call is not None:
         return call if isinstance(id, ToolsetCallToolId) else f"{operation}.{call}"
@@ -241,7 +241,7 @@ def _described(id: DurableOperationId, operation: str, cache_key: tuple[object, 
 
 
 def _shown(unit: _Unit, record: StepRecord) -> object:
-    """What a step has returned, as pydantic_ai decodes it; or raise what it has raised."""
+    """The result of a step, as pydantic_ai decodes it; or raise the error that it has raised."""
     stored = record.result
     known = opaque.of_form(stored, NAME, FORM)
     if known is None:
@@ -253,7 +253,7 @@ def _shown(unit: _Unit, record: StepRecord) -> object:
 
 
 def _resolved(unit: _Unit, value: object) -> object:
-    """What a person has resolved a step with, as pydantic_ai decodes it."""
+    """The result with which a person has resolved a step, as pydantic_ai decodes it."""
     if isinstance(unit.id, ToolsetCallToolId):
         return {"kind": "tool_return", "result": value}
     if isinstance(unit.id, ModelRequestId) and isinstance(value, str):

@@ -48,7 +48,7 @@ class Sweep(NamedTuple):
 
 @dataclass
 class Erased:
-    """What the operations of a log erased of one object, so that its absence is no flaw."""
+    """The parts of one object that the operations of a log erased, so that their absence is no flaw."""
 
     checkpoints: set[bytes] = field(default_factory=set)  # Those that prunes name.
     events: VersionVector = NOTHING_SEEN  # The operations whose events were trimmed.

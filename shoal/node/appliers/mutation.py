@@ -160,7 +160,7 @@ def decode(payload: bytes) -> Sequence[FencedMutation]:
 
 
 def effects_of(change: Change) -> Effects | None:
-    """What it does beside its object's rows; None: nothing, as most do."""
+    """The effects of a change beside its object's rows; None for most changes, which have none."""
     return _EFFECTS.get(type(change))
 
 

@@ -31,7 +31,7 @@ class Write(Protocol):
     def __call__(
         self, request: Any, bookmark: Bookmark, key: str | None, durability: Durability, /, *, stale: bool
     ) -> Awaitable[AnyReply]:
-        """See `Service.call`."""
+        """Serve a request (`Service.call`)."""
         ...
 
 

@@ -38,7 +38,7 @@ class Changed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Kept(msgspec.Struct, array_like=True, frozen=True):
-    """What is kept of an operation that has left the log, for its key."""
+    """The part of an operation that is kept for its key after it has left the log."""
 
     receipt: bytes  # Empty: it was erased.
     changed: list[Changed]

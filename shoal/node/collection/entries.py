@@ -58,7 +58,7 @@ class GarbageEntry(NamedTuple):
 
 
 class Left(NamedTuple):
-    """What a change leaves to be swept, whatever the rows are."""
+    """The rows that a change leaves to be swept, whatever they are."""
 
     what: What
     generation: int
@@ -77,7 +77,8 @@ class Made:
         self._commit = commit
 
     def of(self, key: bytes, packed: bytes) -> Garbage | None:
-        """What an entry names. If its operation makes another one, that is written in its place; None if nothing tells it.
+        """The object that an entry names. If its operation makes another one, that is written in its place; None if nothing
+        tells it.
 
         Raises:
             StoreCorrupt: its operation cannot be decoded, or has no such change.
@@ -138,7 +139,7 @@ class Made:
 
 
 def left_by(stamp: Stamp, change: Mutation) -> Left | None:
-    """What a change leaves to be swept, if that follows from it alone; None if it leaves nothing, or the rows say what."""
+    """The rows that a change leaves to be swept, if that follows from it alone. None if it leaves none, or the rows decide."""
     effects = mutation.effects_of(change.change)
     if effects is None or effects.sweeps is None or effects.sweeps.names is None:
         return None

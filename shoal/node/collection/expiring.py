@@ -297,7 +297,7 @@ class ClaimSweeper:
         return self._generations.current(Transaction(self._storage), target).rows
 
     def _durable(self, number: int) -> VersionVector:
-        """What this node holds durably of a partition: all of it, unless a write waits for its sync.
+        """The operations of a partition that this node holds durably: all of it, unless a write waits for its sync.
 
         Only a node with peers keeps account of each operation (`Partition.durable`).
         """

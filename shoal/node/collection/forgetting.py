@@ -23,7 +23,7 @@ _PART = 8  # One in so many retired origins is forgotten at once; they may be ol
 
 
 class Forgetting:
-    """What is forgotten, and when, by the bounds of a configuration."""
+    """The bounds of forgetting, as the configuration sets them."""
 
     def __init__(self, storage: Storage, config: Config) -> None:
         self._storage = storage

@@ -169,7 +169,7 @@ def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Steps[dict[bytes, da
 
 
 def _staying(rows: Callable[[], Rows], leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> Steps[dict[bytes, str]]:
-    """What stays, each with the first reason that holds."""
+    """The checkpoints that stay, each with the first reason that holds."""
     stays = {id: "head" for id in head_ids(rows()) if id in leads}
     for head in list(stays):
         yield from _keep(stays, "recent", _line(leads, head, request.keep_last or 1))

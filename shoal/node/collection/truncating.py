@@ -255,7 +255,7 @@ class Truncator:
                 rows[row] = answers.truncated(dot, body)
 
     def _leaving(self, partition: Partition, owners: list[Holding]) -> tuple[dict[Origin, _Leaving], bool]:
-        """What leaves now, by origin; and whether more would leave if more could be read."""
+        """The operations that leave now, by origin; and whether more would leave if more could be read."""
         terms = Terms(self._kept_ms(partition.number), self._forget_ms, self._is_over)
         now_ms = self._now_ms()
         leaving: dict[Origin, _Leaving] = {}

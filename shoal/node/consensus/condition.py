@@ -24,7 +24,7 @@ class _Seen(NamedTuple):
 
 
 class Condition:
-    """What this node knows of the other voters."""
+    """The knowledge of this node about the other voters."""
 
     def __init__(self, member: str) -> None:
         self._member = member

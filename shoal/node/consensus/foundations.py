@@ -18,7 +18,7 @@ _NOTHING: Mapping[str, Value] = {}
 def foundation_of(
     remains: Mapping[str, Remains], *, id: bytes, shards: int, own: Mapping[str, Value] = _NOTHING, unseen_ms: int = 0
 ) -> Foundation:
-    """What these survivors, by address, go on with; `own` are values that the rebuild itself makes.
+    """The foundation with which these survivors, by address, go on; `own` are values that the rebuild itself makes.
 
     Leases that none of the survivors knows of may last for another `unseen_ms`.
     """

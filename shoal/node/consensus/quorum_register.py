@@ -326,7 +326,7 @@ class QuorumRegister:
 
     @property
     def remains(self) -> Remains:
-        """What this directory holds of the register."""
+        """The part of the register that this directory holds."""
         return self._acceptor.remains
 
     async def halt(self) -> Remains:

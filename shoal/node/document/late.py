@@ -52,7 +52,7 @@ class LateDocuments(Memory):
 
     @cached_property
     def room(self) -> DocumentRoom:
-        """What serves documents."""
+        """The room that serves documents."""
         from shoal.node.document.room import DocumentRoom
 
         return DocumentRoom(*self._parts)
@@ -71,19 +71,21 @@ class LateDocuments(Memory):
             self.room.compactor.stir()
 
     def applied(self, place: Place, applied: Applied) -> None:
-        """See `Documents.applied`."""
+        """Follow a peer's update; drop the live replica if a compaction of a peer filled a gap (`Documents.applied`)."""
         self.room.documents.applied(place, applied)
 
     def told(self, place: Place, applied: Applied) -> Edit | None:
-        """See `Documents.told`."""
+        """The push to followers for a peer's change; None if they need not know, or cannot while the document has a gap
+        (`Documents.told`).
+        """
         return self.room.documents.told(place, applied)
 
     def ended(self, transaction: Transaction, target: Target) -> None:
-        """See `Documents.ended`."""
+        """Drop the live replica and the snapshot, because the document is deleted (`Documents.ended`)."""
         self.room.documents.ended(transaction, target)
 
     def replaced(self, transaction: Transaction, target: Target) -> None:
-        """See `Documents.replaced`."""
+        """Drop the live replica and the snapshot, because the document's rows are replaced (`Documents.replaced`)."""
         self.room.documents.replaced(transaction, target)
 
     def forget_partition(self, number: int) -> None:

@@ -120,12 +120,12 @@ class IndexedRows(ObjectRows):
         self._target = target
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Rows.put`."""
+        """Write a row, in place of any that has this key (`Rows.put`)."""
         self._follow(key, value)
         super().put(key, value)
 
     def delete(self, key: bytes, /) -> None:
-        """See `Rows.delete`."""
+        """Remove a row, if it exists (`Rows.delete`)."""
         self._follow(key, None)
         super().delete(key)
 

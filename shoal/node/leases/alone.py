@@ -50,7 +50,7 @@ class Write(Protocol):
     def __call__(
         self, request: Swap, bookmark: Bookmark, key: str | None, durability: Durability, /, *, stale: bool
     ) -> Awaitable[AnyReply]:
-        """See `Service.call`."""
+        """Serve a request (`Service.call`)."""
         ...
 
 
@@ -60,7 +60,7 @@ class Answer(Protocol):
     def __call__(
         self, request: Any, bookmark: Bookmark, key: str | None, durability: Durability, /, *, stale: bool
     ) -> Awaitable[AnyReply]:
-        """See `Service.call`."""
+        """Serve a request (`Service.call`)."""
         ...
 
 

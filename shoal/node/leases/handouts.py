@@ -74,7 +74,7 @@ class _Question(NamedTuple):
 
 
 class Handouts:
-    """What the claims of this node's clients get. `heard` takes what peers send."""
+    """The grants to the claims of this node's clients. `heard` takes what peers send."""
 
     def __init__(self, leases: Leases, register: QuorumRegister, *, environment: Environment, config: Config) -> None:
         self._leases = leases
@@ -226,7 +226,7 @@ class Handouts:
     # ── decisions of others ───────────────────────────────────────────────────
 
     async def _asked(self, shard: Shard, gathered: _Gathered) -> HandedOut | None:
-        """What the node that decides lets these claims have; None: this node has to decide."""
+        """The grants to these claims by the node that decides; None if this node has to decide."""
         if self._register.proposer_of(shard.key) is None:
             return None
         self._close(gathered)

@@ -169,7 +169,7 @@ class Leases:
             ) from None
 
     async def read(self, request: ReadLease) -> LeaseState:
-        """Who holds a lease; with a `wait`, once that is not what the caller knows any more."""
+        """The holder of a lease; with a `wait`, once that is not what the caller knows any more."""
         name = self._named(request.space, request.lease, is_thread=request.thread)
         shard = self.shard_of(name)
         ends_at = self.ends_at(request.wait)
@@ -248,7 +248,7 @@ class Leases:
                     raise lost(name, term.fence, None)
 
     async def holder(self, name: LeaseName) -> LeaseState:
-        """Who holds a lease now. One that is dead is dropped.
+        """The holder of a lease now. One that is dead is dropped.
 
         Raises:
             NoQuorum, OutcomeUnknown: that cannot be known.

@@ -75,7 +75,7 @@ class Write(Protocol):
         stale: bool,
         terms: Sequence[Term],
     ) -> Awaitable[AnyReply]:
-        """See `Service.call`."""
+        """Serve a request (`Service.call`)."""
         ...
 
 

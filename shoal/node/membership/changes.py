@@ -35,7 +35,7 @@ _WAITING_MAX = 16  # Nodes that ask to be let in, and are no members.
 
 
 class Sight(NamedTuple):
-    """What a change needs to know of the node and its links."""
+    """The view of the node and its links that a change needs."""
 
     linked: Callable[[], Mapping[str, bytes]]  # The nodes that take part and have a link, by address.
     counts: Callable[[bytes], bool]  # Whether a node is an owner that counts: no learner.

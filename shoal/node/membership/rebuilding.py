@@ -39,7 +39,7 @@ _HALTED = 4  # How long a member stays halted, in times of `quorum_timeout_s`: l
 
 
 class Sight(NamedTuple):
-    """What a rebuild needs to know of the node and its links."""
+    """The view of the node and its links that a rebuild needs."""
 
     linked: Callable[[], Mapping[str, bytes]]  # The other members that have a link, by address.
     directory_of: Callable[[str], bytes]  # The id that was last known at an address; empty: none.
@@ -49,7 +49,7 @@ class Sight(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was found: who would be kept, and in which record they are members."""
+    """The findings: the members that would be kept, and the record in which they are members."""
 
     record: Record
     kept: dict[str, Report]
@@ -115,7 +115,7 @@ class Rebuilding:
     # ── what operators ask for ────────────────────────────────────────────────
 
     async def look(self) -> Survey:
-        """What is left of the register, and of the members.
+        """The remains of the register, and of the members.
 
         Raises:
             NotAMember: this node is none.

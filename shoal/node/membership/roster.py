@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Refusal(Struct, array_like=True, frozen=True):
-    """What a member said to a node that it does not take links of."""
+    """The refusal of a member to a node whose links it does not take."""
 
     epoch: int  # Of that member.
     is_removed: bool  # Whether this directory was removed, or was never added.
@@ -50,7 +50,7 @@ class Refusal(Struct, array_like=True, frozen=True):
 
 
 def readable(decode: Callable[[bytes], T], stored: bytes) -> T:
-    """What a row about the members says: without it this node cannot know whether it is one.
+    """The content of a row about the members: without it this node cannot know whether it is one.
 
     Raises:
         StoreCorrupt: the row is damaged.
@@ -111,7 +111,7 @@ class Roster:
         return {_REFUSED: None} if self._founds and self._storage.get(_REFUSED) is not None else {}
 
     def kept(self, row: bytes) -> bytes | None:
-        """What the disk holds of a decision about the members. That of a copied directory may be of another cluster."""
+        """The decision about the members that the disk holds. That of a copied directory may be of another cluster."""
         return None if self._incarnation.copied else self._storage.get(row)
 
     async def keep(self, row: bytes, value: bytes) -> None:

@@ -31,7 +31,7 @@ class Seeding:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """What this node tells others: the list that it has confirmed, or nothing."""
+        """The members that this node reports to others: the list that it has confirmed, or none."""
         return () if self._founder.confirmed is None else self._founder.confirmed.members
 
     @property

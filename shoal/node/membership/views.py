@@ -63,7 +63,7 @@ def _progress(record: Record, changes: Changes, address: str, *, is_there: bool)
 
 
 def left(found: Survey, *, unseen_ms: int) -> RebuildView:
-    """What a rebuild would keep and give up, and what may be lost by it."""
+    """The parts that a rebuild would keep and give up, and the data that it may lose."""
     is_needed = not found.why_not
     return RebuildView(
         found.plan if is_needed else "",

@@ -51,7 +51,7 @@ class ClusterState:
         self._resets = resets
 
     def view(self) -> ClusterView:
-        """See `Replicas.view`."""
+        """The cluster as this node sees it, for `shoal status` and the API (`Replicas.view`)."""
         change = self._members.roster.record.change
         progress = self._protocol.snapshots.progress
         return ClusterView(
@@ -78,17 +78,19 @@ class ClusterState:
         )
 
     def incomplete(self, partition: int) -> Collection[bytes]:
-        """See `Replicas.incomplete`."""
+        """The threads of a partition that lack data which a save builds on, as row prefixes (`Replicas.incomplete`)."""
         return self._scrubber.dangling_in(partition)
 
     @property
     def clock_wrong(self) -> str:
-        """See `Replicas.clock_wrong`."""
+        """If a majority of the owners contradict this node's clock: by how much, and what to do; else empty
+        (`Replicas.clock_wrong`).
+        """
         return self._clocks.wrong
 
     @property
     def learning(self) -> list[str]:
-        """See `Replicas.learning`."""
+        """If this node is a learner: the reason, and its progress with each of the others; else empty (`Replicas.learning`)."""
         learning = self._protocol.learning
         if learning is None:
             return []
@@ -100,7 +102,7 @@ class ClusterState:
 
     @property
     def awaited(self) -> str:
-        """What a node that began with an empty directory waits for, and what to do, for people."""
+        """The condition for which a node that began with an empty directory waits, and what to do, for people."""
         learning, others = self._protocol.learning, self._members.all
         unheard = [] if learning is None else [each.address for each in others if not learning.heard(each.node)]
         if any(map(is_placeholder, unheard)):

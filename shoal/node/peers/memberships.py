@@ -120,11 +120,11 @@ class Memberships:
     # ── what operators ask for ────────────────────────────────────────────────
 
     def members(self) -> MembersView:
-        """See `Company.members`."""
+        """The members as this node knows them (`Company.members`)."""
         return views.view(self._roster, self.changes, self._members.reached)
 
     async def change(self, request: ChangeMembers, /) -> MembersView:
-        """See `Company.change`."""
+        """Begin a change of the members, or take one back (`Company.change`)."""
         if request.change == "cancel":
             await self.changes.cancel()
         else:
@@ -132,7 +132,7 @@ class Memberships:
         return self.members()
 
     async def rebuild(self, request: Rebuild, /) -> RebuildView:
-        """See `Company.rebuild`."""
+        """The remains of a cluster that lost its majority; with a plan, go on with that (`Company.rebuild`)."""
         found = await self.rebuilding.look()
         unseen_ms = views.unseen_ms(found, self._config) if request.leases_after_ms < 0 else request.leases_after_ms
         if not request.plan:
@@ -142,7 +142,7 @@ class Memberships:
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
-        """See `Peer.identity`."""
+        """This node's own description, for the handshake (`Peer.identity`)."""
         own = self._roster.own
         if self.seeding is None or self.seeding.is_over:
             members = tuple(sorted({own, *self._members.addresses}))

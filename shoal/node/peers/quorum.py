@@ -143,20 +143,24 @@ class Quorum:
 
     @property
     def refilling(self) -> bool:
-        """See `Replicas.refilling`."""
+        """Whether this node is a learner that has not yet fetched everything that an owner reported (`Replicas.refilling`)."""
         learning = self._protocol.learning
         # A quarantined operation may never be applied.
         return learning is not None and learning.lacks(self._linked()) and not self._protocol.quarantined()
 
     @property
     def awaited(self) -> str:
-        """See `Replicas.awaited`."""
+        """If this node began with an empty directory and was not admitted: what it waits for, and what to do; else empty
+        (`Replicas.awaited`).
+        """
         return self._state.awaited if self._incarnation.unproven else ""
 
     # ── waiting ───────────────────────────────────────────────────────────────
 
     async def wait_applied(self, partition: int, wanted: VersionVector, /) -> None:
-        """See `Replicas.wait_applied`."""
+        """Return once this replica has applied all operations that `wanted` covers, within `session_wait_s`
+        (`Replicas.wait_applied`).
+        """
         question = self._hurry(partition)
         if await self._true(
             self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
@@ -180,7 +184,7 @@ class Quorum:
         )
 
     async def reachable(self, durability: Durability, /) -> None:
-        """See `Replicas.reachable`."""
+        """Return once enough owners are linked, within `quorum_timeout_s` (`Replicas.reachable`)."""
         if await self._true(self._linking, lambda: self.reaches(durability), self._config.quorum_timeout_s):
             return
         needed, counted = self.members.needed(durability), 0 if self.is_learner else len(self._countable()) + 1
@@ -193,13 +197,15 @@ class Quorum:
         )
 
     def reaches(self, durability: Durability, /) -> bool:
-        """See `Replicas.reaches`."""
+        """Whether enough owners are linked now (`Replicas.reaches`)."""
         return not self.is_learner and self.members.decides(self._countable(), durability)
 
     def when_replicated(
         self, partition: int, wanted: VersionVector, durability: Durability, told: Callable[[OutcomeUnknown | None], None], /
     ) -> Callable[[], None]:
-        """See `Replicas.when_replicated`."""
+        """Call `told` once enough owners hold what `wanted` covers, now or within `quorum_timeout_s`
+        (`Replicas.when_replicated`).
+        """
 
         def copied() -> bool:
             return not self.is_learner and self.members.decides(self._holders(partition, wanted), durability)
@@ -226,11 +232,12 @@ class Quorum:
 
     @property
     def size(self) -> int:
-        """See `Replicas.size`."""
+        """The number of owners, this node included (`Replicas.size`)."""
         return self.members.size
 
     async def catch_up(self, partition: int, durability: Durability = "quorum", /) -> None:
-        """See `Replicas.catch_up`. Any two majorities share a node, so one of these knows what another acknowledged.
+        """Return once this replica has applied everything that a quorum (or all) held of a partition when this was called
+        (`Replicas.catch_up`). Any two majorities share a node, so one of these knows what another acknowledged.
 
         Those that ask while a question is on its way share the next one.
         """
@@ -266,7 +273,9 @@ class Quorum:
         )
 
     async def heard(self, partition: int, /) -> None:
-        """See `Replicas.heard`."""
+        """Ask the linked owners; return once this replica has applied what they held of a partition when this was called
+        (`Replicas.heard`).
+        """
         timeout_s = self._config.rights_wait_s
         question = self._hurry(partition)
         linked = self._linked()
@@ -282,11 +291,11 @@ class Quorum:
 
     @property
     def linked(self) -> frozenset[bytes]:
-        """See `Replicas.linked`."""
+        """The ids of the other owners that have a link to this node now (`Replicas.linked`)."""
         return frozenset(self.members.linked_nodes - {self._incarnation.node})
 
     async def seek(self, target: Target, amount: int, known: Mapping[bytes, int], /, *, spare: bool = False) -> None:
-        """See `Replicas.seek`."""
+        """Ask the others for rights of a budget, until `amount` more have arrived or all were asked (`Replicas.seek`)."""
         if self.is_learner:
             return
         linked = [member.node for member in self.members.all if member.outlet is not None]
@@ -356,7 +365,8 @@ class Quorum:
                 del self._asking[partition]
 
     def holdings(self, partition: int, /) -> dict[str, Holding]:
-        """See `Replicas.holdings`. Nothing is known of an owner that was never reached, nor of a learner.
+        """The operations of a partition that each of the other owners, by its address, is known to hold (`Replicas.holdings`).
+        Nothing is known of an owner that was never reached, nor of a learner.
 
         If two addresses led to one node, nothing is known of the owner that belongs at the second one.
         """
@@ -372,12 +382,14 @@ class Quorum:
         return found
 
     def incomplete(self, partition: int, /) -> Collection[bytes]:
-        """See `Replicas.incomplete`."""
+        """The threads of a partition that lack data which a save builds on, as row prefixes (`Replicas.incomplete`)."""
         return self._state.incomplete(partition)
 
     @property
     def estate(self) -> Estate:
-        """See `Replicas.estate`. The member with the least address is the one; an id that is in use again is left out."""
+        """The removed directories whose origins this node retires (`Replicas.estate`). The member with the least address is the
+        one; an id that is in use again is left out.
+        """
         record, own = self.members.roster.record, self.members.roster.own
         present = [
             node[:DIRECTORY_BYTES] for node in (self._incarnation.node, *record.directories.values(), *self.members.nodes)
@@ -395,16 +407,16 @@ class Quorum:
         return Owners([node for node in sorted(self.linked) if self.counts(node)], self.size)
 
     def read_repair(self, target: Target, /) -> ObjectRepair:
-        """See `Replicas.read_repair`."""
+        """A read repair for one request about an object (`Replicas.read_repair`)."""
         return ObjectRepair(self._mender, target)
 
     @property
     def mended(self) -> Repairs:
-        """See `Replicas.mended`."""
+        """The counts of this incarnation's read repairs (`Replicas.mended`)."""
         return self._mender.mended
 
     def view(self) -> ClusterView:
-        """See `Replicas.view`."""
+        """The cluster as this node sees it, for `shoal status` and the API (`Replicas.view`)."""
         return self._state.view()
 
     @property
@@ -414,12 +426,14 @@ class Quorum:
 
     @property
     def learning(self) -> list[str]:
-        """See `Replicas.learning`."""
+        """If this node is a learner: the reason, and its progress with each of the others; else empty (`Replicas.learning`)."""
         return self._state.learning
 
     @property
     def clock_wrong(self) -> str:
-        """See `Replicas.clock_wrong`."""
+        """If a majority of the owners contradict this node's clock: by how much, and what to do; else empty
+        (`Replicas.clock_wrong`).
+        """
         return self._state.clock_wrong
 
     # ── counting ──────────────────────────────────────────────────────────────

@@ -242,7 +242,9 @@ class ObjectRepair:
         self._unheard: list[str] = []
 
     async def repair(self, error: StoreCorrupt, /) -> None:
-        """See `ReadRepair.repair`. A first failure fetches the rows; the second shows that they are needed and writes them."""
+        """Fetch the rows that `error` lost from peers; return when the request can be tried again (`ReadRepair.repair`). A
+        first failure fetches the rows; the second shows that they are needed and writes them.
+        """
         self._partition.check_open()
         lost = tuple([row for row in error.lost if mendable(row) and row not in self._written])
         generation = self._mender.database.generations.current(

@@ -1,4 +1,4 @@
-"""What the replication protocol needs of the node: its vectors, and the bounds of its configuration."""
+"""The view of the node that the replication protocol needs: its vectors, and the bounds of its configuration."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class NodeReplica:
         self._incarnation = incarnation
 
     def applied(self, partition: int, /) -> VersionVector:
-        """See `Replica.applied`."""
+        """The operations that were applied, durable or not (`Replica.applied`)."""
         return self._partitions.load(partition).vector
 
     def durable(self, partition: int, /) -> VersionVector:
-        """See `Replica.durable`."""
+        """The applied operations that are synced to disk (`Replica.durable`)."""
         return self._partitions.load(partition).durable
 
     def endings(self, partition: int, /) -> VersionVector:
-        """See `Replica.endings`."""
+        """A vector that covers every deletion that was applied there (`Replica.endings`)."""
         return self._partitions.load(partition).endings
 
     def partitions(self) -> Iterable[int]:
-        """See `Replica.partitions`."""
+        """The partitions that hold anything durable (`Replica.partitions`)."""
         return self._partitions.holding()
 
     def retirements(self, partition: int, known: VersionVector, /) -> tuple[VersionVector, VersionVector]:
-        """See `Replica.retirements`."""
+        """The retired origins, with their last sequences and the times of their retirement (`Replica.retirements`)."""
         retired = self._partitions.load(partition).retired
         if known.dominates(retired.summary.floor):
             return NOTHING_SEEN, NOTHING_SEEN
@@ -43,7 +43,7 @@ class NodeReplica:
         return VersionVector((o, row.sequence) for o, row in rows), VersionVector((o, row.time) for o, row in rows)
 
     def own_origin(self) -> Origin | None:
-        """See `Replica.own_origin`."""
+        """The origin of this opening; None before its first write (`Replica.own_origin`)."""
         return self._incarnation.current
 
 

@@ -275,11 +275,11 @@ class Replicator:
     # ── links ─────────────────────────────────────────────────────────────────
 
     def identity(self) -> Identity:
-        """See `Peer.identity`."""
+        """This node's own description, for the handshake (`Peer.identity`)."""
         return self.memberships.identity()
 
     def admit(self, peer: Identity, /) -> None:
-        """See `Peer.admit`.
+        """Decide whether a link from this peer may begin (`Peer.admit`).
 
         Raises:
             PeerRefused: it is this node itself, not a member, or a copy of a node that is linked.
@@ -304,7 +304,7 @@ class Replicator:
         self._carry_out()
 
     def linked(self, peer: Identity, outlet: Outlet, /) -> None:
-        """See `Peer.linked`."""
+        """A link to `peer` exists: messages may be offered to it (`Peer.linked`)."""
         self._outlets.linked(peer, outlet)
         replaced = self.quorum.members.linked(peer, outlet, now_ms=self._environment.now_ms())
         self.memberships.compare(peer)
@@ -321,7 +321,7 @@ class Replicator:
         self.quorum.stir()
 
     def refused(self, _address: str, error: PeerRefused, peer: Identity | None, /) -> None:
-        """See `Peer.refused`."""
+        """The node at this address does not take links of this node, and says why (`Peer.refused`)."""
         self.memberships.refused(error, peer)
 
     def _entered(self, gone: list[bytes]) -> None:
@@ -344,7 +344,7 @@ class Replicator:
         self._resets.forget(node)
 
     def unlinked(self, peer: Identity, outlet: Outlet, /) -> None:
-        """See `Peer.unlinked`."""
+        """The link is gone (`Peer.unlinked`)."""
         if not self._outlets.unlinked(peer.node, outlet):
             return
         self._pace.stir()
@@ -353,7 +353,7 @@ class Replicator:
         self._mender.unlinked(peer.node)
 
     async def received(self, peer: Identity, message: bytes, /) -> None:
-        """See `Peer.received`.
+        """Take a message (`Peer.received`).
 
         Raises:
             InvalidValue, BadOperation: it is not a message, or makes an impossible claim.

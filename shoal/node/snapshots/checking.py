@@ -37,7 +37,7 @@ _NO_END = NO_TIP.sequence, NO_TIP.chain
 
 
 class Content(NamedTuple):
-    """What a checked snapshot holds."""
+    """The content of a checked snapshot."""
 
     tips: dict[Origin, Tip]  # Those of retired origins too.
     bases: dict[Origin, Tip]

@@ -40,7 +40,7 @@ Row = tuple[bytes, bytes]
 
 
 class Left(NamedTuple):
-    """What is left out of the roots of two nodes, because it may differ without a fault."""
+    """The rows that are left out of the roots of two nodes, because they may differ without a fault."""
 
     base: VersionVector = NOTHING_SEEN  # Keys of requests whose operations have left the log of one of them.
     forgotten: int = 0  # Origins that were retired until then.

@@ -84,7 +84,7 @@ class Known(NamedTuple):
 
 
 class _Open:
-    """What is open of one space."""
+    """The open watches and documents of one space."""
 
     __slots__ = ("documents", "watchers")
 
@@ -181,7 +181,7 @@ class Quotas:
                 raise refusal
 
     def give_back(self, asked: Asked) -> None:
-        """What was checked is not made now: it will be checked again."""
+        """Give back the allowance for a write that is not made now: it will be checked again."""
         for target in asked.targets:
             rate = self._rates.get(target.space)
             if rate is not None:
@@ -281,7 +281,7 @@ class Quotas:
 
 
 def parsed(packed: bytes, default: Quota) -> Known:
-    """What a record says. It may come from a peer, and from another version: what is wrong in it counts as left out."""
+    """The quota in a record. It may come from a peer, and from another version: what is wrong in it counts as left out."""
     try:
         record = values.decode(packed)
     except ShoalError:

@@ -112,7 +112,7 @@ class Usage:
     def noting(
         self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]
     ) -> list[tuple[Use, bytes, int | None, int | None]]:
-        """What this write changes in the counts, given to `noted` once it is made."""
+        """The changes of this write to the counts, given to `noted` once it is made."""
         found: list[tuple[Use, bytes, int | None, int | None]] = []
         if not self._uses:
             return found

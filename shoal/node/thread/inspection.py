@@ -62,7 +62,7 @@ class Inspection:
         return requests.Delta(self._checkpoints.shown(rows, load, found, names), lists)
 
     def _explain(self, view: View, request: Explain) -> requests.Explained:
-        """What the author of a checkpoint could see: earlier checkpoints, events, its setting and bookmark.
+        """The context that the author of a checkpoint could see: earlier checkpoints, events, its setting and bookmark.
 
         Raises:
             NotFound: there is no such checkpoint.

@@ -214,7 +214,7 @@ def completed(rows: Rows, found: dag.Checkpoint, shapes: Shapes | None, names: C
 
 
 def appended(reader: Reader, base: dag.Checkpoint, found: dag.Checkpoint, name: str) -> tuple[int, bytes] | None:
-    """What a list holds in `found` after its elements in `base`: see `channel.continued`.
+    """The elements that a list holds in `found` after its elements in `base`: see `channel.continued`.
 
     Raises:
         StoreCorrupt: a chunk is missing or does not match its hash.

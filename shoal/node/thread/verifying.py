@@ -130,7 +130,7 @@ class _Page:
         return found
 
     def _wrong(self, name: str, recipe: channel.Recipe) -> str:
-        """What is wrong with a channel's value; empty: nothing."""
+        """The fault in a channel's value; empty if there is none."""
         outline = channel.outline_of(recipe, self._reader.recipes(name))
         if outline is None:
             return "a checkpoint that it builds on is missing"

@@ -47,7 +47,7 @@ class Folded(NamedTuple):
         return self.generations.get(place, 0)
 
     def erased_of(self, place: ObjectPlace) -> Erased:
-        """What the operations in the log erased of an object."""
+        """The parts of an object that the operations in the log erased."""
         return self.erased.get(place) or Erased()
 
     def shows(self, place: ObjectPlace, row: bytes) -> bool:

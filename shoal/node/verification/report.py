@@ -19,7 +19,7 @@ PROBLEMS_LISTED_MAX = 100
 
 @dataclass(slots=True)
 class Report:
-    """What a verification counted and found."""
+    """The counts and findings of a verification."""
 
     partitions: int = 0  # Without empty ones.
     operations: int = 0  # In the log.

@@ -177,7 +177,8 @@ class Scrubber:
             self.noticed.add(keys.object_rows(*place))
 
     def _told(self, piece: Piece, *, answer: bool) -> Objects:
-        """What a peer is told of the objects of a piece: whoever asks says what its log proves too, as its peer may not ask."""
+        """The report to a peer on the objects of a piece. The node that asks also says what its log proves, because its
+        peer may not ask."""
         return piece.told_of_objects(answer=answer, proved=self._proved(piece.partition))
 
     def _proved(self, number: int) -> list[bytes]:

@@ -94,7 +94,7 @@ class ResumableWatch(Subscriber):
             await self._wake.wait()
 
     def tell(self, staged: Staged, seen: VersionVector, *, ends: bool) -> None:
-        """See `Subscriber.tell`."""
+        """Offer a durable change, if the subscription is about it (`Subscriber.tell`)."""
         change, stamp = staged.change, staged.stamp
         if self._ended is not None or not matches(self._watch, change.space, change.kind, change.name):
             return
@@ -108,7 +108,9 @@ class ResumableWatch(Subscriber):
         self._wake.set()
 
     def replaced(self, number: int, vector: VersionVector) -> None:
-        """See `Subscriber.replaced`: one Reset stands for everything that the snapshot brought."""
+        """A peer's snapshot has replaced a partition, which is at `vector` now (`Subscriber.replaced`): one Reset stands for
+        everything that the snapshot brought.
+        """
         self._here[number] = vector
         self._at.join(number, vector)
         self._reset(f"this node has replaced partition {number} by a peer's snapshot")

@@ -102,7 +102,7 @@ class IdempotencyTable:
         return None
 
     def _logged(self, partition: int, dot: Dot) -> Kept:
-        """What the log has of an operation.
+        """The entry of the log for an operation.
 
         Raises:
             StoreCorrupt: the operation is missing or damaged.

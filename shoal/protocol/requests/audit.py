@@ -52,7 +52,7 @@ class SignHeads(Read["Statement"], array_like=True, frozen=True, tag="sign-heads
 
 
 class Statement(Reply, array_like=True, frozen=True, tag="statement"):
-    """What a node held at one moment, signed with Ed25519 (RFC 8032) over all other fields but the key."""
+    """The heads that a node held at one moment, signed with Ed25519 (RFC 8032) over all other fields but the key."""
 
     node: bytes
     number: int  # The node numbers the statements that it keeps, from 1; 0: it does not keep this one.

@@ -20,7 +20,7 @@ __all__ = ["Action", "Cli", "Declaration", "Http", "Part", "Waits", "always", "d
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
 Action = Literal["read", "append", "write", "admin"]
-"""What a request does to what is stored: it changes nothing; adds, and neither replaces nor removes anything; changes,
+"""The action of a request on stored data: it changes nothing; adds, and neither replaces nor removes anything; changes,
 replaces or removes; or changes rules, history or the cluster itself. A token grants actions (`shoal.access`).
 """
 
@@ -145,7 +145,7 @@ def operation(
 
 
 def always(_each: Any) -> bool:
-    """What is declared as a condition holds for each."""
+    """A condition that holds for each."""
     return True
 
 

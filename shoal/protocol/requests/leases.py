@@ -144,7 +144,7 @@ class ReadLease(Read["LeaseState"], array_like=True, frozen=True, tag="read-leas
 
 
 class LeaseState(Reply, array_like=True, frozen=True, tag="lease-state"):
-    """Who holds a lease."""
+    """The holder of a lease."""
 
     lease: str
     thread: bool  # Whether it is the lease of the thread of this name.

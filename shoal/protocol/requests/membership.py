@@ -53,7 +53,7 @@ class ChangeMembers(Read["MembersView"], array_like=True, frozen=True, tag="chan
 
 @operation(action="admin", family="cluster")
 class Rebuild(Read["RebuildView"], array_like=True, frozen=True, tag="rebuild"):
-    """See what is left of a cluster that lost its majority; with the `plan` that this names, go on with what is left."""
+    """Look at what is left of a cluster that lost its majority; with the `plan` that this names, go on with what is left."""
 
     plan: str = ""  # Empty: only look.
     leases_after_ms: int = (
@@ -125,7 +125,7 @@ class GivenUp(Struct, array_like=True, frozen=True):
 
 
 class RebuildView(Reply, array_like=True, frozen=True, tag="rebuild-view"):
-    """What a rebuild keeps and gives up; or, once it is made, the epoch that it began."""
+    """The parts that a rebuild keeps and gives up; or, once it is made, the epoch that it began."""
 
     plan: str  # Names what is left; empty: it is made, or there is nothing to rebuild.
     epoch: int  # The newest that is known.

@@ -108,14 +108,14 @@ class KeysFile:
         self._path = directory / layout.KEYS
 
     def read(self) -> bytes | None:
-        """See `KeysHome.read`."""
+        """The file; None if there is none (`KeysHome.read`)."""
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
             return None
 
     def replace(self, content: bytes, /) -> None:
-        """See `KeysHome.replace`."""
+        """Replace it, atomically and durably (`KeysHome.replace`)."""
         layout.replace_file(self._path, content)
 
 
@@ -126,11 +126,11 @@ class KeysInMemory:
         self.content = content
 
     def read(self) -> bytes | None:
-        """See `KeysHome.read`."""
+        """The file; None if there is none (`KeysHome.read`)."""
         return self.content
 
     def replace(self, content: bytes, /) -> None:
-        """See `KeysHome.replace`."""
+        """Replace it, atomically and durably (`KeysHome.replace`)."""
         self.content = content
 
 

@@ -47,12 +47,12 @@ class LocalKeys:
         self.name = _fingerprint(keys[0]).hex()
 
     def wrap(self, key: bytes, /) -> bytes:
-        """See `KeyService.wrap`: fingerprint₈ nonce₁₂ ciphertext."""
+        """Encrypt 32 bytes, with authentication (`KeyService.wrap`): fingerprint₈ nonce₁₂ ciphertext."""
         fingerprint, nonce = bytes.fromhex(self.name), self._entropy(NONCE_BYTES)
         return fingerprint + nonce + self._ciphers[fingerprint].encrypt(nonce, key, _CONTEXT)
 
     def unwrap(self, wrapped: bytes, /) -> bytes:
-        """See `KeyService.unwrap`."""
+        """The 32 bytes (`KeyService.unwrap`)."""
         fingerprint, rest = wrapped[:_FINGERPRINT_BYTES], wrapped[_FINGERPRINT_BYTES:]
         cipher = self._ciphers.get(fingerprint)
         if cipher is None:

@@ -213,7 +213,7 @@ class Scanning:
                     yield from self._again(group, hidden, name)
 
     def _rest(self, group: bytes, shown: list[Entry], span: _Span) -> Iterator[tuple[bytes, bytes]]:
-        """What follows these entries in a group of which not all could be held."""
+        """The entries that follow these in a group of which not all could be held."""
         behind = successor(group)
         assert behind is not None  # It begins with the table's byte.
         while shown:

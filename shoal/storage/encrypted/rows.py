@@ -42,7 +42,7 @@ _DERIVED_FOR: Final = b"\x00\x00\x00\x01shoal row key\x00"
 
 
 class Live:
-    """What seals the rows of a scope now: one data key and one salt."""
+    """The key that seals the rows of a scope now: one data key and one salt."""
 
     __slots__ = ("_last", "_name", "_naming", "encrypt", "prefix")
 
@@ -74,12 +74,12 @@ class RowCipher:
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()
 
     def find(self, scope: bytes) -> Live | None:
-        """What seals the rows of a scope; None if it has no keys, and so no rows."""
+        """The key that seals the rows of a scope; None if it has no keys, and so no rows."""
         self.follow()
         return self.lives.get(scope) or (None if self._keyring.find(scope) is None else self.live(scope))
 
     def live(self, scope: bytes) -> Live:
-        """What seals the rows of a scope; its keys are made if there are none.
+        """The key that seals the rows of a scope; it is made if there is none.
 
         Raises:
             StorageFull: the scope has no key yet, and none can be made.

@@ -55,13 +55,13 @@ class EncryptedStorage:
 
     @property
     def failed(self) -> str | None:
-        """See `LoggedStorage.failed`."""
+        """Why it rejects writes, since it was opened or later; None if it does not (`LoggedStorage.failed`)."""
         return self.inner.failed
 
     # ── reading ───────────────────────────────────────────────────────────────
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Storage.get`. A row that does not open raises `StoreCorrupt`."""
+        """The value of `key`, or None (`Storage.get`). A row that does not open raises `StoreCorrupt`."""
         if key in self._held:
             return self._held[key]
         if key and key[0] in HIDING_TABLES:
@@ -78,7 +78,7 @@ class EncryptedStorage:
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See `Storage.scan`."""
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
         if limit == 0 or (stop is not None and start >= stop):
             return
         held = {key: value for key, value in self._held.items() if start <= key and (stop is None or key < stop)}
@@ -98,7 +98,9 @@ class EncryptedStorage:
         return islice((self._backwards if reverse else self._forwards).rows(start, stop), limit)
 
     def snapshot(self) -> EncryptedSnapshot:
-        """See `Storage.snapshot`; also StorageFull, if what is held cannot be written."""
+        """The store as it is now, unsynced writes included (`Storage.snapshot`); also StorageFull, if what is held cannot be
+        written.
+        """
         self.hand_over()
         taken = EncryptedSnapshot(self.inner.snapshot(), self, self._rows_max)
         self._snapshots.add(taken)
@@ -134,7 +136,9 @@ class EncryptedStorage:
     # ── writing ───────────────────────────────────────────────────────────────
 
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """See `Storage.write`. What is beyond the bounds of what is held, or deletes ranges, is sealed at once."""
+        """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`). What
+        is beyond the bounds of what is held, or deletes ranges, is sealed at once.
+        """
         if ranges or self._failed or len(self._held) >= _HELD_ROWS_MAX or self._held_bytes >= _HELD_BYTES_MAX:
             self.hand_over()
         if ranges:
@@ -225,11 +229,13 @@ class EncryptedStorage:
 
     @property
     def identity(self) -> bytes:
-        """See `Storage.identity`."""
+        """Names this copy of the store: the same after every restart, different in a copied or restored directory
+        (`Storage.identity`).
+        """
         return self.inner.identity
 
     def begin_sync(self) -> Callable[[], int]:
-        """See `Storage.begin_sync`: seals what is held."""
+        """A sync of all writes before this call, which are sealed now if they are held (`Storage.begin_sync`)."""
         self.hand_over()
         return partial(self._sync, self.inner.begin_sync(), self._written)
 
@@ -242,38 +248,42 @@ class EncryptedStorage:
         return written
 
     def sync(self) -> int:
-        """See `Storage.sync`."""
+        """`begin_sync` and that call at once (`Storage.sync`)."""
         return self.begin_sync()()
 
     def bytes_on_disk(self) -> int:
-        """See `Storage.bytes_on_disk`."""
+        """The space that the store's files occupy, the write-ahead log included; in memory, the size of the durable rows
+        (`Storage.bytes_on_disk`).
+        """
         return self.inner.bytes_on_disk()
 
     def rotate_if_due(self) -> bool:
-        """See `LoggedStorage.rotate_if_due`."""
+        """Begin a new log if the old one is long; True if all writes are now durable (`LoggedStorage.rotate_if_due`)."""
         self.hand_over()
         return self.inner.rotate_if_due()
 
     def reclaim(self) -> None:
-        """See `LoggedStorage.reclaim`."""
+        """Begin to give back the space of deleted rows (`LoggedStorage.reclaim`)."""
         self.hand_over()
         self.inner.reclaim()
 
     def begin_erasing(self) -> None:
-        """See `LoggedStorage.begin_erasing`."""
+        """Begin to remove the bytes of deleted rows from the disk (`LoggedStorage.begin_erasing`)."""
         self.hand_over()
         self.inner.begin_erasing()
 
     def erase(self, age_s: float) -> bool:
-        """See `LoggedStorage.erase`."""
+        """Carry on what began `age_s` seconds ago; True when nothing of what was deleted before is left
+        (`LoggedStorage.erase`).
+        """
         return self.inner.erase(age_s)
 
     def write_witness(self) -> bool:
-        """See `LoggedStorage.write_witness`."""
+        """Record outside the log what is durable; False if the record is already up to date (`LoggedStorage.write_witness`)."""
         return self.inner.write_witness()
 
     def close(self) -> None:
-        """See `Storage.close`."""
+        """Sync and release everything (`Storage.close`)."""
         with suppress(StorageFull):
             self.hand_over()
         self.inner.close()
@@ -289,11 +299,11 @@ class EncryptedSnapshot:
         self._scanning = Scanning(storage.cipher, Orders(rows_max), inner.scan, self._get)
 
     def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `Snapshot.scan`."""
+        """The rows with `start` ≤ key < `stop`, in key order (`Snapshot.scan`)."""
         return self._scanning.rows(start, stop)
 
     def close(self) -> None:
-        """See `Snapshot.close`."""
+        """Release it (`Snapshot.close`)."""
         self._storage.closed(self)
         self._inner.close()
 

@@ -13,7 +13,7 @@ from shoal.storage.encrypted.storage import EncryptedStorage
 
 
 class Slice(NamedTuple):
-    """What a pass met in one step."""
+    """The rows that a pass met in one step."""
 
     rows: dict[bytes, bytes]  # Plain keys and values of rows that these keys seal.
     damaged: int  # Rows that these keys seal and that cannot be opened.

@@ -197,7 +197,7 @@ async def _own(
 
 
 async def _inherited(session: Session, space: str, state: State, start: Offset, *, bytes_max: int) -> Part:
-    """What a fork shows of its source."""
+    """The records of its source that a fork shows."""
     fork = state.fork
     assert fork is not None
     source = await caught_up(session, space, fork.source)  # It may be in another partition, where this node is behind.

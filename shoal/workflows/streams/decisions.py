@@ -1,4 +1,4 @@
-"""What a request does to a stream: the rules of the Durable Streams protocol.
+"""The decision on a request to a stream, by the rules of the Durable Streams protocol.
 
 A command decides on the stream's state, and says what is answered and what is appended. Nothing here does I/O or reads a clock.
 """
@@ -108,7 +108,7 @@ class Create:
     prefix: bytes | None = None  # Copied from the append that is forked in the middle.
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         absent = absence(state, moment.now_ms, moment.touched_ms, self.stream)
         if isinstance(absent, StreamGone):
             return refused(Conflict(f"{absent.message} It cannot be created again before they are deleted."))
@@ -176,7 +176,7 @@ class Append:
     producers_max: int = 256
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         absent = absence(state, moment.now_ms, moment.touched_ms, self.stream)
         if absent is not None or state is None:
             return refused(absent or NotFound(self.stream))
@@ -290,7 +290,7 @@ class Delete:
     expired_only: bool = False  # Only if it has expired.
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         absent = absence(state, moment.now_ms, moment.touched_ms, self.stream)
         if self.expired_only:
             if absent is None or state is None or state.deleted or state.gone:
@@ -310,7 +310,7 @@ class Hold:
     forks_max: int = 1024
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         absent = absence(state, moment.now_ms, moment.touched_ms, self.stream)
         if isinstance(absent, StreamGone):
             return refused(Conflict(absent.message))
@@ -335,7 +335,7 @@ class LetGo:
     mark: str
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         if state is None or state.deleted or self.mark not in state.forks:
             return Outcome(204)
         left = [mark for mark in state.forks if mark != self.mark]
@@ -353,7 +353,7 @@ class Settle:
     stream: str
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
-        """See `Command`."""
+        """The outcome, if the stream is in this state (`Command.decide`)."""
         return Outcome(204)
 
 
@@ -371,7 +371,7 @@ def _accepted_of(epoch: int, sequence: int) -> dict[str, str]:
 
 
 def _entry(kind: str, body: bytes, *, is_new: bool) -> bytes | None:
-    """What is stored of a body; None if it is an empty array, with which a stream may be created.
+    """The records to store of a body; None if it is an empty array, with which a stream may be created.
 
     Raises:
         InvalidValue: it is not the JSON that it should be.

@@ -1,4 +1,4 @@
-"""What a stream stores: records in the journal of a thread, and how far they are committed.
+"""The records of a stream in the journal of a thread, and how far they are committed.
 
 Laws:
 - A record has an index. If several have the same one, that with the greatest fencing number counts; the others were never

@@ -230,7 +230,7 @@ class Writer:
             await asyncio.sleep(every_ms / 1000)
 
     async def _begun(self, holding: _Holding) -> Head:
-        """What the stream is when a term begins."""
+        """The state of the stream when a term begins."""
         head = await chain.head(self._session, self._space, self._stream)
         left = await chain.candidate(self._session, self._space, self._stream, head)
         if left is None:

@@ -30,7 +30,7 @@ _OF_A_STREAM = "a record of a durable stream cannot be erased alone: delete the 
 
 
 class SubjectErased(Struct, frozen=True):
-    """What became of one object, or of a part of one."""
+    """The outcome for one object, or for a part of one."""
 
     kind: str
     name: str
@@ -62,7 +62,7 @@ class SubjectErasure(SubjectReport, frozen=True):
 
 
 async def find(connection: Connection, space: str, subject: str) -> list[SubjectTag]:
-    """What is tagged with a subject.
+    """The objects that are tagged with a subject.
 
     Raises:
         InvalidName: the subject is no name.

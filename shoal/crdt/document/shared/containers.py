@@ -79,6 +79,8 @@ class Array(pycrdt.Array[Any]):
             self._set(place(index, len(self), _ARRAY), object)
 
     def sticky_index(self, index: int, assoc: pycrdt.Assoc = pycrdt.Assoc.AFTER) -> pycrdt.StickyIndex:
-        """See pycrdt. The end of an array has nothing after it: use `Assoc.BEFORE` there. Raises as `insert`."""
+        """A sticky index, as pycrdt makes it. The end of an array has nothing after it: use `Assoc.BEFORE` there. Raises as
+        `insert`.
+        """
         with self.doc.transaction():
             return super().sticky_index(sticky(index, len(self), assoc, _ARRAY), assoc)

@@ -33,7 +33,7 @@ class Doc(pycrdt.Doc[Any]):
     """Takes the errors of observers. None: they are raised at the end of the transaction, so by the edit."""
 
     def transaction(self, origin: Any = None) -> pycrdt.Transaction:
-        """See `pycrdt.Doc.transaction`.
+        """A transaction (`pycrdt.Doc.transaction`).
 
         Raises:
             EngineFailed: the document is broken.
@@ -47,7 +47,7 @@ class Doc(pycrdt.Doc[Any]):
         return _ReadTransaction(self, _txn)
 
     def apply_update(self, update: bytes) -> None:
-        """See `pycrdt.Doc.apply_update`."""
+        """Apply an update (`pycrdt.Doc.apply_update`)."""
         self.edition += 1
         super().apply_update(update)
 
@@ -143,7 +143,7 @@ def shared(kind: T) -> T:
 
 
 def owned(doc: pycrdt.Doc[Any], found: Any) -> Any:
-    """What the engine returned: a shared type of this package for one of the engine's, anything else as it is."""
+    """The value that the engine returned: a shared type of this package for one of the engine's, anything else as it is."""
     kind = _BY_NAME.get(type(found).__name__) if type(found).__module__ == "builtins" else None
     return found if kind is None else kind(_doc=doc, _integrated=found)
 
@@ -187,7 +187,7 @@ def _forbid_read_transaction(self: Any, transaction: Any) -> None:
 
 
 def _observe(self: Any, callback: Callable[..., None]) -> Any:
-    """See pycrdt. Positions in the event of a text count characters."""
+    """Observe, as pycrdt does. Positions in the event of a text count characters."""
     given = len(signature(callback).parameters)
     recounted = self._recounting()
 
@@ -210,7 +210,7 @@ def _observe(self: Any, callback: Callable[..., None]) -> Any:
 
 
 def _unobserve(self: Any, subscription: Any) -> None:
-    """See pycrdt."""
+    """End an observation, as pycrdt does."""
     subscription = self.__dict__.get("_moved", {}).pop(subscription, subscription)
     self.__dict__.get("_callbacks", {}).pop(subscription, None)
     BaseType.unobserve(self, subscription)

@@ -1,4 +1,4 @@
-"""What a peer sends is applied in steps, one write each.
+"""Messages of peers are applied in steps, one write each.
 
 A save needs about eight turns of the loop, so a node that catches up would delay each by what it applies in eight turns.
 

@@ -1,4 +1,4 @@
-"""What a database needs to exchange operations with peers, and to compare rows with them.
+"""The parts of a database that exchange operations with peers, and compare rows with them.
 
 Law: a store without peers does not import it.
 """

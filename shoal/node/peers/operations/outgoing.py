@@ -87,7 +87,7 @@ class Outgoing:
         self._config = config
 
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
-        """What a peer that wants operations is sent; `is_behind`: too many bytes wait to be sent to it already."""
+        """The answers to a peer that wants operations. `is_behind` says that too many bytes wait to be sent to it already."""
         if is_behind:
             return [busy(want.id)]
         truncated = [Truncated(number, base.pack()) for number, base in self.truncated(want.ranges)]

@@ -48,7 +48,7 @@ class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alt
 
 
 class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
-    """What a write changed in a set."""
+    """The changes of a write to a set."""
 
     added: int  # How many elements were not members before.
     removed: int  # How many elements were members and were removed.
