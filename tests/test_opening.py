@@ -234,3 +234,12 @@ async def test_who_forgets_the_block_is_told_how_to_write_it(tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"`with shoal\.sync\.connect\(…\) as store:`"), shoal.connect("http://n1:1"):
         pass
     assert not (tmp_path / "state").exists()
+
+
+def test_nothing_is_opened_before_a_store_is_entered(tmp_path: Path) -> None:
+    opening: Any = shoal.open(tmp_path / "state")
+    with pytest.raises(AttributeError, match="by itself opens nothing"):
+        opening.space("crew")
+    with pytest.raises(InvalidInput, match=r"needs `async with` or `await`\. Nothing was opened"), opening:
+        pass
+    assert not (tmp_path / "state").exists()

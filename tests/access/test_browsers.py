@@ -296,3 +296,15 @@ def test_what_is_no_bearer_token_is_not_repeated() -> None:
     with pytest.raises(Unauthenticated) as refused:
         credentials.presented(request)
     assert "c2VjcmV0" not in refused.value.message
+
+
+async def test_a_token_that_expires_ends_the_websocket_of_a_provider(
+    mint: Mint, serve: Serve, http: aiohttp.ClientSession
+) -> None:
+    from shoal.protocol.yjs import sized
+
+    served = await serve(token_keys=mint.keys)
+    socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew")
+    token = mint.make("crew:document:read", lasts_s=4).text
+    await socket.send_bytes(sized(b"d") + b"\x02\x00" + sized(token.encode()))
+    assert await closed(socket) == (4401, "the token has expired")

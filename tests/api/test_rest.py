@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shoal import values
+from shoal.api.thread import auditing
 from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SpansPartitions
 from shoal.protocol import requests
 from tests.api.conftest import Rest
@@ -403,3 +404,30 @@ async def test_a_list_that_is_too_long_reaches_no_handler(rest: Rest, path: str,
     status, problem = await rest("POST", SPACE + path, body)
     assert (status, problem["code"], problem["field"]) == (413, "too-large", field)
     assert not rest.served.session.asked
+
+
+async def test_an_intent_beside_a_rival_is_withdrawn_before_the_answer(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    async def call(request: Any, /, **_: Any) -> requests.Step:
+        asked.append(request)
+        begun = isinstance(request, requests.BeginStep)
+        step = requests.Step("pay", "0" * 68, "pay", "open", 1, 0, "", b"", b"", "", "", "", 0, [])
+        return msgspec.structs.replace(step, begun=begun, rivals=["another"] if begun else [], attempt="mine" if begun else "")
+
+    monkeypatch.setattr(rest.served.session, "call", call)
+    status, shown = await rest("POST", f"{THREAD}/steps/pay", {"name": "pay", "attempt": "mine"})
+    assert (status, shown["begun"]) == (200, False)
+    assert [type(request) for request in asked] == [requests.BeginStep, requests.EndStep]
+    assert (asked[1].attempt, asked[1].outcome) == ("mine", "withdrawn")
+
+
+async def test_an_export_that_fails_half_way_is_cut_off(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: object) -> AsyncIterator[dict[str, Any]]:
+        for kind in ("export", "branch"):
+            yield {"type": kind}
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(auditing, "export", failing)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await rest("GET", f"{THREAD}/export")

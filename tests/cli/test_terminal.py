@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
+from shoal.cli import terminal
 from shoal.cli.terminal import ago, size
 from tests.cli.test_commands import CREW, lines
 from tests.terminal import SIZES, Shown, shoal_in_terminal
@@ -178,3 +179,15 @@ def test_a_size_is_right_to_a_tenth(count: int) -> None:
 
 def test_verify_takes_the_directory_as_other_commands_do(data: str) -> None:
     assert lines("verify", "--data", data)[-1] == "sound"
+
+
+def test_a_long_listing_is_shown_as_it_comes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
+    monkeypatch.setattr(terminal, "_ROWS_MAX", 2)
+    with terminal.Listing("name", json=False) as rows:
+        rows.add({}, "", "one")
+        assert capsys.readouterr().out == ""
+        rows.add({}, "", "two")
+        assert "two" in capsys.readouterr().out
+        rows.add({}, "", "three")
+    assert "three" in capsys.readouterr().out

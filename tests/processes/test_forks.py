@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 import shoal
+from shoal import forks
 from tests.processes.conftest import output_of
 
 PROGRAM = Path(__file__).parent / "forked.py"
@@ -142,3 +146,33 @@ if pid == 0:
 print(os.waitpid(pid, 0)[1])
 """
     assert output_of(program, str(tmp_path / "state"))[0].split() == ["0"]
+
+
+class Thing:
+    """Something open."""
+
+    disowned = 0
+
+    def disown(self) -> None:
+        self.disowned += 1
+
+
+def test_a_child_disowns_what_is_there_and_what_is_gone_is_forgotten() -> None:
+    before = len(forks._open)
+    thing, gone = Thing(), Thing()
+    for each in (thing, gone):
+        forks.disown_in_children(each)
+    del each, gone
+    gc.collect()
+    assert len(forks._open) == before + 1
+    if not (child := os.fork()):
+        os._exit(thing.disowned)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert thing.disowned == 0
+
+
+def test_what_is_never_destroyed_has_a_reference_more() -> None:
+    thing = Thing()
+    before = sys.getrefcount(thing)
+    forks.never_destroy(thing)
+    assert sys.getrefcount(thing) == before + 1

@@ -158,3 +158,17 @@ async def test_stopping_writes_what_came_and_closes_with_1001(served: Served) ->
     assert (await served.bench.node.session().call(requests.ReadDocumentJson("crew", "d"))) == requests.DocumentJson(
         b'{"t":"last words"}'
     )
+
+
+async def test_a_bug_on_one_connection_closes_that_one_with_a_reason(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served.client() as one, served.client() as other, served.client() as unlucky:
+
+        def fails(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(yjs, "decode", fails)
+            await unlucky.send(b"\x00\x00\x01\x00")
+            assert await unlucky.closed() == (1011, "unexpected error")
+        text_of(one).insert(0, "goes on")
+        await other.until(lambda: str(text_of(other)) == "goes on")

@@ -272,3 +272,11 @@ async def test_threads_are_listed_by_status_and_metadata(space: Space) -> None:
         await found(filter=[("n", 3)])
     with pytest.raises(InvalidInput, match="a status must be one of"):
         await found(status="asleep")
+
+
+async def test_a_checkpoint_that_was_loaded_before_is_taken_only_if_it_is_still_the_newest(space: Space) -> None:
+    await space.thread("t").save({"n": 1})
+    before = await space.thread("t").load()
+    assert (await space.thread("t").resume(loaded=before)).state == {"n": 1}
+    await space.thread("t").update({"n": 2})
+    assert (await space.thread("t").resume(loaded=before)).state == {"n": 2}

@@ -146,3 +146,11 @@ async def test_an_answer_is_as_new_on_the_next_node_though_it_lists_nothing(benc
     assert len(reader.bookmark) == 0
     await reader.call(ListThreads("crew", "waiting"))
     assert len(reader.bookmark) == 1
+
+
+async def test_a_page_looks_at_no_more_threads_than_it_may(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=3)
+    await made(bench, 10)
+    page = await bench.node.session().call(ListThreads("crew"))
+    assert (page.names, page.after) == (["t000", "t001", "t002"], "t002")
+    assert len([name async for name in bench.space.threads()]) == 10

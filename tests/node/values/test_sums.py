@@ -110,3 +110,13 @@ async def test_a_counter_reads_as_its_adds_say_whatever_happened_to_it(seed: int
         await fleet.converged()
         for name, key in product("abc", "xy"):
             check(fleet[name], key)
+
+
+def test_a_sum_moves_once_its_write_is_made() -> None:
+    known, transaction = sums.Sums(10), Transaction(MemoryStorage())
+    known._known[MAP, "k"] = 1
+    known.add(transaction, MAP, "k", 5)
+    assert known._known[MAP, "k"] == 1, "the write may still fail"
+    for then in transaction._written:
+        then()
+    assert known._known[MAP, "k"] == 6

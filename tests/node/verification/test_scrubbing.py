@@ -10,16 +10,19 @@ import pytest
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
+from shoal.cluster.partition import partition_of
 from shoal.cluster.scrub import Piece
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.crdt.thread import dag
 from shoal.node.verification import rebuilding
 from shoal.node.verification.evidence import bounds
+from shoal.node.verification.majority import Majority, _Poll
 from shoal.node.verification.rebuilding import Outcome
-from shoal.node.verification.scrubbing import place_of
+from shoal.node.verification.scrubbing import Scrubber, place_of
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 
@@ -356,3 +359,75 @@ async def test_hashes_of_another_vector_are_ignored() -> None:
         other = Piece(piece.partition, b"another vector", piece.start, piece.stop, 0, [], frozenset())
         scrubber.heard(fleet["b"].identity().node, other.told_of_objects(answer=False), 0.0)
         assert scrubber.told == []
+
+
+def test_a_vote_of_another_vector_does_not_count() -> None:
+    def nobody(*_: object) -> Any:
+        raise AssertionError
+
+    place = bounds(3)[0], bounds(3)[1]
+    majority = Majority(nobody, owners=nobody, send=nobody, ask=nobody, named=nobody, config=Config())  # type: ignore[arg-type]
+    piece = Piece(3, b"now", *place, 0, [], frozenset())
+    majority._poll = poll = _Poll(b"name", piece, {}, set(), 2, asyncio.Event())
+    majority.heard(b"b", piece._replace(vector=b"another").told_of_objects(answer=False))
+    assert poll.votes == {}
+    majority.heard(b"b", piece.told_of_objects(answer=False))
+    majority.heard(b"b", piece.told_of_objects(answer=False))
+    assert (poll.votes, poll.done.is_set()) == ({b"b": None}, False)
+
+
+async def test_an_object_that_changes_while_it_is_rebuilt_is_rebuilt_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet("a", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        counter = fleet["a"].store().space("crew").counter("n")
+        await counter.add(1)
+        rebuilder = fleet["a"].replicator.scrubber._database.exchange.rebuilder
+        folded, begun = rebuilding.Rebuilder._folded, list[object]()
+
+        async def meanwhile(self: rebuilding.Rebuilder, *of: Any) -> Any:
+            made = await folded(self, *of)
+            begun.append(made)
+            if len(begun) == 1:
+                await counter.add(1)
+            return made
+
+        async def nothing(*_: object) -> dict[Any, Any]:
+            return {}
+
+        monkeypatch.setattr(rebuilding.Rebuilder, "_folded", meanwhile)
+        place = place_of(keys.object_rows(partition_of("crew", "n"), Kind.COUNTER, "crew", "n"))
+        assert await rebuilder.rebuild(place, nothing) is Outcome.SOUND
+        assert (len(begun), await counter.value()) == (2, 2)
+
+
+async def test_of_two_nodes_the_lesser_asks_and_objects_are_rebuilt_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[bytes, list[bytes]]] = []
+    under_way: list[bytes] = []  # By node.
+    most = 0
+    send, examine = Scrubber._send_piece, Scrubber._examine_one
+
+    def sent(self: Scrubber, number: int, start: bytes, peers: list[bytes], now: float) -> None:
+        asked.append((self._own, peers))
+        send(self, number, start, peers, now)
+
+    async def examined(self: Scrubber, name: bytes) -> None:
+        nonlocal most
+        under_way.append(self._own)
+        most = max(most, under_way.count(self._own))
+        try:
+            await asyncio.sleep(0)
+            await examine(self, name)
+        finally:
+            under_way.remove(self._own)
+
+    monkeypatch.setattr(Scrubber, "_send_piece", sent)
+    monkeypatch.setattr(Scrubber, "_examine_one", examined)
+    async with Fleet("ab", **SETTINGS) as fleet:
+        for n in range(8):  # In one partition, so that all of them are found at once.
+            await fleet["a"].store().space("{crew}").counter(f"n{n}").add(1)
+        await fleet.converged()
+        storage = fleet["b"].storage
+        storage.write({key: _altered(value) for key, value in list(_objects(fleet, "b").items())[:40]})
+        await _equal(fleet)
+    assert asked
+    assert all(peer > own for own, peers in asked for peer in peers)
+    assert most == 1

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
+from shoal.crdt import deletion
 from shoal.crdt.document import document
 from shoal.crdt.document.live import EMPTY
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused, NotFound
-from shoal.node.verification.report import PROBLEMS_LISTED_MAX, Report
+from shoal.node.verification.replay import Folded, differing
+from shoal.node.verification.report import PROBLEMS_LISTED_MAX, ObjectPlace, Report
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import NO_HEAD, Compact, Patch
 from shoal.storage import keys
@@ -422,3 +424,10 @@ async def test_folding_any_history_again_gives_equal_rows(steps: list[tuple[str,
             await agent.act(action, NAMES[name], number)
     await agent.bench.node.stop()
     assert verify(agent.bench.storage.left_by_crash(None), config=CONFIG).problems == []
+
+
+def test_rows_of_an_ended_generation_are_not_compared() -> None:
+    place = ObjectPlace(3, Kind.REGISTER, "crew", "goal")
+    folded = Folded({place: {}}, set(), {place: 1}, {})
+    ended, current = (deletion.prefix(number) + b"row" for number in (0, 1))
+    assert differing(place, {ended: b"x", current: b"y"}, folded) == {current: None}

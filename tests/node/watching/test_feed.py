@@ -8,8 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.document.awareness import ClientState
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
 from shoal.errors import ShuttingDown
+from shoal.node.watching.awareness import PresenceFollower
 from shoal.node.watching.feed import TOLD_PER_TURN, Feed, Staged, Subscriber
 from shoal.protocol import requests
 from shoal.protocol.requests import Change, Push
@@ -162,3 +165,26 @@ async def test_a_node_that_stops_ends_the_watches_that_were_still_to_be_told(ben
             with pytest.raises(ShuttingDown):
                 while True:
                     await anext(pushes)
+
+
+def test_a_change_is_published_once_its_write_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Feed, "_spread", lambda _, staged, __, *, ends: told.append(staged.change.name))
+    feed = Feed(subscribers_max=1, bytes_max=1, tells_max=1)
+    stamp = Stamp(Dot(Origin(b"1" * 16), 1), 1, 1, VersionVector())
+    for number in (4, 5):
+        change = Change(SPACE, "counter", f"of {number}", "add", "", 1, 1)
+        feed.stage(number, [Staged(3, change, stamp)], {3: VersionVector()})
+    feed.publish(4)
+    assert told == ["of 4"]
+    feed.publish(5)
+    assert told == ["of 4", "of 5"]
+
+
+async def test_a_slow_follower_gets_the_newest_entry_of_each_client() -> None:
+    follower = PresenceFollower([ClientState(1, 1, b"a")])
+    follower.tell(ClientState(1, 2, b"b"))
+    follower.tell(ClientState(2, 1, b"c"))
+    follower.tell(ClientState(1, 3, b"d"))
+    presence = await anext(follower)
+    assert [(each.client, each.clock) for each in presence.entries] == [(1, 3), (2, 1)]

@@ -1,0 +1,60 @@
+"""What a node shows its peers of its rows: what is durable, in bounded pieces, and nothing that expires."""
+
+from __future__ import annotations
+
+from shoal.config import Config
+from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.rows import successor
+from shoal.node.collection.expiring import range_end
+from shoal.node.partitions import Partitions
+from shoal.node.verification.evidence import Evidence, object_of
+from shoal.protocol import requests
+from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+from shoal.storage.memory import MemoryStorage
+from tests.node.conftest import Bench
+
+ROWS = {keys.object_rows(3, Kind.COUNTER, "crew", f"n{n}") + b"\x00": b"x" * 100 for n in range(8)}
+
+
+def evidence(storage: MemoryStorage, config: Config) -> tuple[Evidence, Partitions]:
+    partitions = Partitions(storage, HybridClock())
+    return Evidence(storage, partitions, config), partitions
+
+
+def test_nothing_is_shown_while_some_is_not_durable() -> None:
+    made, partitions = evidence(MemoryStorage(ROWS), Config())
+    piece = made.next(3, b"")
+    assert piece is not None
+    assert len(piece.rows) == len(ROWS)
+    partition = partitions.load(3)
+    partition.vector = VersionVector.of(Dot(Origin(b"1" * 16), 1))
+    assert made.next(3, b"") is None
+    partition.durable = partition.vector
+    assert made.next(3, b"") is not None
+
+
+def test_a_piece_is_bounded_and_holds_one_row_at_least() -> None:
+    for config, count in (
+        (Config(scrub_piece_rows=3), 3),
+        (Config(scrub_piece_bytes=250), 2),
+        (Config(scrub_piece_bytes=1), 1),
+    ):
+        made, _ = evidence(MemoryStorage(ROWS), config)
+        piece = made.next(3, b"")
+        assert piece is not None
+        assert (len(piece.rows), piece.stop) == (count, sorted(ROWS)[count])
+
+
+async def test_what_expires_is_not_compared(bench: Bench) -> None:
+    key = make_key(bench.simulated.now_ms, bytes(RANDOM_BYTES))
+    await bench.node.session().call(requests.Add("crew", "n", 1), key=key)
+    rows = [key for key, _ in bench.storage.scan(keys.OBJECT, successor(keys.OBJECT))]
+    expiring = {key for key in rows if range_end(object_of(key), key) is not None}
+    assert expiring
+    number = int.from_bytes(rows[0][1:3], "big")
+    piece = evidence(bench.storage, Config())[0].next(number, b"")
+    assert piece is not None
+    assert {key for _, key, _ in piece.rows} == set(rows) - expiring
