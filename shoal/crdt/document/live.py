@@ -3,6 +3,8 @@
 Laws:
 - A live document holds whole causal histories only: `check` decides whether an
   update is ready, well formed and within bounds before the engine sees it.
+- Of two edits with the same clocks the engine keeps the one that it gets first. So after a peer's update with clocks that were
+  known the document is built again: in the order of its rows, which is that of all replicas.
 - The engine is fed what `shoal.crdt.document.surrogates` makes of an update.
 - Equal `canonical` bytes mean equal documents. A state vector alone is no
   digest, because deletions do not change it.
@@ -184,14 +186,19 @@ class LiveDocument:
             return None
         return Together(update, inferred)
 
-    def merge(self, update: bytes) -> None:
+    def merge(self, update: bytes) -> bool:
         """Apply an update that another replica has checked. Bounds and roots were that replica's to decide.
+
+        Returns whether all its clocks were new. If not, build the document again from its rows: an honest client has sent the
+        same edit over two nodes, or another one two different edits.
 
         Raises:
             NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
         """
         parsed = yjs.parse(update)
+        is_new = not any(_is_known(structs, self._state.get(client, 0)) for client, structs in parsed.structs.items())
         self._feed(self._fitted([update], [parsed]), {}, self._advanced(parsed))
+        return is_new
 
     def _fitted(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Fitted:
         return fit(updates, parts, self._replica.pairs, lambda: self._state)
@@ -371,6 +378,11 @@ class LiveDocument:
 
 def _unbuilt(error: ShoalError) -> StoreCorrupt:
     return StoreCorrupt(f"a document cannot be rebuilt: {error.message} Run `shoal verify`.")
+
+
+def _is_known(structs: list[yjs.Struct], until: int) -> bool:
+    """Whether one of these, in clock order, has content below a clock."""
+    return any(struct.clock < until and not struct.gap for struct in structs[:2])  # A gap is followed by content.
 
 
 def _is_in(update: bytes, packed: bytes, state: yjs.StateVector) -> bool:

@@ -287,7 +287,8 @@ class Documents(Memory):
 
     def _merged(self, opened: OpenDocument, update: bytes) -> bool:
         try:
-            opened.live.merge(update)
+            if not opened.live.merge(update):
+                return False
         except ShoalError:
             return False
         self._count(opened, opened.live.size)
