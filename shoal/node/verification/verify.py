@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from shoal import values
 from shoal.audit import statements as signing
 from shoal.audit.chains import RootClaim
@@ -77,7 +79,7 @@ def verify(
     truncated: set[int] = set()
     statuses: dict[tuple[str, str], str] = {}
     filled = _with_rows(storage)
-    given, kept = RowsOf(_signed(statements, report)), RowsOf(_signed(_kept(storage, report), report))
+    given, kept = RowsOf(list(_signed(statements, report))), RowsOf(_last(_signed(_kept(storage, report), report)))
     for partition in range(PARTITIONS):
         progress(partition)
         if partition not in filled:
@@ -121,16 +123,25 @@ def verify(
     return report
 
 
-def _signed(found: Iterable[Statement], report: Report) -> list[Statement]:
+def _signed(found: Iterable[Statement], report: Report) -> Iterator[Statement]:
     """The statements whose signatures hold."""
-    held = []
     for each in found:
         report.statements += 1
         if signing.is_signed(each):
-            held.append(each)
+            yield each
         else:
             report.problem(f"the statement of node {each.node.hex()} at {each.time_ms} does not have a valid signature")
-    return held
+
+
+def _last(found: Iterable[Statement]) -> list[Statement]:
+    """What each node said last of the rows of each partition, as a statement of its own. Of a year there are very many."""
+    last: dict[tuple[bytes, int], Statement] = {}
+    for each in found:
+        for root in each.roots or ():
+            place = (each.node, root.partition)
+            if place not in last or last[place].time_ms <= each.time_ms:
+                last[place] = replace(each, heads=[], roots=[root])
+    return list(last.values())
 
 
 def _kept(storage: Storage, report: Report) -> Iterator[Statement]:

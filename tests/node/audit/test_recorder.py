@@ -87,6 +87,15 @@ def test_kept_statements_of_all_cover_each_directory() -> None:
     in_fleet(work, scrub_interval_s=3600.0)
 
 
+async def test_of_kept_statements_the_last_counts(open_bench: Opener) -> None:  # noqa: F811
+    bench = open_bench()
+    for number in range(5):
+        await bench.space.counter("n").add(number)
+        await bench.node.service._recorder.record()
+    report = verified(bench.storage, config=Config())
+    assert (report.sound, report.statements, report.rows) == (True, 5, 1), "that of the journal itself moves on"
+
+
 def test_a_node_that_shows_another_history_is_convicted_by_the_others_statements() -> None:
     async def work(nodes: Fleet) -> None:
         await nodes["a"].store().space("s").counter("n").add(1)
