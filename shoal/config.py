@@ -132,7 +132,8 @@ class Config(Struct, frozen=True, kw_only=True):
     supply_bytes_max: int = 256 * KiB  # The same, for operations that a peer asked for.
     supply_operations_max: int = 512  # In one such answer: small ones take long to read before they fill it.
     vectors_bytes_max: int = 256 * KiB  # The same, for version vectors that are compared.
-    peer_step_operations_max: int = 64  # Of a peer's message, applied in one write; other work runs between two of them.
+    peer_ahead_bytes_max: int = 8 * MiB  # Operations of one peer that wait for a turn; beyond this, its messages are not read.
+    peer_step_operations_max: int = 16  # Of a peer's message, applied in one write; other work runs between two of them.
     early_bytes_max: int = 16 * MiB  # Operations that arrived before the operations they depend on.
     early_s: float = 60.0  # How long they wait; the operations they depend on may have been lost with a disk.
     repair_wait_s: float = 5.0  # For one peer's answer to a read repair; then the next peer is asked.

@@ -106,6 +106,7 @@ ROOMS: dict[str, set[str]] = {
     "spaces": set(),
     "snapshots": {"collection"},
     "peers": {
+        "spaces",
         "appliers",
         "snapshots",
         "collection",

@@ -34,6 +34,7 @@ from shoal.node.service import Service
 from shoal.node.session import ServiceSession
 from shoal.node.snapshots import switching
 from shoal.node.spaces.quotas import Quotas
+from shoal.node.spaces.sharing import Sharing
 from shoal.node.spaces.usage import Usage
 from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
@@ -100,7 +101,8 @@ class Node:
         if not is_embedded:
             _ = self._database.late_documents.room  # Imported now, so that no client waits for it.
         presences = Presences(config, environment.monotonic)
-        self.replicator = self._replication(storage, presences, config) if config.join else None
+        sharing = Sharing(environment.monotonic, config)
+        self.replicator = self._replication(storage, presences, sharing, config) if config.join else None
         alone = _alone(self._incarnation.node.hex(), config)
         replicas = SingleNode(alone) if self.replicator is None else self.replicator.quorum
         self.register = (
@@ -140,6 +142,7 @@ class Node:
             leases=self.leases,
             handouts=self._handouts,
             quotas=quotas,
+            sharing=sharing,
             environment=environment,
             config=config,
         )
@@ -160,7 +163,7 @@ class Node:
         self.service.start()
         self._stopped = False
 
-    def _replication(self, storage: Storage, presences: Presences, config: Config) -> Replicator:
+    def _replication(self, storage: Storage, presences: Presences, sharing: Sharing, config: Config) -> Replicator:
         from shoal.node.peers.replicator import Replicator  # With all that a node needs for its peers: most stores have none.
 
         return Replicator(
@@ -168,6 +171,7 @@ class Node:
             self._commit,
             storage=storage,
             presences=presences,
+            sharing=sharing,
             incarnation=self._incarnation,
             environment=self._environment,
             config=config,

@@ -124,6 +124,7 @@ class Service:
         leases: Leases,
         handouts: Handouts,
         quotas: Quotas,
+        sharing: Sharing,
         environment: Environment,
         config: Config,
     ) -> None:
@@ -141,7 +142,7 @@ class Service:
         self._incarnation = incarnation
         self._feed = feed
         self._config = config
-        self.sharing = Sharing(environment.monotonic, config)
+        self.sharing = sharing
         """How its sessions take turns."""
         self._quotas = quotas
         self._subscriptions = Subscriptions(

@@ -52,12 +52,18 @@ async def issued_by(member: Member, writes: Sequence[Awaitable[object]]) -> list
     return tap.shipments()
 
 
+async def pushed(member: Member, peer: Identity, operations: Sequence[Shipment]) -> None:
+    """Push operations to a node, and return once it has taken them all."""
+    await member.replicator.received(peer, messages.encode(Push(operations)))
+    await member.replicator._deliveries.caught_up(peer.node)
+
+
 async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity = BRINGER) -> list[Trouble]:
     """Push operations to a node, and return what it complains of, once all is durable."""
     tap = Tap()
     admit(peer, member)
     member.replicator.linked(peer, tap)
-    await member.replicator.received(peer, messages.encode(Push(operations)))
+    await pushed(member, peer, operations)
     member.replicator.unlinked(peer, tap)
     await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
     return tap.troubles()

@@ -5,7 +5,8 @@ Laws:
   was issued here, acknowledged if a peer sent it.
 - Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
-- The next message of a link is read once this one is written.
+- The next message of a link is read once this one is written, or waits for its turn as one of a bounded number
+  (`shoal.node.peers.operations.delivering`). All but acknowledgements and votes wait for the operations that came before them.
 - Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.cluster import messages
@@ -25,6 +27,7 @@ from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, Report
 from shoal.cluster.messages import (
     Digest,
+    Have,
     Message,
     Objects,
     Parts,
@@ -72,6 +75,7 @@ from shoal.node.peers.resets import Resets
 from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.witnessing import Owners
+from shoal.node.spaces.sharing import Sharing
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
@@ -82,6 +86,7 @@ _log = logging.getLogger("shoal.node")
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 _BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.
+_OVERTAKE = (Push, Have, Motion)  # Those that do not wait for the operations that came before: who waits for them, waits here.
 
 
 class Replicator:
@@ -94,6 +99,7 @@ class Replicator:
         *,
         storage: Storage,
         presences: Presences,
+        sharing: Sharing,
         incarnation: Incarnation,
         environment: Environment,
         config: Config,
@@ -107,7 +113,7 @@ class Replicator:
         self._settling = Settling(database.partitions)
         self._ticking: asyncio.Task[None] | None = None
         self._pace = Pace(config)
-        self._deliveries = Deliveries(commit, self._take, environment=environment, config=config)
+        self._deliveries = Deliveries(commit, self._take, sharing=sharing, environment=environment, config=config)
         database.partitions.load_all()
         database.issuer.on_logged = self._logged
         self._presences = presences
@@ -261,6 +267,7 @@ class Replicator:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
+        await self._deliveries.close()
         await self.memberships.changes.stop()
         await self.memberships.rebuilding.stop()
         await self._mender.stop()
@@ -363,6 +370,8 @@ class Replicator:
         epoch, packed = messages.unstamped(message)
         decoded = messages.decode(packed)
         self._pace.heard(decoded)
+        if not isinstance(decoded, _OVERTAKE):
+            await self._deliveries.caught_up(peer.node)
         # A clone may have linked before the original did, and a node that was removed may go on talking.
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
@@ -377,7 +386,7 @@ class Replicator:
         if handler is not None:
             handler(peer.node, decoded)
         elif isinstance(decoded, Push):
-            await self._deliveries.deliver(peer.node, decoded.operations)
+            await self._deliveries.push(peer.node, decoded.operations, partial(self._brings, peer, epoch))
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
         elif isinstance(decoded, SnapshotRequest | SnapshotPiece):
@@ -424,15 +433,21 @@ class Replicator:
         self._protocol.supplied(peer, supply, self._environment.monotonic())
         self._carry_out()
         try:
-            await self._deliveries.deliver(peer, supply.operations)
+            await self._deliveries.supply(peer, supply.operations)
         finally:
             self._protocol.delivered(peer)
+
+    def _brings(self, peer: Identity, epoch: int) -> bool:
+        """Whether what a peer pushed in this epoch is still taken: much may have happened while it waited."""
+        return self.memberships.is_running(peer) and self._roster.takes(epoch)
 
     def _take(self, peer: bytes, shipments: Sequence[Shipment]) -> None:
         if self._roster.removal_of(peer) is not None:
             return  # It was removed while its operations were taken in steps.
         self._protocol.deliver(peer, shipments, self._environment.monotonic())
         self._carry_out()
+        self._admission.seek()
+        self.quorum.settle(peer)
 
     # ── what the protocol decides ─────────────────────────────────────────────
 
@@ -486,6 +501,7 @@ class Replicator:
 
     def durable(self, number: int) -> None:
         """A group commit made all writes up to this number durable: push and acknowledge them. Must not raise."""
+        self._deliveries.durable(number)
         issued, stored = self._settling.settle(number)
         if issued and self._outlets:
             self._protocol.issued([messages.encode_shipment(shipment) for shipment in issued])

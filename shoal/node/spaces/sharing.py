@@ -6,8 +6,9 @@ Laws:
 - In one turn of the loop the steps take about `turn_slice_s`, so that sockets and syncs get theirs. One step is never cut.
 - While a request of a quieter space is on its way to the disk or to peers, the others pause, for as long as they worked
   before: its sync and its answer need several turns of the loop.
-- Requests of one space begin in the order in which they came, and one that works in steps is done before the next begins:
-  if all took turns, all would be answered last. One whose caller gives up while it waits never begins.
+- Requests of one space begin in the order in which they came, and those that have begun go before those that have not: if all
+  took turns, all would be answered last. What peers send has begun elsewhere. One whose caller gives up while it waits never
+  begins.
 - Only a request that has not begun is refused: one that has may have written, and waits however many others do.
 - A node that is not busy is not delayed: nothing waits until a slice is used up, or several while one space is alone.
 - Only the order of steps depends on what they took, so in a simulated run, where they take no time, spaces alternate.
@@ -39,14 +40,20 @@ _WEIGHT = 1 / 8  # Of the last step, in what the next one of its space is expect
 class Lane:
     """The requests of one space."""
 
-    __slots__ = ("step_s", "stepped_at", "under_way", "used_s", "waiting")
+    __slots__ = ("begun", "step_s", "stepped_at", "unbegun", "under_way", "used_s")
 
     def __init__(self) -> None:
-        self.waiting: deque[asyncio.Future[float]] = deque()  # Each is given what its step is expected to take.
+        self.begun: deque[asyncio.Future[float]] = deque()  # They wait for a turn, and are given what it is expected to take.
+        self.unbegun: deque[asyncio.Future[float]] = deque()
         self.under_way = 0  # Requests that came and are not answered, those that wait included.
         self.used_s = 0.0  # On the clock that all lanes share.
         self.step_s = _STEP_S_MIN  # What a step of this space is expected to take.
         self.stepped_at = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether one of them waits for a turn."""
+        return bool(self.begun or self.unbegun)
 
 
 class Sharing:
@@ -83,13 +90,13 @@ class Sharing:
     @property
     def waiting(self) -> int:
         """How many requests wait for a turn."""
-        return sum(len(lane.waiting) for lane in self._under_way)
+        return sum(len(lane.begun) + len(lane.unbegun) for lane in self._under_way)
 
     def is_free(self, lane: Lane) -> bool:
         """Whether a request of this space may take its next step now."""
         if not self._queue:
             return self._left_s > 0
-        return not lane.waiting and max(lane.used_s, self._used_s) <= self._queue[0][0]  # It would be the next one.
+        return not lane.waits and max(lane.used_s, self._used_s) <= self._queue[0][0]  # It would be the next one.
 
     def entered(self, lane: Lane) -> None:
         """A request has come."""
@@ -114,7 +121,7 @@ class Sharing:
             self._last, self._changed_at = lane, now if self._last is not None else self._changed_at
         self._is_alone = len(self._under_way) < 2 and now - self._changed_at > _ALONE_AFTER_S
         spent_s = max(now - began, _STEP_S_MIN)
-        lane.step_s += (spent_s - lane.step_s) * _WEIGHT
+        lane.step_s = max(spent_s, lane.step_s + (spent_s - lane.step_s) * _WEIGHT)  # So two long ones are not let in at once.
         if not expected_s:
             lane.used_s = self._used_s = max(lane.used_s, self._used_s)
         lane.used_s += spent_s - expected_s
@@ -124,15 +131,14 @@ class Sharing:
             self._timer = asyncio.get_running_loop().call_soon(self._turn)
 
     @coroutine
-    def taken(self, lane: Lane, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Await `work`, each step of it in a turn of its space.
+    def taken(self, lane: Lane, work: Coroutine[Any, Any, T], *, has_begun: bool = False) -> Generator[Any, Any, T]:
+        """Await `work`, each step of it in a turn of its space. What has begun already is never refused.
 
         Raises:
             Overloaded: too many requests of the space wait; nothing was done.
         """
         thrown: BaseException | None = None
         goes_on = False  # From one step to the next, without having waited for anything.
-        has_begun = False
         self.entered(lane)
         try:
             while True:
@@ -161,21 +167,21 @@ class Sharing:
             self.left(lane)
 
     def _wait(self, lane: Lane, *, goes_on: bool, has_begun: bool) -> Generator[Any, Any, float]:
-        if len(lane.waiting) >= self._waiting_max and not has_begun:
+        if len(lane.unbegun) >= self._waiting_max and not has_begun:
             raise Overloaded(
-                f"{len(lane.waiting)} requests of this space wait for their turn at this node. Nothing was written. "
+                f"{len(lane.unbegun)} requests of this space wait for their turn at this node. Nothing was written. "
                 "Send fewer at a time, or try again later.",
                 retry_after_s=1.0,
             )
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[float] = loop.create_future()
-        if not lane.waiting:
+        if not lane.waits:
             lane.used_s = max(lane.used_s, self._used_s)
             heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
         if goes_on:
-            lane.waiting.appendleft(turn)
+            lane.begun.appendleft(turn)
         else:
-            lane.waiting.append(turn)
+            (lane.begun if has_begun else lane.unbegun).append(turn)
         if self._paused_at is not None:
             self._resume()
         elif self._timer is None:
@@ -201,13 +207,13 @@ class Sharing:
             if self._credit_s > 0 and self._is_quieter_under_way(lane):
                 self._pause(lane)
                 return
-            turn = lane.waiting.popleft()
+            turn = (lane.begun or lane.unbegun).popleft()
             self._used_s = max(self._used_s, lane.used_s)
             if not turn.done():  # Else its caller gave up.
                 turn.set_result(lane.step_s)
                 lane.used_s += lane.step_s
                 self._left_s -= lane.step_s
-            if lane.waiting:
+            if lane.waits:
                 heapq.heappush(self._queue, (lane.used_s, next(self._entries), lane))
         if self._queue:
             self._timer = asyncio.get_running_loop().call_soon(self._turn)
@@ -225,7 +231,7 @@ class Sharing:
         """Whether a request of a space that asks for less is on its way to the disk, or to peers."""
         now = self.now()
         return any(
-            not other.waiting and other.under_way < lane.under_way and now - other.stepped_at < _REST_S_MAX
+            not other.waits and other.under_way < lane.under_way and now - other.stepped_at < _REST_S_MAX
             for other in self._under_way
         )
 

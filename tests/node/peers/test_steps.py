@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.messages import Push, Shipment
+from shoal.cluster.messages import Digest, Have, Push, Shipment
+from shoal.cluster.partition import partition_of
 from shoal.cluster.peering import Identity
+from shoal.config import Config
+from shoal.crdt.dot import Origin
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet, Member
-from tests.node.wiretap import BRINGER, admit, issued_by, take
+from tests.node.wiretap import BRINGER, admit, issued_by, pushed, take
 
 OTHER = Identity(b"o" * 16, "o:1", "test")
 
@@ -25,15 +28,15 @@ async def fleet() -> AsyncIterator[Fleet]:
         yield fleet
 
 
-async def shipped(fleet: Fleet, names: Iterable[str]) -> list[Shipment]:
+async def shipped(fleet: Fleet, names: Iterable[str], *, space: str = "crew") -> list[Shipment]:
     """Operations of the node a."""
     session = fleet["a"].node.session()
-    return await issued_by(fleet["a"], [session.call(requests.Add("crew", name, 1)) for name in names])
+    return await issued_by(fleet["a"], [session.call(requests.Add(space, name, 1)) for name in names])
 
 
 async def received(member: Member, peer: Identity, operations: list[Shipment]) -> None:
     admit(peer, member)
-    await member.replicator.received(peer, messages.encode(Push(operations)))
+    await pushed(member, peer, operations)
 
 
 @pytest.mark.answers("node-that-catches-up-stalls-its-clients")
@@ -47,24 +50,129 @@ async def test_a_request_is_answered_while_a_long_message_is_applied(fleet: Flee
     assert fleet["b"].replicator.quorum.view().members[0].operations == 101
 
 
+class Steps:
+    """The steps that a node takes of what peers push: the turn of the loop, the peer, and the operations."""
+
+    def __init__(self, member: Member, patch: pytest.MonkeyPatch) -> None:
+        self.taken: list[tuple[int, bytes, list[Shipment]]] = []
+        self.turn = 0
+        sharing, protocol, now_s = member.node.service.sharing, member.replicator._protocol, 0.0
+        deliver = protocol.deliver
+
+        def noted(peer: bytes, some: Iterable[Shipment], now: float) -> None:
+            nonlocal now_s
+            now_s += Config().turn_slice_s  # By its clock, each step takes a slice.
+            self.taken.append((self.turn, peer, list(some)))
+            deliver(peer, self.taken[-1][2], now)
+
+        patch.setattr(protocol, "deliver", noted)
+        patch.setattr(sharing, "now", lambda: now_s)
+        another = sharing.lane("another")
+        another.stepped_at = -1.0  # It waits for something else than the disk, and leaves no space alone.
+        sharing.entered(another)
+
+    async def until(self, *tasks: asyncio.Task[None]) -> None:
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            self.turn += 1
+
+
 @pytest.mark.answers("node-that-catches-up-stalls-its-clients")
 async def test_of_two_long_messages_one_step_is_applied_in_a_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    protocol = fleet["b"].replicator._protocol
-    deliver, turn = protocol.deliver, 0
-    steps: list[tuple[int, bytes]] = []
-
-    def noted(peer: bytes, some: Iterable[Shipment], now: float) -> None:
-        steps.append((turn, peer))
-        deliver(peer, some, now)
-
-    monkeypatch.setattr(protocol, "deliver", noted)
     shipments = await shipped(fleet, (f"n{number}" for number in range(40)))
-    taking = [asyncio.create_task(received(fleet["b"], *each)) for each in ((BRINGER, shipments[:20]), (OTHER, shipments[20:]))]
-    while not all(task.done() for task in taking):
+    steps = Steps(fleet["b"], monkeypatch)
+    both = (BRINGER, shipments[:20]), (OTHER, shipments[20:])
+    await steps.until(*(asyncio.create_task(received(fleet["b"], *each)) for each in both))
+    assert len({turn for turn, *_ in steps.taken}) == len(steps.taken) == 20
+
+
+async def test_spaces_take_turns_in_what_peers_push(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipments = await shipped(fleet, (f"n{number}" for number in range(20)))
+    others = await shipped(fleet, (f"n{number}" for number in range(20)), space="others")
+    steps = Steps(fleet["b"], monkeypatch)
+    await steps.until(*(asyncio.create_task(received(fleet["b"], *each)) for each in ((BRINGER, shipments), (OTHER, others))))
+    assert {peer for _, peer, _ in steps.taken[4:8]} == {BRINGER.node, OTHER.node}
+    assert sum(len(some) for _, _, some in steps.taken) == 40
+
+
+async def test_a_quiet_space_overtakes_a_busy_one_on_a_link(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = await shipped(fleet, (f"n{number}" for number in range(100)))
+    quiet = await shipped(fleet, ["n"], space="quiet")
+    member, steps = fleet["b"], Steps(fleet["b"], monkeypatch)
+    admit(BRINGER, member)
+    for message in (busy[:50], busy[50:]):
+        await member.replicator.received(BRINGER, messages.encode(Push(message)))
+    while len(steps.taken) < 5:
         await asyncio.sleep(0)
-        turn += 1
-    assert len({turn for turn, _ in steps}) == len(steps) == 20
-    assert {peer for _, peer in steps[:4]} == {BRINGER.node, OTHER.node}, "they take turns"
+    await member.replicator.received(BRINGER, messages.encode(Push(quiet)))
+    await steps.until(asyncio.create_task(member.replicator._deliveries.caught_up(BRINGER.node)))
+    [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
+    assert nth <= 7
+    assert sum(len(some) for _, _, some in steps.taken) == 101
+    assert member.replicator.quorum.view().members[0].operations == 101
+
+
+async def test_what_a_quiet_space_builds_on_overtakes_with_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = await shipped(fleet, [*(f"n{number}" for number in range(50)), "{x}"])
+    shares = f"{{{next(name for name in map(str, range(10_000)) if partition_of('quiet', name) == busy[-1].partition)}}}"
+    quiet = await shipped(fleet, [shares], space="quiet")
+    assert quiet[0].partition == busy[-1].partition
+    member, steps = fleet["b"], Steps(fleet["b"], monkeypatch)
+    admit(BRINGER, member)
+    await member.replicator.received(BRINGER, messages.encode(Push([*busy, *quiet])))
+    await steps.until(asyncio.create_task(member.replicator._deliveries.caught_up(BRINGER.node)))
+    [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
+    assert nth <= 2
+    assert busy[-1] in steps.taken[nth][2]
+    assert member.replicator.early == 0
+
+
+async def test_an_acknowledgement_overtakes_what_waits_for_a_turn(fleet: Fleet) -> None:
+    busy = await shipped(fleet, (f"n{number}" for number in range(100)))
+    member = fleet["b"]
+    admit(BRINGER, member)
+    await member.replicator.received(BRINGER, messages.encode(Push(busy)))
+    await member.replicator.received(BRINGER, messages.encode(Have([(1, b"o" * 16, 1)])))
+    assert member.replicator._protocol.known(BRINGER.node).vector(1)[Origin(b"o" * 16)] == 1
+    assert member.replicator.quorum.view().members[0].operations < 100
+    asking = asyncio.create_task(member.replicator.received(BRINGER, messages.encode(Digest(b""))))
+    await asyncio.sleep(0)
+    assert not asking.done(), "a comparison waits for what came before"
+    await asking
+    assert member.replicator.quorum.view().members[0].operations == 100
+
+
+async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
+    async with Fleet("ab", peer_step_operations_max=2, peer_ahead_bytes_max=1000) as fleet:
+        await fleet.isolate("b")
+        shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
+        member = fleet["b"]
+        admit(BRINGER, member)
+        await member.replicator.received(BRINGER, messages.encode(Push(shipments)))
+        assert member.replicator.quorum.view().members[0].operations == 100
+
+
+async def test_what_a_peer_brought_counts_as_under_way_until_it_is_durable(fleet: Fleet) -> None:
+    member = fleet["b"]
+    lane = member.node.service.sharing.lane("quiet")
+    quiet = await shipped(fleet, ["n"], space="quiet")
+    member.simulated.hold_syncs()
+    admit(BRINGER, member)
+    await member.replicator.received(BRINGER, messages.encode(Push(quiet)))
+    assert lane.under_way == 1
+    member.simulated.release_syncs()
+    await member.node.session().call(requests.ListSpaces())
+    assert lane.under_way == 0
+
+
+async def test_what_a_dead_run_pushed_is_dropped(fleet: Fleet) -> None:
+    shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
+    member, first = fleet["b"], BRINGER._replace(opening=b"1" * 16)
+    admit(first, member)
+    await member.replicator.received(first, messages.encode(Push(shipments)))
+    admit(first._replace(opening=b"2" * 16), member)
+    await member.replicator._deliveries.caught_up(first.node)
+    assert member.replicator.quorum.view().members[0].operations < 100
 
 
 @pytest.mark.answers("node-that-catches-up-stalls-its-clients")

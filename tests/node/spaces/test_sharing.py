@@ -101,6 +101,23 @@ async def test_each_step_of_a_request_takes_a_turn() -> None:
     await long
 
 
+async def test_after_a_long_step_one_is_let_in_at_a_time() -> None:
+    loop = Loop()
+    another = loop.sharing.lane("another")
+    another.stepped_at = -1.0  # It waits for something else than the disk.
+    loop.sharing.entered(another)
+    for _ in range(20):
+        await loop.start("busy", SLICE_S / 100)
+    await loop.start("busy", 4 * SLICE_S)
+    busy = [loop.start("busy", 4 * SLICE_S) for _ in range(10)]
+    turns = []
+    while not all(task.done() for task in busy):
+        before = len(loop.taken)
+        await asyncio.sleep(0)
+        turns.append(len(loop.taken) - before)
+    assert max(turns) == 1
+
+
 async def test_an_idle_space_saves_nothing_up() -> None:
     loop = Loop()
     await loop.start("idle", SLICE_S)
