@@ -40,6 +40,7 @@ from shoal.cluster.messages import (
     Message,
     Push,
     Shipment,
+    SnapshotRequest,
     Supply,
     Trouble,
     Truncated,
@@ -423,6 +424,8 @@ class Replication:
         """The queue of the link to `peer` had no room for a message of this replica: no answer will come."""
         if isinstance(message, Want):
             self._fetching.untaken(peer, message.id, now)
+        elif isinstance(message, SnapshotRequest):
+            self.snapshots.untaken(peer, message, now)
 
     # ── events in the node ────────────────────────────────────────────────────
 

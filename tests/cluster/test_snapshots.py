@@ -81,6 +81,17 @@ def test_an_empty_partition_is_taken_by_snapshot_if_a_peer_holds_enough_of_it() 
     assert [side.snapshots.takes(partition) for partition in (1, 2)] == [True, False]
 
 
+def test_a_request_that_found_no_room_is_made_again_soon() -> None:
+    side = Side()
+    side.look(ONE, {1: 11})
+    for at in (0.0, 0.2, 0.4, 5.2):  # However often: the peer has not failed to answer.
+        [(peer, request)] = side.snapshots.next([ONE], at)
+        side.snapshots.untaken(peer, request, at)
+        assert side.asked(at + 0.05) == []
+    assert side.asked(5.4) == [(ONE, 1, 0)]
+    assert side.asked(5.5) == []  # It was sent this time, and is waited for.
+
+
 @pytest.mark.answers("whole-log-is-replayed-though-a-snapshot-is-shorter")
 def test_a_partition_of_which_more_than_half_is_held_is_fetched_from_the_log() -> None:
     side = Side({1: VersionVector({A: 501}), 2: VersionVector({A: 500})})

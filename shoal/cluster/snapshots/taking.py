@@ -30,6 +30,7 @@ from shoal.records import NamedTuple
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+_NO_ROOM_S = 0.1  # Until a request is made again that a link's queue did not take.
 _DOUBLINGS_MAX = 16
 # How many times more a peer holds. To take an operation from the log costs all nodes together twice as much as to take it in a
 # snapshot, which brings all of them.
@@ -201,6 +202,14 @@ class Snapshots:
                 transfer.asked[piece] = now
                 asked.append((transfer.peer, SnapshotRequest(partition, transfer.attempt, transfer.id, piece)))
         return asked
+
+    def untaken(self, peer: bytes, request: SnapshotRequest, now: float) -> None:
+        """The queue of the link to `peer` did not take this request: it is made again soon, not when an answer is overdue."""
+        transfer = self._transfers.get(request.partition)
+        if transfer is not None and (transfer.peer, transfer.attempt) == (peer, request.attempt):
+            transfer.heard = now  # It was not asked, so it is not silent.
+            if request.piece in transfer.asked:
+                transfer.asked[request.piece] = now + _NO_ROOM_S - self._limits.answer_s
 
     # ── answers ───────────────────────────────────────────────────────────────
 

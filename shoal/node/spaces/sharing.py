@@ -186,7 +186,13 @@ class Sharing:
             self._resume()
         elif self._timer is None:
             self._timer = loop.call_soon(self._turn)
-        return (yield from turn.__await__())
+        try:
+            return (yield from turn.__await__())
+        except BaseException:
+            if turn.done() and not turn.cancelled():  # Its caller gave up between its turn and its step, which it was charged.
+                lane.used_s -= turn.result()
+                self._left_s += turn.result()
+            raise
 
     def _turn(self) -> None:
         """A turn of the loop begins: let requests take steps until a slice is used up."""

@@ -165,6 +165,20 @@ async def test_a_caller_that_gives_up_never_begins() -> None:
     assert loop.sharing.waiting == 0
 
 
+async def test_a_turn_that_is_given_up_is_not_charged() -> None:
+    loop = Loop()
+    lane = loop.sharing.lane("busy")
+    busy = [loop.start("busy", 100 * SLICE_S) for _ in range(2)]
+    late = loop.start("busy", SLICE_S)
+    await asyncio.sleep(0)
+    while loop.sharing.waiting:
+        await asyncio.sleep(0)
+    late.cancel()  # Its turn has come, and it has not begun.
+    await asyncio.gather(late, *busy, return_exceptions=True)
+    assert len(loop.taken) == 2
+    assert lane.used_s < 201 * SLICE_S
+
+
 async def test_too_many_waiting_requests_are_rejected() -> None:
     loop = Loop(turn_waiting_max=5)
     outcomes = await asyncio.gather(*(loop.start("busy", SLICE_S) for _ in range(20)), return_exceptions=True)
