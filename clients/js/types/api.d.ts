@@ -1666,7 +1666,7 @@ export interface components {
         };
         /**
          * LeaseStateView
-         * @description Who holds a lease.
+         * @description The holder of a lease.
          */
         LeaseStateView: {
             /** @description 0 if nobody has it. */
@@ -3701,7 +3701,7 @@ export interface components {
         };
         /**
          * SetAlteredView
-         * @description What a write changed in a set.
+         * @description The changes of a write to a set.
          */
         SetAlteredView: {
             /** @description How many elements were not members before. */
@@ -3986,7 +3986,7 @@ export interface components {
         };
         /**
          * SubjectErased
-         * @description What became of one object, or of a part of one.
+         * @description The outcome for one object, or for a part of one.
          */
         SubjectErased: {
             /** @description The kind. */

@@ -118,6 +118,20 @@ async def test_after_a_long_step_one_is_let_in_at_a_time() -> None:
     assert max(turns) == 1
 
 
+async def test_steps_that_take_no_time_count_as_some() -> None:
+    loop = Loop()
+    another = loop.sharing.lane("another")
+    another.stepped_at = -1.0  # It waits for something else than the disk.
+    loop.sharing.entered(another)
+    busy = [loop.start("busy", 0.0) for _ in range(1000)]
+    turns = []
+    while not all(task.done() for task in busy):
+        before = len(loop.taken)
+        await asyncio.sleep(0)
+        turns.append(len(loop.taken) - before)
+    assert max(turns) <= 101
+
+
 async def test_an_idle_space_saves_nothing_up() -> None:
     loop = Loop()
     await loop.start("idle", SLICE_S)
