@@ -1,10 +1,10 @@
 """The things that a process that was forked inherits from its parent, and must not touch.
 
 Laws:
-- What is open in the parent stays the parent's. In the child `disown` of each such object is called before anything else
-  runs: from then on it neither writes, nor flushes, nor closes anything that the two share.
-- What is given to `never_destroy` is not destroyed in the child, not even at its end: destroying it could wait for a thread
-  that only the parent has, or take a connection away from the parent.
+- An object that is open in the parent stays the parent's. In the child `disown` of each such object is called before
+  anything else runs: from then on it neither writes, nor flushes, nor closes anything that the two share.
+- An object that is given to `never_destroy` is not destroyed in the child, not even at its end: destroying it could wait for
+  a thread that only the parent has, or take a connection away from the parent.
 - Objects are known here only as long as they exist.
 """
 

@@ -3,7 +3,7 @@
 Laws:
 - A request that is not granted never reaches the session inside, and says that nothing was written.
 - A push is delivered only while the token counts.
-- What is read in a space whose reads are logged is noted before.
+- A read in a space whose reads are logged is noted before it is answered.
 - Secret parts of a state are hidden from a bearer that may not reveal them (`shoal.access.revealing`).
 - A list of spaces shows those in which anything is granted.
 """

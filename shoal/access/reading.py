@@ -2,8 +2,8 @@
 
 Laws:
 - An answer is given only once its note is durable here. If it cannot be noted, nothing is read.
-- What is noted is what discloses content, as its declaration says, and not what is called a read: the answer of a claim or of
-  a step says what is stored, too. What is not of one space, such as a page of a log, is noted whatever the spaces are.
+- Requests are noted if they disclose content, as its declaration says, and not what is called a read: the answer of a claim
+  or of a step says what is stored, too. What is not of one space, such as a page of a log, is noted whatever the spaces are.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Laws:
   and answered with 500, and other requests continue.
 - A route for GET also answers HEAD, with the same headers and no body.
 - Every answer of the application has an `X-Request-Id`: the caller's, if that is a token of a bounded length, or a new one.
-- What is logged while a request is handled has its id.
+- Each line that is logged while a request is handled has its id.
 - Requests of other origins' pages are rejected first (`shoal.api.http.origins`), then malformed
   URLs, so that handlers see only valid text.
 """

@@ -6,7 +6,7 @@
 
 Laws:
 - Bytes are hex digits, but `packed`, an operation as docs/STORAGE.md says, which is base64.
-- What is proved is `packed`. Time and key are what it says, for people and their tools.
+- Only `packed` is proved. Time and key are what it says, for people and their tools.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Laws:
 - A log is read from its base, or from its first operation, to the last one that a statement names. Each operation must
   follow from the chain hash before it, so that whatever a statement covers and the log still holds is proved, byte by byte.
-- What has left the log cannot be proved by it, and is counted: never silence. An archive that was exported in time proves it.
+- Operations that left the log cannot be proved by it, and are counted: never silence. An archive that was exported in time
+  proves it.
 - A root of the rows is compared with one at the same vector, which leaves out the same objects, and with nothing else.
 - The clock of an origin only goes forward, and what a node wrote after its own statement is not older than that statement.
 """

@@ -3,7 +3,7 @@
 Laws:
 - The file goes one step further only if every member has what it says now, in its own words. A member that does not answer,
   is of an older version, or has its key from its settings does not have it.
-- What is on the disk is the only state: a command that was interrupted, or is repeated, goes on from the file.
+- The file on the disk is the only state: a command that was interrupted, or is repeated, goes on from the file.
 - A new change begins only if that is asked for, so that a repeated command begins none. No key is printed.
 """
 

@@ -2,7 +2,7 @@
 
 Laws:
 - The only line on standard output is its URL, once it listens.
-- Whoever could reach it beyond this machine shows a token to the nodes, over TLS.
+- A client that could reach it from beyond this machine shows a token to the nodes, over TLS.
 - It has no token of its own: what a client may do is decided by the nodes, by the client's token.
 """
 

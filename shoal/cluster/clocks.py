@@ -5,7 +5,7 @@ nobody can set, and that means nothing elsewhere. Laws:
 
 - A node's *lead* is its wall clock less its steady clock. It changes only if the wall clock is set, so what was once
   heard of a peer's clock stays true while there is no link, and a step of the own clock shows without a message.
-- What is known of a peer's clock is an interval that holds it for certain, as wide as a round trip.
+- The knowledge of a peer's clock is an interval that holds it for certain, as wide as a round trip.
 - A clock is wrong if a majority of all members, counted over the list of members, have clocks that are
   behind it by more than the bound, or ahead of it. Fewer prove nothing: either side may be wrong.
 """

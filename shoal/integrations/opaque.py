@@ -1,7 +1,7 @@
 """The JSON of a framework as Shoal's values, and back.
 
 Laws:
-- What is read is what `json.loads(json.dumps(…))` makes of what was written, whatever it holds.
+- A value that is read is what `json.loads(json.dumps(…))` makes of what was written, whatever it holds.
 - It is stored as a value, so that commands, watches and other agents can read it. Only JSON that is no
   legal value (it holds half of a surrogate pair, or nests deeper than a value can) is stored as its text.
 - A record says which integration wrote it, and in which version of its form. A record of a newer version is refused.

@@ -4,7 +4,7 @@ Laws:
 - A check takes at most `STEPS_MAX` steps, or `LOOKS_FREE` looks at each value and a step for each byte of text, whichever is
   more. A schema of a few lines and a value of a few megabytes could otherwise stop a node for hours: 1,000 alternatives for
   each of a million elements, or a pattern whose automaton has to be followed state by state.
-- What a check costs is counted before it is made, and never by a clock, so that all nodes decide alike.
+- The cost of a check is counted before it is made, and never by a clock, so that all nodes decide alike.
 - A text is charged for the patterns that may meet it. Only if all texts and the costliest place are too much together, the
   value is walked along the schema, to find which those are.
 """

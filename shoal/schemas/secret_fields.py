@@ -3,7 +3,7 @@
 Laws:
 - A field stays secret in all that is built on a checkpoint, whoever builds it. Only a whole state that is saved under a newer
   version of the same schema says anew what is secret: it holds no value that its author did not send.
-- What stands for a hidden value is never saved in the place of one.
+- The placeholder of a hidden value is never saved in its place.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Laws:
   `shoal.token.…` beside `shoal`; or in the cookie. It is never read from a URL, which logs and histories keep.
 - A cookie counts only for pages of this node's own origin. Browsers send it to no other site's pages (SameSite=Strict),
   and scripts cannot read it (HttpOnly).
-- What is wrong with a token is told; the token itself is not.
+- The fault of a token is told; the token itself is not.
 """
 
 from __future__ import annotations

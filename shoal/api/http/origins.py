@@ -13,7 +13,7 @@ Laws:
 - Every answer to an allowed page, problem documents included, exposes the headers that clients
   use. A preflight is answered in the same way for every path: the page then reads the 404 or 405.
 - No answer allows a page of another origin to send cookies; such a page sends its token in a header.
-- What a browser shows of an answer is in a sandbox of an origin of its own and loads nothing, because users choose its bytes
+- An answer that a browser shows is in a sandbox of an origin of its own and loads nothing, because users choose its bytes
   and the node's origin has a cookie. Only the node's own pages have a policy of theirs. Nothing can be embedded elsewhere.
 """
 

@@ -4,7 +4,7 @@ It has a door of its own: the first bytes could tell it from y-websocket's proto
 document with a strange name.
 
 Laws:
-- What is wrong with one document ends that document, and the others go on: a refused token, a deleted document, an
+- A fault of one document ends that document, and the others go on: a refused token, a deleted document, an
   update that is no update. Only what may be better later (the node stops, or cannot write) ends the WebSocket: the provider
   then comes back by itself.
 - An update is reported as synchronised once it is durable. If the client may only read, its edits are reported as rejected.

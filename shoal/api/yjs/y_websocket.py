@@ -2,7 +2,7 @@
 
 Laws:
 - An acknowledgement counts updates in the order in which they were sent: the first so many are all durable.
-- What ends the client's part in the document ends its WebSocket, with a code and the reason.
+- If the client's part in the document ends, its WebSocket ends, with a code and the reason.
 """
 
 from __future__ import annotations

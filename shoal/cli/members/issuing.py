@@ -3,8 +3,8 @@
 Laws:
 - Nothing of the cluster is changed or hidden: values are added where it has none, and checkpoints on branches of their own.
 - It may be repeated: keys and names follow from what is issued, so nothing is issued twice.
-- What is not issued is named, and stays where it is. The directory itself is not opened, but a copy of it: a node that runs on
-  a directory retires origins, and truncates logs.
+- An operation that is not issued is named, and stays where it is. The directory itself is not opened, but a copy of it: a
+  node that runs on a directory retires origins, and truncates logs.
 """
 
 from __future__ import annotations

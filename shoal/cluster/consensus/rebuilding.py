@@ -3,7 +3,7 @@
     remains of each survivor   →   a foundation that all of them begin with
 
 Laws:
-- What the survivors have accepted last is kept, key by key: the value with the highest ballot. What only lost members have
+- The value that the survivors accepted last is kept, key by key: the value with the highest ballot. What only lost members have
   accepted is lost, so everything that counts goes up by more than those can have used: terms, ballots, versions and,
   in the contents, fencing numbers.
 - A foundation is for one epoch of the members, and a member takes it only if it has not voted since it told its remains.

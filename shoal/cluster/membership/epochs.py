@@ -5,7 +5,7 @@
 Laws:
 - One change is under way at a time, and each step of it is an epoch of its own. A change is *prepared* while the old list
   decides alone and the joining node catches up. Then it is *joint*: both lists decide. Then the new list decides alone.
-- Whatever decides in one epoch shares a member with whatever decides in the next one. So of two lists that do not
+- Each group that decides in one epoch shares a member with whatever decides in the next one. So of two lists that do not
   intersect, both never decide: a step is decided by those of the epoch before it, which then know the new epoch.
 - The record of epoch e is version e of the key `members` of the quorum register. Epoch 0 is the configured list, and has
   no record.

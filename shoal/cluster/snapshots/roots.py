@@ -9,7 +9,7 @@ Laws:
 - For a learner it is also enough that all other owners were heard, and that each one without these roots is a learner at
   another vector, which knows less. An owner stands for what it holds: no single voice replaces that.
 - An owner with other roots at the same vector contradicts. Then nothing but a majority is enough.
-- What differs without a fault is left out, as the witness says, and never as the sender does.
+- Rows that may differ without a fault are left out, as the witness says, and never as the sender does.
 """
 
 from __future__ import annotations

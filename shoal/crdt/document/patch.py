@@ -6,8 +6,8 @@ Laws:
   them merge. A value that it replaces is edited in place if possible (`shoal.crdt.document.editing`).
 - Objects and arrays become shared maps and arrays, at every level; a plain one
   becomes shared once something within it is written.
-- What an operation reads, to copy, move or test it or to pass through it, is charged to the patch (`shoal.values.work`), so
-  that its cost does not follow from what its operations make of each other.
+- Each value that an operation reads, to copy, move or test it or to pass through it, is charged to the patch
+  (`shoal.values.work`), so that its cost does not follow from what its operations make of each other.
 - XML is patched in its shown form (`shoal.crdt.document.content`), and then edited in place to match, by
   as little as possible. Between the operations it need not be valid XML.
 

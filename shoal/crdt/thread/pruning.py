@@ -6,7 +6,7 @@ Laws:
   checkpoints are pruned is a function of the set of operations, and no branch ends at a pruned one.
 - A pruned checkpoint is not shown any more; a history ends before it. Its record and chunks
   stay until the prune is stable, or longer if a remaining checkpoint's recipe needs them.
-- What was swept is remembered for as long as its save can be repeated, so that the repetition makes no head.
+- A swept checkpoint is remembered for as long as its save can be repeated, so that the repetition makes no head.
 
 Rows (within the thread's, beside the checkpoints'):
     T id₃₂                dot₂₄: the least of the prunes; hlc₈: of the last one (older versions wrote none)

@@ -9,8 +9,8 @@ Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per 
   pool, and a draw from the account of an opening that is over. Here they only add and subtract.
 - A grant and a spend may have a key. If several have one key, the one with the least dot counts, as in a
   counter. The rights of a spend that loses go to the pool, for good: it cannot win again.
-- What removed directories left is moved to one account, `REMOVED`. Whoever moves it may not know of other moves, so an
-  account can fall below 0. What that account has is less by as much: no right is counted twice.
+- The rights that removed directories left are moved to one account, `REMOVED`. Whoever moves it may not know of other moves,
+  so an account can fall below 0. What that account has is less by as much: no right is counted twice.
 - An account without rights has no row, so past openings leave nothing. Each change names the node of each
   account that it changes; so whichever change makes the row, it is the same.
 

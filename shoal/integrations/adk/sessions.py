@@ -7,7 +7,7 @@ Laws:
 - An event is there once: its id is its key, so an append that is repeated after a lost answer counts once.
 - An event that continues the conversation is rejected (`StaleSessionError`) if its session was loaded before somebody
   else's. An event that only sets state is not: it merges with what others set, key by key, and makes no session stale.
-- What is deleted stays deleted: an append to it is rejected (`SessionNotFoundError`).
+- Deleted sessions stay deleted: an append to it is rejected (`SessionNotFoundError`).
 """
 
 from __future__ import annotations

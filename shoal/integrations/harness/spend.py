@@ -1,7 +1,7 @@
 """`ShoalSpendStore`: the harness's `BatchSpendStore` on Shoal.
 
 Laws:
-- What a window has accumulated is the sum of its shares, one for each store object that has added to it. A share is changed
+- The total of a window is the sum of its shares, one for each store object that has added to it. A share is changed
   by that object alone, so that adding at several nodes at once loses nothing, and amounts stay exact decimals.
 - All entries of a call are one write, all or none, with the tokens that they carry. An entry whose token is known for its
   key is not added again. A token is known as long as its window, but not longer than `TOKEN_TTL`.

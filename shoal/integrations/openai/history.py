@@ -3,7 +3,7 @@
 Laws:
 - A conversation is a thread, a branch of it a branch. The channel `items` has the items, `times` when each was
   added, `usage` the tokens of each turn, and `run_state` a run that waits for a person.
-- What is added is appended to the newest state, so that two writers lose nothing. Whatever else changes a
+- New items are appended to the newest state, so that two writers lose nothing. Whatever else changes a
   branch names the checkpoint that it was decided on, and is rejected (`HeadMoved`) or decided anew if that has moved.
 - A deleted branch does not exist any more. Whoever still works on it goes on in `main`, unless its name is taken again. Earlier
   versions marked it, and kept its name.

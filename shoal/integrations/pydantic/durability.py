@@ -8,7 +8,7 @@ Laws:
   is stored before it, its result after it, and a step that has a result is not called again, by any process.
 - A step that a crash interrupted may have happened: `StepUnresolved` is raised until somebody resolves it. Only what is
   declared idempotent is repeated: by default handlers of events and questions for tools, which change nothing.
-- What a person resolves a step with is what the tool would have returned, or the model said.
+- The result with which a person resolves a step is what the tool would have returned, or the model said.
 - A run never goes two ways. If it went on after a request to a model that failed, the failure is part of the run.
 """
 

@@ -1,7 +1,7 @@
 """Records and entries of conversations as the values of items, and back.
 
 Laws:
-- What is read equals what was written, as far as pydantic_ai's own types serialise it.
+- A value that is read equals the one that was written, as far as pydantic_ai's own types serialise it.
 - A record that two nodes have written that could not reach each other is shown with the messages of both: the record that
   does not count is a branch of the one that does.
 - A form that is newer than this version, of ours or of pydantic_ai's, is refused and not guessed at.

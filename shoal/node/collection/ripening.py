@@ -1,7 +1,7 @@
 """Which origins of a partition may be retired now: the two steps of `shoal.cluster.stability`, from look to look.
 
 Laws:
-- What this node counts of itself is durable.
+- Of its own operations this node counts the durable ones alone.
 - An origin of which much is still in the log waits: until it has left it, it counts against `log_bytes_max`.
 """
 

@@ -4,7 +4,7 @@ Laws:
 - A kept checkpoint can be read: the records and chunks that its recipes build on are kept.
 - A kept chunk is named by a kept record, so that a peer which lacks both gets it with that
   record: a pruned record is kept, marked, as *bones*, if it alone names one.
-- What is kept does not depend on when a node sweeps: a save that names the chunks of a pruned
+- The rows that are kept do not depend on when a node sweeps: a save that names the chunks of a pruned
   record again keeps the chunks, and not the record, which other nodes may have removed before.
 - A chunk that a save names during the marking is kept, even if the marking has passed it.
 """

@@ -5,7 +5,7 @@ Laws:
   the lease has not ended by then. So it decides on every write that an earlier one was acknowledged.
 - Its write has the lease's fencing number, and replicas ignore one with a smaller number (`shoal.crdt.values.register`).
   So if a write was not acknowledged in its term, and a later one was made without it, it never counts.
-- What is found is told only once it is written again under the present number: otherwise a write of a number between,
+- Before answering, the value is written again under the current fencing number: otherwise a write of a number between,
   which nobody has seen yet, could still replace it, as if the register had never had the value that was told.
 """
 

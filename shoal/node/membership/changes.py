@@ -3,8 +3,8 @@
 Laws:
 - Every step is a compare-and-set of the record in the register, decided by the lists of the epoch before it. So of two
   operators who ask at once, one gets an error that names the other's change.
-- Whoever asked for a change is told of it by votes or by a record of the members, whichever comes first: no member answers
-  a node that it drained.
+- The client that asked for a change is told of it by votes or by a record of the members, whichever comes first: no member
+  answers a node that it drained.
 - Any member can take the next step: all that is needed stands in the record. Of those that stay, the linked member with the
   least address does; the others follow in turn, if it does not.
 - A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.

@@ -3,7 +3,7 @@
 Laws:
 - Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
   that record; if it names an older one, its sender is told the record.
-- What a message says of the register, or of a change that is joint, counts only if its sender was in this node's epoch.
+- The word of a message on the register, or of a change that is joint, counts only if its sender was in this node's epoch.
 - A node that another one, in a later epoch, refuses because it is no member votes no more: that epoch is decided without it.
 - A node that waits to be added asks all members that a member has ever named, and takes links of these: those that it
   is configured with may leave before it is added. They count in nothing until it is in the epoch that adds it.

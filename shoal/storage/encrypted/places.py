@@ -6,7 +6,7 @@ Laws:
 - A part of a row key that is content, or a hash of content, is hidden: members of sets, values in indexes, chunks'
   hashes, checkpoints' ids. It runs to the end of the key, and all keys that share the part before it (a *group*) hide it.
 - The row of an object's generation, which stays forever and holds no content, belongs to no space.
-- What an operation, or the answer to a request's key, holds belongs to the spaces of the objects that it names.
+- The content of an operation, or of the answer to a request's key, belongs to the spaces of the objects that it names.
 
 Keys and values are those of docs/STORAGE.md.
 """

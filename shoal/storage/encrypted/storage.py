@@ -6,7 +6,7 @@ Laws:
   takes half of the time of sealing them one write at a time. What is held was never acknowledged. Reads see it at once.
 - Rows of one *group*, whose keys share all but a hidden part, are in another order below. A scan opens a group as a
   whole and sorts it. The order of large groups is remembered, within a bound.
-- What is above sees plain rows alone: chain hashes, comparisons and snapshots are those of any other node.
+- The layers above see plain rows alone: chain hashes, comparisons and snapshots are those of any other node.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Laws (docs/decisions/0091-durable-streams.md):
 - A holder begins with what a quorum holds. A record that may be committed without a note is written again, unchanged, under its
   own number, before anything else.
 - After an error the holder knows nothing any more: it begins a new term.
-- What writes nothing is answered only if the lease has not ended by then: a holder that stood still may know old things.
+- A request that writes nothing is answered only if the lease has not ended by then: a holder that stood still may know old
+  things.
 - A holder frees only what is before its own record, so it may do that late.
 - If others wait for the lease, it is given up after the present group of requests.
 """

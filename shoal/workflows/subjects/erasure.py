@@ -3,7 +3,7 @@
 Laws:
 - An object is deleted by its own request, so that its erasure converges, survives a restart, and reaches nodes that were away
   and restored copies as every deletion does. Its tag is removed after that: an erasure that fails half-way is repeated.
-- What cannot be erased is reported with the reason, and keeps its tag.
+- An object that cannot be erased is reported with the reason, and keeps its tag.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Laws:
 - All positions that these classes take and give are characters, embedded objects counting as one each; `len` agrees. An
   embedded object shows as U+FFFC in an item or a slice, and `str` leaves it out.
-- What the engine is asked to do is checked first, so that it either does all of it or nothing.
+- Each request to the engine is checked first, so that it either does all of it or nothing.
 """
 
 from __future__ import annotations
