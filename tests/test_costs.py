@@ -28,7 +28,7 @@ def test_every_hard_request_is_on_the_page() -> None:
     assert rows(PAGE.read_text()).keys() >= {name for name, _ in hard()}, "run `python -m tests.costs`"
 
 
-def test_what_is_above_the_targets_is_explained() -> None:
+def test_costs_above_the_targets_are_explained() -> None:
     above = {name for name, (hold, memory) in rows(PAGE.read_text()).items() if hold > HOLD_MS or memory > MEMORY_MIB}
     explained = DECISION.read_text()
     assert {name for name in above if f"`{name}`" not in explained} == set()

@@ -57,6 +57,6 @@ async def test_its_first_example_runs_a_second_time_over_the_same_store(tmp_path
             await there["page"](store, store.space("crew"))
 
 
-def test_what_is_shown_is_checked() -> None:
+def test_shown_values_are_checked() -> None:
     assert len(SNIPPETS) >= 8
     assert program().count("assert _given") >= 12

@@ -1,4 +1,4 @@
-"""Docstrings are sentences that are understood at first sight: they name their subject."""
+"""Docstrings and names of tests are understood at first sight: they name their subject."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def test_no_docstring_begins_with_a_question_word_or_see() -> None:
 def test_a_riddle_is_noticed() -> None:
     tree = ast.parse('"""What it is."""\nX = 1\n"""See there."""\ndef f():\n    """Who asks."""')
     assert [line for line, text in docstrings(tree) if RIDDLES.match(text)] == [1, 3, 5]
+
+
+def test_no_test_begins_with_a_question_word() -> None:
+    texts = [path.read_text() for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    assert [name for text in texts for name in re.findall(r"def test_((?:who|what)\w*)", text)] == []

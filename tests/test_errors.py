@@ -61,7 +61,7 @@ def test_an_error_is_retryable_if_and_only_if_it_is_caught_as_such(error: type[S
     assert error is errors.Retryable or "retryable" not in vars(error) or error is ShoalError
 
 
-def test_what_the_caller_has_to_change_first_is_not_retryable() -> None:
+def test_errors_that_the_caller_must_mend_are_not_retryable() -> None:
     for base in (errors.InvalidInput, errors.NotFound, errors.Conflict, errors.StorageError):
         assert not any(error.retryable for error in CLASSES if issubclass(error, base))
 

@@ -89,7 +89,7 @@ def test_messages_among_peers_are_understood_and_encoded_as_they_were(recording:
 
 @pytest.mark.answers("versions-work-together")
 @each
-def test_what_clients_sent_is_understood_and_encoded_as_it_was(recording: Recording) -> None:
+def test_recorded_messages_of_clients_are_still_understood(recording: Recording) -> None:
     for message in recording.callers:
         if is_greeting(message):
             assert isinstance(frames.decode_hello(message), Hello)
@@ -103,7 +103,7 @@ def test_what_clients_sent_is_understood_and_encoded_as_it_was(recording: Record
 
 
 @each
-def test_what_nodes_answered_is_understood_and_encoded_as_it_was(recording: Recording) -> None:
+def test_recorded_answers_of_nodes_are_still_understood(recording: Recording) -> None:
     for message in recording.nodes:
         if is_greeting(message):
             assert isinstance(frames.decode_welcome(message), Welcome)

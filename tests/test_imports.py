@@ -185,7 +185,7 @@ print()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []], ids=" ".join)
-def test_what_lists_the_commands_imports_none(arguments: list[str]) -> None:
+def test_listing_the_commands_imports_none(arguments: list[str]) -> None:
     modules = loaded(COMMAND, *arguments)
     assert (
         within(modules, ("asyncio", "ssl", "pycrdt", "msgspec", "aiohttp", "uvloop", "shoal.client", "shoal.protocol", *NODE))
@@ -260,7 +260,7 @@ def test_commands_start_without_what_posix_alone_has() -> None:
     )
 
 
-def test_what_is_no_name_of_shoal_is_an_attribute_error() -> None:
+def test_an_unknown_name_of_shoal_is_an_attribute_error() -> None:
     import shoal
 
     missing: Any = shoal

@@ -390,7 +390,7 @@ def requests_named(path: Path) -> set[str]:
     return imported | {node.attr for node in of_module if node.value.id == "requests"}  # type: ignore[attr-defined]
 
 
-def test_what_serves_every_request_names_none() -> None:
+def test_code_that_serves_every_request_names_none() -> None:
     single = {kind.__name__ for kind in operations()} - {"Batch", "MultiRead"}  # These are made of requests.
     named = {name: requests_named(ROOT / "node" / name) & single for name in GENERIC}
     assert {name: kinds for name, kinds in named.items() if kinds} == {}

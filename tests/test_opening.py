@@ -228,7 +228,7 @@ async def test_an_opening_that_is_cancelled_frees_the_directory(tmp_path: Path) 
         pass
 
 
-async def test_who_forgets_the_block_is_told_how_to_write_it(tmp_path: Path) -> None:
+async def test_omitting_async_with_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match=r"no 'space'\. Write `async with shoal\.open\(…\) as store:`"):
         shoal.open(tmp_path / "state").space("crew")
     with pytest.raises(InvalidInput, match=r"`with shoal\.sync\.connect\(…\) as store:`"), shoal.connect("http://n1:1"):

@@ -87,7 +87,7 @@ def test_items_are_indexed_embedded_and_found_without_a_loop(space: Any) -> None
     assert (found.key, round(found.score, 2)) == ("k", 1.0)
 
 
-def test_who_is_present_is_seen_without_a_loop(space: Any) -> None:
+def test_presence_is_seen_without_a_loop(space: Any) -> None:
     presence = space.presence
     presence.set({"name": "planner"})
     assert [(member.state, member.mine) for member in presence.members()] == [({"name": "planner"}, True)]
@@ -266,9 +266,7 @@ def test_an_opening_that_fails_raises_its_own_error_and_leaves_no_thread_behind(
 
 
 @pytest.mark.parametrize("raised", [ZeroDivisionError, KeyboardInterrupt, StopIteration, asyncio.CancelledError])
-def test_what_the_block_raises_comes_out_and_the_store_is_closed_all_the_same(
-    tmp_path: Path, raised: type[BaseException]
-) -> None:
+def test_an_error_in_the_block_still_closes_the_store(tmp_path: Path, raised: type[BaseException]) -> None:
     # contextlib turns a StopIteration that leaves a generator into a RuntimeError, and says from what.
     with pytest.raises((raised, RuntimeError)) as found, sync.open(tmp_path / "state") as store:
         store.space("s").counter("n").add(1)

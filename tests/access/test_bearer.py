@@ -72,7 +72,7 @@ def test_nobody_writes_under_anothers_name(say: Any) -> None:
         rights("s:admin").check(say("bob"))
 
 
-def test_what_a_mirror_says_of_other_authors_is_left_out() -> None:
+def test_a_mirrors_claims_on_other_authors_are_left_out() -> None:
     said = msgspec.structs.replace(UPDATE, authors={1: "ada", 2: "bob", 3: ""})
     assert rights("s:write").check(said) == msgspec.structs.replace(UPDATE, authors={1: "ada", 3: ""})
     assert rights("s:write").check(requests.Batch([said])).writes[0].authors == {1: "ada", 3: ""}  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def test_a_watch_needs_the_kinds_that_it_shows() -> None:
             mine.check(request)
 
 
-def test_what_is_about_the_cluster_is_granted_by_a_pattern_for_all_spaces_alone() -> None:
+def test_cluster_rights_need_a_pattern_for_all_spaces() -> None:
     assert rights("*:cluster:read").check(requests.Status())
     for grant in ("s:admin", "?*:admin", "*:thread:admin", "*:cluster:write"):
         with pytest.raises(Forbidden, match="of the cluster"):

@@ -291,7 +291,7 @@ async def test_a_revoked_token_ends_connections_and_what_they_send_from_then_on_
         assert [name async for name in store.space("crew").documents()] == []
 
 
-def test_what_is_no_bearer_token_is_not_repeated() -> None:
+def test_a_malformed_bearer_token_is_not_repeated() -> None:
     request = make_mocked_request("GET", "/", headers={"Authorization": "Basic c2VjcmV0"})
     with pytest.raises(Unauthenticated) as refused:
         credentials.presented(request)

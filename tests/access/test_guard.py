@@ -44,7 +44,7 @@ def bearer(*allow: str) -> Bearer:
     return Bearer(token, now_s=lambda: 0.0, entropy=os.urandom)
 
 
-async def test_what_is_not_granted_never_goes_in() -> None:
+async def test_capabilities_that_are_not_granted_are_absent() -> None:
     inside = Inside()
     guarded = Guarded(inside, bearer("crew:read"))  # type: ignore[arg-type]
     with pytest.raises(Forbidden, match="Nothing was written"):

@@ -41,7 +41,7 @@ def test_a_secret_is_bound_once_and_to_its_author() -> None:
 
 
 @pytest.mark.parametrize("secret", ["no hex", "00", "00" * 17])
-def test_what_is_no_secret_is_left_to_the_node(secret: str) -> None:
+def test_public_values_are_left_to_the_node(secret: str) -> None:
     assert bound("ana", secret) == secret
 
 

@@ -144,7 +144,7 @@ async def test_both_kinds_of_tokens_count_beside_each_other(issuer: Issuer, serv
         {"jti": ""},
     ],
 )
-async def test_what_a_token_of_an_issuer_lacks_is_told(issuer: Issuer, served: Served, claims: dict[str, Any]) -> None:
+async def test_missing_claims_of_an_issuers_token_are_named(issuer: Issuer, served: Served, claims: dict[str, Any]) -> None:
     said = jwt.decode(issuer.token(), options={"verify_signature": False}) | claims
     token = jwt.encode(
         {name: value for name, value in said.items() if value is not None},

@@ -60,7 +60,7 @@ async def test_a_watch_is_noted_when_it_begins(mint: Mint, serve: Serve) -> None
         await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_what_is_forbidden_is_not_noted_and_nothing_is_noted_by_default(mint: Mint, serve: Serve) -> None:
+async def test_forbidden_reads_are_not_noted(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="*")
     async with shoal.connect(served.url, token=mint.make("crew:write", author="forbidden").text) as store:
         with pytest.raises(Forbidden):
@@ -73,7 +73,7 @@ async def test_what_is_forbidden_is_not_noted_and_nothing_is_noted_by_default(mi
 
 
 @pytest.mark.answers("reads-are-noted")
-async def test_what_cannot_be_noted_is_not_read(mint: Mint, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_cannot_be_noted_is_refused(mint: Mint, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="crew")
     assert served.access is not None
     reads = served.access.gate.reads
@@ -130,7 +130,7 @@ async def test_the_log_is_bounded(mint: Mint, serve: Serve) -> None:
     assert found.total_seconds() == 7200
 
 
-async def test_what_discloses_content_is_noted_whatever_it_is_called(mint: Mint, serve: Serve) -> None:
+async def test_reads_of_content_are_noted_under_any_name(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="crew")
     async with shoal.connect(served.url, token=mint.make("*:admin,reveal").text) as store:
         thread = store.space("crew").thread("t")

@@ -190,7 +190,7 @@ def test_every_reply_that_may_hold_a_state_is_hidden() -> None:
     assert all(issubclass(kind, requests.Read) for reply, kind in replies.items() if reply in found)
 
 
-def test_what_has_no_secret_fields_is_passed_on_as_it_is() -> None:
+def test_states_without_secret_fields_are_passed_on() -> None:
     found = Checkpoint("0" * 64, [], "main", [], 1, "", 0, b"\x80", {"n": b"\x01"}, {"n": "01"})
     request = requests.Load("crew", "n")
     assert shown(request, found, lambda *_: False) is not None
@@ -237,7 +237,7 @@ async def edit(writer: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [save_what_was_loaded, modify, undo, edit], ids=lambda way: way.__name__)
-async def test_what_was_hidden_is_never_written_over_a_secret(writer: Any, served: Served, way: Any) -> None:
+async def test_a_hidden_value_never_overwrites_a_secret(writer: Any, served: Served, way: Any) -> None:
     before = await stored(served)
     with pytest.raises(InvalidInput, match="grants `reveal`") as caught:
         await way(writer)
@@ -260,7 +260,7 @@ async def test_an_agent_with_the_right_resumes_with_its_secrets(served: Served, 
         await store.space("crew").thread("n").save({**found.state, "n": 10}, overwrite=True)
 
 
-async def test_what_is_hidden_still_names_its_pointers(served: Served, mint: Mint, links: Any) -> None:
+async def test_hidden_values_still_name_their_pointers(served: Served, mint: Mint, links: Any) -> None:
     link = await links(mint.make("crew:read"))
     found = await link.call(requests.Load("crew", "n"))
     assert "token" in repr(found.secret)

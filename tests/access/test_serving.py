@@ -87,7 +87,7 @@ async def test_a_framework_is_let_in_with_a_token(mint: Mint, serve: Serve) -> N
 
 
 @pytest.mark.parametrize("token", [7, b"x", "two words", "line\nbreak", "", "é", Path("/nowhere"), lambda: "", lambda: 7])
-async def test_what_is_no_token_is_told_before_anything_is_sent(token: Any) -> None:
+async def test_a_malformed_token_is_refused_before_sending(token: Any) -> None:
     with pytest.raises(InvalidConfig) as caught:
         async with shoal.connect("http://127.0.0.1:9", token=token) as store:
             await store.status()

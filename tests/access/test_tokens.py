@@ -230,7 +230,7 @@ def test_no_header_and_no_claim_gets_past_or_breaks_anything(header: Any, claims
 @pytest.mark.parametrize(
     "text", ["", "crew", "crew:", ":read", "crew:root", "crew:thread:", "crew:read,", f"{'x' * 1025}:read", "a:nothing:read,x"]
 )
-def test_what_is_no_grant_is_told_with_an_example(text: str) -> None:
+def test_a_malformed_grant_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidInput):
         grants.parsed(text)
 
@@ -248,7 +248,7 @@ def test_a_pattern_matches_whole_names(pattern: str, name: str) -> None:
         assert rights.allow(name, "thread", "read") == (pattern == name != RESERVED)
 
 
-def test_what_nodes_decide_by_takes_admin() -> None:
+def test_cluster_decisions_take_the_admin_right() -> None:
     assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).allow(RESERVED, "map", "write")
     assert not grants.Rights("a", [grants.Grant("*", ["read", "write"])]).see(RESERVED)
     assert grants.Rights("a", [grants.Grant("*", ["admin"])]).allow(RESERVED, "map", "read")

@@ -95,9 +95,7 @@ async def test_a_refusal_gives_the_bookmark_back(http: aiohttp.ClientSession, se
     assert (told.status, told.headers["Shoal-Bookmark"]) == (error.status, text)
 
 
-async def test_what_has_no_place_in_the_header_is_counted_and_what_was_shown_has_it(
-    http: aiohttp.ClientSession, serve: Any
-) -> None:
+async def test_bookmarks_too_long_for_the_header_are_counted(http: aiohttp.ClientSession, serve: Any) -> None:
     served = await serve(bookmark_header_bytes_max=200)
     served.session.shows = [(99, SEEN)]
     named = bookmark(*range(100))
@@ -185,7 +183,7 @@ async def test_a_reply_tells_what_it_showed_and_the_next_only_what_is_new(wire: 
     assert await wire.seen(read(3)) == [Sight(5, VersionVector({B: 1}).pack())]
 
 
-async def test_what_an_error_left_untold_comes_with_the_next_reply(wire: Wire, served: Served) -> None:
+async def test_news_that_an_error_held_back_comes_next(wire: Wire, served: Served) -> None:
     served.session.bookmark.note(5, SEEN)
     assert await wire.seen(read(1)) == [Sight(5, SEEN.pack())]
 
@@ -195,7 +193,7 @@ async def test_the_first_reply_of_a_subscription_tells_too(wire: Wire, served: S
     assert await wire.seen(encode_subscribe(1, Watch("s"))) == [Sight(5, SEEN.pack())]
 
 
-async def test_what_a_client_has_seen_elsewhere_is_in_its_session_before_its_next_request(wire: Wire, served: Served) -> None:
+async def test_a_session_knows_what_its_client_saw_elsewhere(wire: Wire, served: Served) -> None:
     assert await wire.seen(encode_observe(bookmark(5).pack()), read(1)) == []
     assert served.session.bookmark.vector(5) == SEEN
 

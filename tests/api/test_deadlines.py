@@ -65,7 +65,7 @@ async def test_a_read_has_no_deadline(served: Served, http: aiohttp.ClientSessio
 
 
 @pytest.mark.answers("deletion-takes-effect-late", note="over HTTP")
-async def test_what_is_late_once_its_turn_comes_is_not_begun() -> None:
+async def test_a_request_past_its_deadline_is_not_begun() -> None:
     session, clock = FakeSession(), Clock()
     limited = Limited(session, 1_001.0, now_s=clock)
     await limited.call(Add("crew", "c", 1))

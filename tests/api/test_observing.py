@@ -52,7 +52,7 @@ async def test_an_answer_has_its_requests_id(http: aiohttp.ClientSession, served
     assert len(made - {"two words", "x" * 129, '"quoted"'}) == 4
 
 
-async def test_what_a_request_logs_has_its_id(
+async def test_log_lines_of_a_request_have_its_id(
     http: aiohttp.ClientSession, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []

@@ -88,7 +88,7 @@ async def test_options_without_a_preflight_says_what_is_allowed(served: Served, 
 
 
 @pytest.mark.parametrize("text", ["app.example.com", "https://app.example.com/path", "https://", "https://a b", "* *"])
-def test_what_is_no_origin_is_refused_at_the_start(text: str) -> None:
+def test_a_malformed_origin_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(InvalidConfig, match="allowed_origins"):
         checked(Config(allowed_origins=text))
 

@@ -72,7 +72,7 @@ def test_every_flow_has_a_place_over_http() -> None:
     assert all(flow.http for flow in FLOWS)
 
 
-def test_what_is_done_by_hand_is_done() -> None:
+def test_operations_by_hand_are_carried_out() -> None:
     over_http = mentioned("api") | mentioned("workflows")
     assert {kind.__name__ for kinds in BY_HAND.values() for kind in kinds} <= over_http
 
@@ -123,7 +123,7 @@ def test_every_operation_of_batches_is_in_those_of_python_or_is_listed_with_its_
     assert {kind for kind in operations() if declaration_of(kind).batch} - in_python == left_out
 
 
-def test_what_is_in_a_batch_over_http_may_be_in_a_batch() -> None:
+def test_operations_in_http_batches_may_be_in_batches() -> None:
     for derived in OPERATIONS:
         if derived.http.ops:
             assert issubclass(derived.kind, ObjectRead | ObjectWrite)

@@ -65,7 +65,7 @@ def test_handshakes_count_for_their_address() -> None:
         (None, ""),
     ],
 )
-def test_what_a_connection_counts_for(peer: object, address: str) -> None:
+def test_the_network_of_a_connection_counts(peer: object, address: str) -> None:
     assert address_of(peer) == address
 
 

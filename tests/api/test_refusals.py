@@ -132,7 +132,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_whatever_is_refused_is_told_by_a_problem_document(served: Served, case: str) -> None:
+async def test_every_refusal_is_a_problem_document(served: Served, case: str) -> None:
     octets, status, code = MALFORMED[case]
     answer = await send(served, octets)
     problem = answer.problem()

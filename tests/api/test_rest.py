@@ -386,7 +386,7 @@ async def test_a_bug_ends_no_connection(rest: Rest) -> None:
     assert [entry["where"] for entry in logs] == ["GET /v1/spaces/crew/counters/c"]
 
 
-async def test_what_does_not_exist_is_not_found(rest: Rest) -> None:
+async def test_a_missing_object_is_not_found(rest: Rest) -> None:
     assert (await rest.problem("GET", f"{THREAD}/checkpoints/latest"))["code"] == "not-found"
 
 

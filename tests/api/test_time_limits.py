@@ -47,7 +47,7 @@ async def test_a_request_that_waits_is_not_begun_once_its_caller_has_given_up(se
     assert isinstance(error, OutcomeUnknown)
 
 
-async def test_who_says_nothing_is_let_go(serve: Serve, http: aiohttp.ClientSession) -> None:
+async def test_a_silent_client_is_let_go(serve: Serve, http: aiohttp.ClientSession) -> None:
     served = await serve(connect_timeout_s=0.02)
     socket = await http.ws_connect(served.url + "/v1/session")
     assert (await Wire(socket).closed())[1] == "no hello came in time"

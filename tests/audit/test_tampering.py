@@ -176,7 +176,7 @@ async def test_tampering_is_found_after_a_restart(bench: Bench, open_bench: Open
     assert kinds(await checked(again, statement)) == TAMPERING[tamper]
 
 
-async def test_what_was_not_touched_is_proved(bench: Bench) -> None:
+async def test_untouched_content_is_proved(bench: Bench) -> None:
     await wrote(bench)
     first = await signed(bench)
     await wrote(bench)
@@ -369,7 +369,7 @@ async def test_an_archive_that_was_altered_is_found(
 
 
 @pytest.mark.answers("statements-show-tampering")
-async def test_what_has_left_the_log_is_counted_and_an_archive_proves_it(bench: Bench, tmp_path: Path) -> None:
+async def test_operations_that_left_the_log_are_counted(bench: Bench, tmp_path: Path) -> None:
     await wrote(bench)
     old = await signed(bench)
     await wrote(bench, 1)
@@ -408,7 +408,7 @@ async def test_later_archives_continue_earlier_ones(bench: Bench, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]\n", "no json", '{"statement":{"node":1}}'])
-def test_what_is_no_archive_is_refused(tmp_path: Path, text: str) -> None:
+def test_files_that_are_no_archive_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.jsonl").write_text(text)
     with pytest.raises(InvalidInput, match="Nothing was checked"):
         Archive(tmp_path / "x.jsonl")
@@ -417,7 +417,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"node": 1}, {"heads": [[1]]}, {"key": "zz"}, {"number": "x"}, {"heads": None}])
-async def test_what_is_no_statement_is_refused(bench: Bench, change: dict[str, object]) -> None:
+async def test_malformed_statements_are_refused(bench: Bench, change: dict[str, object]) -> None:
     await wrote(bench, 1)
     text = statements.to_text(await signed(bench))
     assert statements.is_signed(statements.from_text(text))

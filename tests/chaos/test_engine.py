@@ -71,7 +71,7 @@ def test_a_command_enters_and_dies_with_its_starter() -> None:
     assert outliving_nobody(entered) == ["setpriv", "--pdeathsig", "KILL", *entered]
 
 
-def test_what_is_laid_replaces_what_was_there(tmp_path: Path) -> None:
+def test_laid_files_replace_earlier_ones(tmp_path: Path) -> None:
     checkout, laid = tmp_path / "checkout", tmp_path / "shoal"
     for part in engine.PARTS:
         (checkout / part).parent.mkdir(parents=True, exist_ok=True)

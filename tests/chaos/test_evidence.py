@@ -18,7 +18,7 @@ from shoal.storage.keys import Kind
 from simulation.judging.history import History
 
 
-def test_what_was_saved_is_judged_as_it_was(tmp_path: Path, history: History, evidence: Evidence) -> None:
+def test_saved_runs_are_judged_as_before(tmp_path: Path, history: History, evidence: Evidence) -> None:
     evidence.founds["n2"].threads["agent-0"].pop("two")
     archive.save(tmp_path, history, evidence)
     again, loaded = archive.load(tmp_path)

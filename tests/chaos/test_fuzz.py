@@ -136,7 +136,7 @@ async def test_a_bug_that_a_node_tells_is_found() -> None:
         assert "was answered with 500" in (await told(port))[0]
 
 
-async def test_what_is_let_in_without_a_token_is_found() -> None:
+async def test_requests_let_in_without_a_token_are_found() -> None:
     async with serving(saying("200 OK")) as port:
         assert any("was answered with 200" in each for each in await told(port))
 
@@ -146,7 +146,7 @@ async def test_a_refusal_is_no_finding() -> None:
         assert await told(port) == []
 
 
-async def test_what_is_never_answered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unanswered_requests_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzzing, "ANSWER_S_MAX", 0.05)
 
     async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

@@ -48,7 +48,7 @@ Plant = Callable[[Evidence], object]
     ],
     ids=["save", "event", "edit", "value", "shown", "double add", "lost add", "double event", "invented", "refused"],
 )
-def test_what_one_node_lost_or_invented_is_found_there(
+def test_lost_and_invented_writes_of_a_node_are_found(
     history: History, evidence: Evidence, plant: Plant, invariant: str, culprit: str
 ) -> None:
     plant(evidence)
@@ -56,7 +56,7 @@ def test_what_one_node_lost_or_invented_is_found_there(
     assert any(culprit in violation.culprit for violation in told)
 
 
-def test_what_all_nodes_lost_alike_is_found_on_each(history: History, evidence: Evidence) -> None:
+def test_a_loss_on_all_nodes_is_found_on_each(history: History, evidence: Evidence) -> None:
     for found in evidence.founds.values():
         found.journals["crew-0"].clear()
     assert {v.node for v in judge(history, evidence).violations if v.invariant == "3"} == {"n1", "n2", "n3"}

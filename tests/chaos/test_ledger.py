@@ -68,7 +68,7 @@ Plant = Callable[[Holding], object]
         (lambda h: h.saves.clear(), "3", "save abc of thread pruned-1 in space work"),
     ],
 )
-def test_what_a_node_lost_or_made_up_is_found(plant: Plant, invariant: str, culprit: str) -> None:
+def test_lost_and_invented_data_of_a_node_is_found(plant: Plant, invariant: str, culprit: str) -> None:
     held = holding()
     plant(held)
     assert any(broken.invariant == invariant and broken.culprit.startswith(culprit) for broken in broken_by(DEEDS, held))

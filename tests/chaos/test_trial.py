@@ -71,7 +71,7 @@ async def trial(temporary: Path) -> AsyncIterator[tuple[Process, list[str]]]:
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_whoever_ends_a_trial_ends_its_nodes_and_leaves_nothing(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+async def test_an_ended_trial_ends_its_nodes_and_files(tmp_path: Path, sent: signal.Signals, code: int) -> None:
     async with trial(tmp_path) as (process, urls):
         assert len(urls) == 1
         process.send_signal(sent)

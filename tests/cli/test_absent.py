@@ -37,7 +37,7 @@ def test_a_list_that_is_empty_names_the_spaces_there_are(arguments: list[str], t
 
 
 @pytest.mark.parametrize("arguments", [["log", "plain"], ["steps", "plain"], ["counter", "get", "tokens"]], ids=" ".join)
-def test_what_is_in_another_space_is_said_to_be_there(arguments: list[str], target: list[str]) -> None:
+def test_an_object_in_another_space_is_pointed_out(arguments: list[str], target: list[str]) -> None:
     result = command(*arguments, *target)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("There is no such space; there is crew, other. Name it with --space.\n")
@@ -66,7 +66,7 @@ def test_a_name_that_only_begins_so_is_another_thread(target: list[str]) -> None
     ],
     ids=" ".join,
 )
-def test_what_is_wrong_is_refused_and_nothing_is_written(arguments: list[str], target: list[str]) -> None:
+def test_wrong_values_write_nothing(arguments: list[str], target: list[str]) -> None:
     before = command("export", "--all", *target, *CREW).stdout
     result = command(*arguments, *target, *CREW)
     assert (result.exit_code, result.stdout) == (1, "")

@@ -62,7 +62,7 @@ def test_standard_input_is_read_once(where: list[str]) -> None:
     assert "standard input has already been read" in done.stderr
 
 
-def test_what_is_no_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
     with pytest.raises(InvalidInput, match=r"the value: standard input is not UTF-8 .* Nothing was written\."):
         json_of("-", "the value")
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_there_is_named(where: list[str]) -> None:
         ('{"a": ', "single quotes"),
     ],
 )
-def test_what_is_no_json_is_told_how_to_be_written(text: str, hint: str) -> None:
+def test_an_argument_that_is_no_json_is_explained(text: str, hint: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         json_of(text, "the value")
     assert caught.value.message.startswith("the value is not valid JSON (")

@@ -90,7 +90,7 @@ def test_without_a_statement_nothing_is_called_proved(data: Path) -> None:
     )
 
 
-def test_what_is_no_statement_is_refused(data: Path, tmp_path: Path) -> None:
+def test_malformed_statements_are_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("{}")
     result = audit("verify", tmp_path / "x", "--data", data)
     assert (result.exit_code, "holds no statement" in result.stderr) == (1, True)

@@ -43,7 +43,7 @@ def test_a_command_takes_its_own_arguments_and_those_of_all(data: Path) -> None:
     assert said("--space", "crew", "--json") == '{"space": "crew", "name": "ada"}\n'
 
 
-def test_what_is_typed_is_read_outside_of_the_event_loop_and_before_the_store_is_opened(tmp_path: Path) -> None:
+def test_input_is_read_outside_the_loop_before_opening(tmp_path: Path) -> None:
     def refuse(_run: Run) -> Work:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()

@@ -119,7 +119,7 @@ def test_status_says_how_the_node_is(target: list[str]) -> None:
         (["show", "a\nb"], "must not hold control characters"),
     ],
 )
-def test_what_is_not_there_is_exit_code_1_and_one_plain_line(target: list[str], arguments: list[str], said: str) -> None:
+def test_a_missing_object_is_exit_code_1(target: list[str], arguments: list[str], said: str) -> None:
     result = shoal(*arguments, *target, *CREW)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("shoal: ")
@@ -168,7 +168,7 @@ def test_a_thread_is_paused_for_people_to_read(target: list[str]) -> None:
     assert lines("steps", "held", *target, *CREW) == []
 
 
-def test_what_a_peer_has_not_told_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_facts_that_a_peer_has_not_told_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     own = Member("n1:7400", "ab", "self", 3752, 0, 0, 0, 0, 0, 0, "", {})
     peer = Member("n2:7400", "cd", "linked", 0, 3752, 0, 764_000, 0, 0, 9, "", {}, told=False)
     _show_cluster(ClusterView("shoal", 2, 2, [own, peer], "d1", 0, [], 0))

@@ -52,7 +52,7 @@ def test_a_document_is_compacted_and_stays_what_it_is(target: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"m": 1}'])
-def test_what_is_no_document_is_refused(target: list[str], tmp_path: Path, content: str) -> None:
+def test_bytes_that_are_no_document_are_refused(target: list[str], tmp_path: Path, content: str) -> None:
     (tmp_path / "bad.json").write_text(content)
     assert shoal("doc", "edit", "bad", str(tmp_path / "bad.json"), *target, *MINE).exit_code == 1
     assert shoal("doc", "edit", "bad", str(tmp_path / "absent.json"), *target, *MINE).exit_code == 1

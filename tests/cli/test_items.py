@@ -62,7 +62,7 @@ def test_deleting_what_is_not_there_says_so(target: list[str]) -> None:
         (["put", "memory..x", "k", "1"], 1, "must not be empty"),
     ],
 )
-def test_what_cannot_be_is_said(target: list[str], arguments: list[str], code: int, said: str) -> None:
+def test_impossible_options_of_items_are_reported(target: list[str], arguments: list[str], code: int, said: str) -> None:
     result = shoal("items", *arguments, *target, *MINE)
     assert result.exit_code == code
     assert said in " ".join(result.stderr.replace("│", " ").split())

@@ -31,7 +31,7 @@ def test_events_go_on_after_a_cursor(target: list[str]) -> None:
     assert documents("events", "plain", "--follow", "-n", "2", *target, *CREW) == [first, second]
 
 
-def test_what_is_no_cursor_is_refused(target: list[str]) -> None:
+def test_malformed_cursors_are_refused(target: list[str]) -> None:
     result = command("events", "plain", "--after", "é", *target, *CREW)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "--after is not from an earlier answer" in result.stderr

@@ -58,7 +58,7 @@ def told(result: Result) -> str:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_is_not_understood_says_what_may_have_been_meant(arguments: list[str], hint: str) -> None:
+def test_an_unknown_word_brings_a_suggestion(arguments: list[str], hint: str) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert hint in told(result)

@@ -87,13 +87,13 @@ def test_a_budget_is_granted_and_spent(data: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["set", "add", "s", "{"], ["register", "set", "r", "nope"]])
-def test_what_is_no_json_is_refused(data: Path, arguments: list[str]) -> None:
+def test_values_without_a_json_form_are_refused(data: Path, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, [*arguments, "--data", str(data)])
     assert (result.exit_code, "is not valid JSON" in result.stderr, result.stderr.count("\n")) == (1, True, 1)
 
 
 @pytest.mark.parametrize("write", ["counter add x 5", "register set x 5", "set add x 5", "map set x k 5", "budget grant x 5"])
-def test_what_is_deleted_is_listed_no_more(data: Path, write: str) -> None:
+def test_deleted_objects_are_no_longer_listed(data: Path, write: str) -> None:
     kind = write.split()[0]
     run(data, *write.split())
     assert run(data, kind, "list") == "x"

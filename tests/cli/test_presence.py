@@ -24,7 +24,7 @@ async def said(*arguments: str) -> tuple[str, str]:
     return ended.stdout, ended.stderr
 
 
-async def test_who_is_in_a_space_or_with_a_document_is_told(url: str) -> None:
+async def test_presence_in_spaces_and_documents_is_told(url: str) -> None:
     async with shoal.connect(url) as store:
         space = store.space("crew")
         await space.presence.set({"role": "planner"})
@@ -38,7 +38,7 @@ async def test_who_is_in_a_space_or_with_a_document_is_told(url: str) -> None:
     assert (shown, beside) == ("", "shoal: nobody is here: document 'plan' of space 'crew'.\n")
 
 
-async def test_who_joins_changes_and_leaves_is_told_as_it_happens(url: str) -> None:
+async def test_joins_changes_and_leaves_are_told_at_once(url: str) -> None:
     watching = await forked.create_subprocess_exec(
         *(sys.executable, "-m", "shoal.cli", "presence", "--follow", "--json", "--url", url, "--space", "watched"),
         env=clean_environment(),

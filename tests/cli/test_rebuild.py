@@ -38,7 +38,7 @@ def run(*arguments: str, answer: str = "") -> Any:
     return CliRunner().invoke(app, ["cluster", "rebuild", *arguments], input=answer, catch_exceptions=False)
 
 
-def test_what_is_left_and_what_may_be_lost_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remains_and_possible_losses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     show(VIEW, leases_after=None)
     shown = capsys.readouterr().out.splitlines()
     assert shown[1:4] == [

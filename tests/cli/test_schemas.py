@@ -56,7 +56,7 @@ def test_a_schema_is_put_shown_listed_and_checked(tmp_path: Path, data: list[str
 @pytest.mark.parametrize(
     ("text", "said"), [("{", "not valid JSON"), ('{"type": "plan"}', "no JSON Schema"), ("3", "object or a boolean")]
 )
-def test_what_is_no_schema_is_exit_code_1(tmp_path: Path, data: list[str], ids: list[str], text: str, said: str) -> None:
+def test_a_malformed_schema_is_exit_code_1(tmp_path: Path, data: list[str], ids: list[str], text: str, said: str) -> None:
     assert ids
     file = tmp_path / "plan.json"
     file.write_text(text)

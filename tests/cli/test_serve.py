@@ -58,7 +58,7 @@ def test_the_log_level_leaves_out_what_is_less_grave(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (0, "")
 
 
-async def test_what_was_acknowledged_is_there_after_kill_and_restart(tmp_path: Path) -> None:
+async def test_acknowledged_writes_survive_kill_and_restart(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (process, url):
         async with shoal.connect(url) as store:
             await store.space("crew").counter("n").add(7)

@@ -130,7 +130,7 @@ def test_status_shows_sizes_and_ages_to_people_only(data: str) -> None:
 
 
 @pytest.mark.parametrize("command", [["map", "list"], ["items", "search"], ["steps", "forked"]], ids=" ".join)
-def test_what_is_empty_is_said_to_be(data: str, command: list[str]) -> None:
+def test_empty_listings_say_so(data: str, command: list[str]) -> None:
     assert shown(*command, data=data).text.startswith("shoal: ")
     assert lines(*command, "--json", "--data", data, *CREW) == []
 

@@ -87,7 +87,7 @@ def test_a_sound_store_is_said_to_be_sound(filled: Path) -> None:
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "sound")
 
 
-def test_what_was_checked_is_counted(filled: Path) -> None:
+def test_checks_are_counted(filled: Path) -> None:
     report = json.loads(verify(str(filled), "--json").stdout)
     assert report["sound"]
     assert (report["checkpoints"], report["problem_count"]) == (5, 0)

@@ -20,7 +20,7 @@ def space(tmp_path: Path) -> Iterator[sync.Space]:
         yield assert_type(store, sync.Store).space("crew")
 
 
-def test_what_is_awaited_there_is_returned_here(space: sync.Space) -> None:
+def test_results_of_awaited_work_are_returned_here(space: sync.Space) -> None:
     thread = assert_type(space.thread("t"), sync.Thread)
     saved = assert_type(thread.save({"turn": 1}), shoal.Checkpoint)
     assert saved.state == {"turn": 1}
@@ -51,7 +51,7 @@ def test_the_names_of_the_handles_can_be_evaluated() -> None:
         sync.Checkpoint  # noqa: B018  # type: ignore[attr-defined]
 
 
-def test_whatever_has_a_proxy_has_a_type_and_the_types_have_every_method() -> None:
+def test_every_proxied_class_has_complete_types() -> None:
     source = blocking.STUB.read_text()
     without_a_proxy = {"Embedding", "Loop"}  # Users make the one, and are never given the other.
     for name in set(public.__all__) - without_a_proxy:

@@ -57,7 +57,7 @@ def space(*replies: Reply) -> Space:
 
 @pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 @pytest.mark.parametrize(("reply", "flow"), FLOWS.values(), ids=FLOWS)
-async def test_what_an_earlier_request_wrote_is_not_denied(reply: Reply, flow: Callable[[Space], Awaitable[object]]) -> None:
+async def test_an_earlier_requests_write_is_not_denied(reply: Reply, flow: Callable[[Space], Awaitable[object]]) -> None:
     with pytest.raises(OutcomeUnknown, match=r"and the next part failed: full\. Try again later\.") as raised:
         await flow(space(reply))
     assert raised.value.written == "unknown"

@@ -28,7 +28,7 @@ async def met(presence: Presence, *states: Any) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_who_sets_something_is_here_until_it_is_cleared(bench: Bench) -> None:
+async def test_presence_lasts_until_it_is_cleared(bench: Bench) -> None:
     presence = bench.space.presence
     assert await presence.members() == []
     await presence.set({"name": "planner", "step": 1})
@@ -81,7 +81,7 @@ async def test_a_document_and_its_space_are_two_places(bench: Bench) -> None:
         assert [member.id for member in await document.presence.members()] == [document.client_id]
 
 
-async def test_who_closes_a_document_is_gone(bench: Bench) -> None:
+async def test_a_client_that_closes_a_document_is_gone(bench: Bench) -> None:
     async with await bench.space.document("plan") as other:
         async with await bench.space.document("plan") as document:
             await document.presence.set({"n": 1})
@@ -91,7 +91,7 @@ async def test_who_closes_a_document_is_gone(bench: Bench) -> None:
             await document.presence.set({"n": 2})
 
 
-async def test_who_is_taken_for_gone_says_that_it_is_here(open_bench: Opener) -> None:
+async def test_a_client_taken_for_gone_says_it_is_here(open_bench: Opener) -> None:
     bench = open_bench(presence_timeout_s=100.0)
     presence = bench.space.presence
     await presence.set({"n": 1})
@@ -104,7 +104,7 @@ async def test_who_is_taken_for_gone_says_that_it_is_here(open_bench: Opener) ->
 @pytest.mark.parametrize(
     ("state", "error"), [({"f": object()}, InvalidValue), ({"x": "y" * 20_000}, TooLarge)], ids=["no json", "too large"]
 )
-async def test_what_cannot_be_said_is_refused(bench: Bench, state: dict[str, Any], error: type[Exception]) -> None:
+async def test_impossible_presence_is_refused(bench: Bench, state: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         await bench.space.presence.set(state)
     assert await bench.space.presence.members() == []
@@ -149,7 +149,7 @@ async def test_a_node_that_is_linked_later_is_told_who_is_here() -> None:
         await met(fleet["c"].store().space("crew").presence, {"name": "planner"})
 
 
-async def test_who_was_at_a_node_that_is_cut_off_ages_out_and_comes_back_when_renewed() -> None:
+async def test_presence_at_a_cut_off_node_ages_out() -> None:
     async with Fleet(presence_timeout_s=0.3) as fleet:
         await fleet["a"].store().space("crew").presence.set({"name": "planner"})
         watcher = fleet["b"].store().space("crew").presence
@@ -160,7 +160,7 @@ async def test_who_was_at_a_node_that_is_cut_off_ages_out_and_comes_back_when_re
         await met(watcher, {"name": "planner"})
 
 
-async def test_what_is_set_is_renewed_for_as_long() -> None:
+async def test_set_presence_is_renewed_for_as_long() -> None:
     async with Fleet(presence_timeout_s=0.3) as fleet:
         await fleet["a"].store().space("crew").presence.set({"name": "planner"})
         watcher = fleet["b"].store().space("crew").presence

@@ -74,7 +74,7 @@ async def test_each_read_finds_what_its_own_handle_would(tmp_path: Path) -> None
             _ = thread.value
 
 
-async def test_what_does_not_live_together_is_refused_and_an_empty_block_asks_nothing(tmp_path: Path) -> None:
+async def test_objects_of_two_partitions_are_refused(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         space = store.space("crew")
         with pytest.raises(SpansPartitions):

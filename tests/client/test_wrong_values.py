@@ -157,7 +157,7 @@ async def test_a_text_with_a_lone_surrogate_is_told_as_that(running: Running) ->
             await refused
 
 
-async def test_what_a_handle_cannot_make_a_request_of_is_told_by_name(running: Running) -> None:
+async def test_an_argument_that_makes_no_request_is_named(running: Running) -> None:
     space = running.store.space("s")
     wrong: Any = 5
     for call, said in (

@@ -173,9 +173,7 @@ async def test_a_mirror_that_is_closed_by_two_at_once_leaves_one_id(bench: Bench
     await second.close()
 
 
-async def test_what_is_not_written_is_sent_from_where_the_last_mirror_ended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwritten_edits_are_sent_from_the_last_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole document would be sent otherwise, and may be larger than a request."""
     await bench.edited("x" * 10_000)
     sent: list[int] = []

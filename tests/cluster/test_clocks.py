@@ -108,7 +108,7 @@ def test_a_wrong_majority_wins() -> None:
     assert not compared(0, [3_600_000, 3_600_000], size=3)[0]
 
 
-def test_what_was_heard_counts_after_the_link_is_gone_and_shows_a_step_at_once() -> None:
+def test_words_heard_count_after_their_link_is_gone() -> None:
     _, ours = compared(0, [0, 0], size=3)
     for peer in PEERS[:2]:
         ours.clocks.began(peer)

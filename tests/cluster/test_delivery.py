@@ -42,14 +42,14 @@ class Sink:
         return found
 
 
-def test_what_follows_is_handed_out_at_once() -> None:
+def test_following_operations_are_handed_out_at_once() -> None:
     sink = Sink()
     sink.take(arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2))
     assert sink.applied == [(A, 1), (A, 2)]
 
 
 @pytest.mark.answers("updates-are-applied-out-of-causal-order")
-def test_what_is_early_waits_and_comes_with_what_it_waited_for() -> None:
+def test_early_operations_wait_for_what_they_need() -> None:
     sink = Sink()
     late, early, last = arrival(Dot(A, 1), 1), arrival(Dot(B, 1), 2, Dot(A, 1)), arrival(Dot(B, 2), 3)
     assert sink.take(last, early).early == [last, early]
@@ -59,7 +59,7 @@ def test_what_is_early_waits_and_comes_with_what_it_waited_for() -> None:
     assert (len(sink.delivery), sink.delivery.waiting_bytes) == (0, 0)
 
 
-def test_what_was_applied_is_handed_out_as_seen_and_not_again() -> None:
+def test_applied_operations_are_handed_out_as_seen() -> None:
     sink = Sink()
     first = arrival(Dot(A, 1), 1)
     sink.take(first)
@@ -67,7 +67,7 @@ def test_what_was_applied_is_handed_out_as_seen_and_not_again() -> None:
     assert sink.applied == [(A, 1)]
 
 
-def test_what_waits_already_is_kept_once() -> None:
+def test_waiting_operations_are_kept_once() -> None:
     sink = Sink()
     second = arrival(Dot(A, 2), 2)
     sink.take(second)
@@ -82,7 +82,7 @@ def test_partitions_do_not_wait_for_each_other() -> None:
 
 
 @pytest.mark.answers("seed-20059")
-def test_what_has_waited_for_too_long_is_forgotten_and_can_come_again() -> None:
+def test_operations_that_waited_too_long_may_come_again() -> None:
     """What it depends on may be lost with a disk."""
     sink = Sink()
     first, orphan, other = arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2), arrival(Dot(B, 2), 3)
@@ -106,7 +106,7 @@ def test_past_its_bound_the_newcomer_is_dropped_and_can_come_again() -> None:
     assert sink.applied == [(A, 1), (A, 2), (A, 3)]
 
 
-def test_what_waits_is_dropped_once_it_came_another_way() -> None:
+def test_waiting_operations_are_dropped_once_they_came_otherwise() -> None:
     sink = Sink()
     sink.take(arrival(Dot(A, 2), 2))
     sink.take(arrival(Dot(A, 1), 1), arrival(Dot(A, 2), 2))

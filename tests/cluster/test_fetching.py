@@ -75,7 +75,7 @@ def test_a_want_that_found_no_room_is_asked_again_soon() -> None:
     assert fetching.want(b"peer", known, 0.8) is not None
 
 
-def test_what_waits_already_is_not_asked_for() -> None:
+def test_waiting_operations_are_not_asked_for() -> None:
     replica = Empty()
     delivery = Delivery(replica.applied, bytes_max=1 << 20)
     fetching = Fetching(replica, delivery, Quarantine(places_max=1, duration_s=1.0), grace_s=0.0, answer_s=1.0, pause_s_max=1.0)

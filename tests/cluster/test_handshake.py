@@ -228,7 +228,7 @@ wrapped = st.builds(lambda hello, proof: pack(["peer-welcome", hello, proof]), a
 
 @given(st.sampled_from(STEPS), st.binary() | almost | wrapped)
 @examples(300)
-def test_whatever_the_bytes_a_side_goes_on_or_raises_a_typed_error(step: Callable[[bytes], object], message: bytes) -> None:
+def test_any_bytes_are_accepted_or_a_typed_error(step: Callable[[bytes], object], message: bytes) -> None:
     with suppress(ShoalError):
         step(message)
 

@@ -39,7 +39,7 @@ def test_the_same_vector_in_another_partition_has_another_digest() -> None:
     assert Parts(one).digest() != Parts(other).digest()
 
 
-def test_what_is_not_durable_is_in_no_digest(replica: ToyReplica) -> None:
+def test_writes_that_are_not_durable_are_in_no_digest(replica: ToyReplica) -> None:
     empty = Parts(replica).digest()
     replica.write(3)
     assert Parts(replica).digest() == empty
@@ -73,7 +73,7 @@ def test_a_peer_with_an_equal_digest_has_told_all(replica: ToyReplica) -> None:
     assert known.is_told
 
 
-def test_what_a_peer_holds_only_grows(replica: ToyReplica) -> None:
+def test_a_peers_known_holdings_only_grow(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     known.take([(1, THEIRS, 5)])
     known.take([(1, THEIRS, 3)])
@@ -92,7 +92,7 @@ def test_only_what_grew_is_told_to_have_advanced(replica: ToyReplica) -> None:
     assert known.advanced == set()
 
 
-def test_what_a_peer_is_ahead_by_begins_after_what_is_held_here(replica: ToyReplica) -> None:
+def test_a_peers_lead_begins_after_what_is_held_here(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     known.take([(1, THEIRS, 5), (1, b"o" * 16, 2)])
     assert dict(known.ahead_of(1, VersionVector({THEIRS: 3}))) == {THEIRS: range(4, 6), Origin(b"o" * 16): range(1, 3)}
@@ -101,7 +101,7 @@ def test_what_a_peer_is_ahead_by_begins_after_what_is_held_here(replica: ToyRepl
     assert (known.totals.operations, len(known.totals)) == (7, 2)
 
 
-def test_who_is_equal_holds_all_that_is_durable_here(replica: ToyReplica) -> None:
+def test_an_equal_peer_holds_all_that_is_durable(replica: ToyReplica) -> None:
     known = Knowledge(replica)
     replica.write(3)
     replica.sync()
@@ -164,7 +164,7 @@ def test_own_operations_count_once_the_deletions_of_who_holds_them_are_here(repl
     assert known.advanced == {1}
 
 
-def test_what_a_peer_builds_on_or_tells_as_a_vector_is_no_acknowledgement_while_it_may_hold_a_deletion(
+def test_only_an_acknowledgement_proves_that_a_write_is_alive(
     replica: ToyReplica,
 ) -> None:
     known, own = issued_by(replica)
@@ -202,7 +202,7 @@ def test_a_digest_is_made_anew_only_if_a_vector_changed(replica: ToyReplica, mon
     assert len(made) == 3
 
 
-def test_what_a_peer_held_exactly_must_be_said_again_in_a_new_epoch(replica: ToyReplica) -> None:
+def test_exact_holdings_must_be_repeated_in_a_new_epoch(replica: ToyReplica) -> None:
     known, theirs = Knowledge(replica), VersionVector({THEIRS: 2})
     known.take_vector(1, theirs.pack())
     known.begin_epoch()
@@ -252,7 +252,7 @@ def test_logs_that_are_here_by_now_are_not_counted(replica: ToyReplica) -> None:
     assert sum(len(known.claimed(partition)) for partition in range(8)) == 0
 
 
-def test_what_a_peer_invented_on_older_links_counts(replica: ToyReplica) -> None:
+def test_lies_of_a_peer_on_older_links_are_counted(replica: ToyReplica) -> None:
     before = {1: VersionVector({Origin(origin): 1 for _, origin, _ in _invented(100)})}
     known = Knowledge(replica, claims_max=100, before=before)
     with pytest.raises(BadOperation, match="makes them up"):

@@ -48,7 +48,7 @@ def test_an_owner_that_was_not_asked_for_counts_for_nobody() -> None:
     assert not learning.is_done({b"a", b"b"}, needed=1, everyone=2)
 
 
-def test_what_an_owner_named_first_is_enough_however_much_it_writes() -> None:
+def test_the_first_word_of_an_owner_is_enough() -> None:
     held = Held()
     learning = Learning(held)
     learning.differs(b"a", [1])
@@ -81,7 +81,7 @@ def test_another_learner_may_have_forgotten_too_and_is_counted_only_if_all_other
     assert learning.is_done(others, needed=3, everyone=4, learners={b"c", b"d"})
 
 
-def test_what_an_owner_said_while_it_was_a_learner_is_not_counted_once_it_is_none() -> None:
+def test_a_learners_word_does_not_count_afterwards() -> None:
     learning = Learning(Held())
     learning.equal(b"a")
     learning.forget(b"a")

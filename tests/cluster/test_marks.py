@@ -61,7 +61,7 @@ def test_it_is_not_told_anew_while_it_catches_up() -> None:
     assert told(mark) == {}
 
 
-def test_what_is_said_on_a_link_is_compared_with_what_was_known_before_it() -> None:
+def test_words_on_a_link_are_compared_with_earlier_knowledge() -> None:
     """Messages of one link may overtake each other: an old vector is no sign of a loss."""
     mark = Mark({1: vector(3)})
     mark.note(1, vector(9))
@@ -82,7 +82,7 @@ def test_a_mark_is_lowered_once_its_peer_has_caught_up_as_far_as_it_can() -> Non
     assert not mark.compare({1: vector(3)})
 
 
-def test_what_changed_is_to_be_written() -> None:
+def test_changed_marks_are_to_be_written() -> None:
     mark = Mark({1: vector(3)})
     mark.note(1, vector(2))
     assert mark.unwritten == {}
@@ -91,7 +91,7 @@ def test_what_changed_is_to_be_written() -> None:
     assert mark.unwritten == {(1, A): 4, (1, B): 1, (2, A): 1}
 
 
-def test_what_does_not_fit_is_told_once_the_rest_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_without_room_are_told_after_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "TOLD_DOTS_MAX", 2)
     mark = Mark({partition: vector(1) for partition in range(5)})
     mark.compare(dict.fromkeys(range(5), vector()))
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_told_once_the_rest_is_settled(monkeypatch: pytest.
 
 
 @given(st.lists(st.tuples(st.sampled_from(["note", "compare", "begin"]), st.integers(0, 5), st.integers(0, 5)), max_size=30))
-def test_who_never_held_less_than_before_is_never_told(steps: list[tuple[str, int, int]]) -> None:
+def test_a_directory_that_lost_nothing_is_never_told(steps: list[tuple[str, int, int]]) -> None:
     mark = Mark()
     holds = vector()
     at_link = vector()
@@ -265,7 +265,7 @@ def test_a_peer_that_is_set_back_to_before_it_retired_an_origin_is_told() -> Non
 
 
 @pytest.mark.answers("node-with-an-empty-disk-remembers")
-def test_what_a_new_replica_hears_as_retired_is_in_no_mark() -> None:
+def test_retirements_heard_by_a_new_replica_are_unmarked() -> None:
     """It has nothing yet, so it takes all that its peer has retired for operations that it lacks."""
     one, other = ToyCluster(2, Random(1)).replicas
     ends, times = VersionVector({GONE: 2}), VersionVector({GONE: 77})

@@ -144,7 +144,7 @@ SOUND = Shipment(1, b"o" * 16, 1, bytes(32), b"", b"")
         Want(1, [(1, b"o" * 16, 1, 1)] * (RANGES_MAX + 1)),
     ],
 )
-def test_what_cannot_be_is_refused_and_says_that_nothing_was_written(message: Message) -> None:
+def test_impossible_messages_say_that_nothing_was_written(message: Message) -> None:
     with pytest.raises(InvalidValue, match="Nothing"):
         decode(encode(message))
 

@@ -17,7 +17,7 @@ def quarantine(places_max: int = 10) -> Quarantine:
 
 
 @given(refused=st.integers(1, 5), asked=st.integers(1, 5), after=st.sampled_from([0.0, DURATION_S - 1, DURATION_S]))
-def test_what_is_taken_and_what_is_asked_for_agree(refused: int, asked: int, after: float) -> None:
+def test_requested_and_taken_operations_agree(refused: int, asked: int, after: float) -> None:
     found = quarantine()
     found.put(7, Dot(A, refused), "bad", 0.0)
     covered = found.covers(7, Dot(A, asked), after)

@@ -207,7 +207,7 @@ def told_of_five() -> tuple[ToyReplica, ToyReplica]:
     return ours, theirs
 
 
-def test_what_is_missing_is_wanted_once_its_grace_is_over_and_once() -> None:
+def test_missing_operations_are_wanted_once_after_their_grace() -> None:
     ours, theirs = told_of_five()
     ours.machine.tick(LIMITS.grace_s / 2)
     assert wants(ours) == []
@@ -224,7 +224,7 @@ def test_a_want_that_is_not_answered_in_time_is_sent_again() -> None:
     assert len(wants(ours)) == 2
 
 
-def test_who_is_busy_is_asked_again_when_it_said() -> None:
+def test_a_busy_peer_is_asked_again_when_it_said() -> None:
     ours, theirs = told_of_five()
     ours.machine.tick(1)
     [want] = wants(ours)
@@ -254,7 +254,7 @@ def test_the_next_answer_is_asked_for_before_the_last_one_is_applied() -> None:
 
 
 @pytest.mark.answers("node-that-is-refilled-receives-operations-twice")
-def test_what_one_peer_sent_is_not_asked_of_another_while_it_is_applied() -> None:
+def test_operations_being_applied_are_not_asked_for_again() -> None:
     random = Random(1)
     ours, one, other = (ToyReplica(number, random) for number in (1, 2, 3))
     shipments = [one.write(0) for _ in range(5)]
@@ -306,7 +306,7 @@ def test_a_vector_that_passes_the_bound_alone_goes_alone() -> None:
     assert [len(message.vectors) for _, message in ours.sent if isinstance(message, Vectors)] == [1] * 20
 
 
-def test_what_many_openings_wrote_is_fetched_by_a_replica_that_has_nothing() -> None:
+def test_a_new_replica_fetches_operations_of_many_openings() -> None:
     cluster = ToyCluster(2, Random(1))
     reopened(cluster.replicas[0], 1000)
     cluster.settle(rounds=10_000)
@@ -327,7 +327,7 @@ def test_an_operation_that_is_refused_is_told_to_its_sender_and_listed() -> None
     assert ours.machine.quarantined() == [f"operation 1 of {theirs.origin.hex()} in partition 0: it is bad"]
 
 
-def test_what_is_quarantined_is_neither_taken_nor_wanted_until_its_time_is_over() -> None:
+def test_quarantined_operations_are_not_wanted_before_their_time() -> None:
     ours, theirs = pair()
     shipment = refused(ours, theirs)
     ours.take(theirs.name, Push([shipment, theirs.write(0)]), 1)
@@ -348,7 +348,7 @@ def test_a_sound_copy_ends_what_is_reported_of_a_quarantine() -> None:
     assert ours.machine.quarantined() == []
 
 
-def test_what_is_quarantined_is_bounded_and_the_newest_stays() -> None:
+def test_the_quarantine_is_bounded_and_keeps_the_newest() -> None:
     ours, theirs = pair()
     for partition in range(LIMITS.quarantine_max + 2):
         ours.machine.refused(theirs.name, Shipment(partition, theirs.origin, 1, b"", b"", b""), BadOperation("bad"), 0)
@@ -373,7 +373,7 @@ def test_equal_digests_end_the_comparison_and_count_as_all_being_held() -> None:
     assert ours.machine.known(theirs.name).holds(0, VersionVector({ours.origin: 1}))
 
 
-def test_who_hurries_asks_every_peer_for_its_vector_and_wants_at_the_next_tick() -> None:
+def test_a_hurried_node_asks_every_peer_at_once() -> None:
     ours, theirs = told_of_five()
     ours.machine.hurry(0, 10)
     ours.carry_out(0)
@@ -398,7 +398,7 @@ def test_an_answer_to_an_earlier_question_is_none_to_a_later_one() -> None:
 
 
 @pytest.mark.answers("answer-of-a-learner-counts-later")
-def test_what_a_peer_was_asked_before_it_counted_is_not_confirmed_whenever_its_answer_arrives() -> None:
+def test_questions_asked_before_a_peer_counted_confirm_nothing() -> None:
     ours, theirs = pair()
     digest, known = ours.machine.digest(), ours.machine.known(theirs.name)
     for _ in range(2):  # A peer that counts may be told that it was set back, and learn once more.

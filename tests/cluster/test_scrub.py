@@ -61,7 +61,7 @@ def test_differences_are_bounded() -> None:
     assert len(found) == 1
 
 
-def test_what_no_pass_has_met_again_is_over_and_what_nobody_can_compare_is_not() -> None:
+def test_differences_that_a_pass_misses_are_over() -> None:
     found = Differences(10)
     found.compare(PEER, _piece({A + b"1": b"x"}), {}, now=0.0)
     found.expire(100.0, 1.0, linked=[])

@@ -337,7 +337,7 @@ def test_a_snapshot_goes_on_after_a_new_link() -> None:
     assert side.bring(request, pieces, 1) == [1]
 
 
-def test_what_a_peer_said_on_an_older_link_does_not_count() -> None:
+def test_words_on_older_links_do_not_count() -> None:
     side = Side()
     side.look(ONE, {1: 11})
     side.snapshots.admitted(ONE)

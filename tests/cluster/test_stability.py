@@ -97,7 +97,7 @@ def run(seed: int, advanced: Advanced = stability.advanced, steps: int = 200) ->
     return Outcome(False, True)
 
 
-def test_what_did_not_know_of_a_stable_eraser_is_applied_everywhere() -> None:
+def test_operations_without_a_stable_eraser_are_applied_everywhere() -> None:
     outcomes = [run(seed) for seed in range(300)]
     assert all(outcome.safe for outcome in outcomes)
     assert sum(outcome.stable for outcome in outcomes) > 200
@@ -215,7 +215,7 @@ def test_an_owner_that_holds_more_of_it_holds_it_up() -> None:
     assert not ripe([END], [owner({PAST: 3}), owner({PAST: 4})])
 
 
-def test_what_an_owner_held_besides_must_be_held_by_all_before() -> None:
+def test_an_owners_other_operations_must_be_held_by_all() -> None:
     """It may have been issued without knowledge of the origin's last operation."""
     owners = [owner({PAST: 3}), owner({PAST: 3, LIVE: 7})]
     step = advanced_step(Step(), [END], owners)

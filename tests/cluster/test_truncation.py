@@ -30,7 +30,7 @@ def holders(owners: list[Holding], sequence: int) -> list[Holding]:
 
 @pytest.mark.answers("operation-leaves-that-an-owner-still-needs")
 @given(owners, sequences, ages, st.booleans())
-def test_what_leaves_is_held_by_a_quorum(owners: list[Holding], sequence: int, age_ms: int, is_over: bool) -> None:
+def test_operations_that_leave_are_held_by_a_quorum(owners: list[Holding], sequence: int, age_ms: int, is_over: bool) -> None:
     if may_leave(sequence, age_ms, reach(ORIGIN, owners), Terms(KEEP_MS, FORGET_MS, is_over)):
         assert 2 * len(holders(owners, sequence)) > len(owners)
 
@@ -47,7 +47,7 @@ def test_an_owner_that_lacks_it_is_away_or_left_behind(
 
 
 @given(owners, sequences, ages)
-def test_what_all_hold_leaves_by_its_age_alone(owners: list[Holding], sequence: int, age_ms: int) -> None:
+def test_operations_that_all_hold_leave_by_age(owners: list[Holding], sequence: int, age_ms: int) -> None:
     held = reach(ORIGIN, [one._replace(vector=owner(9).vector) for one in owners])
     assert may_leave(sequence, age_ms, held, Terms(KEEP_MS, FORGET_MS)) == (age_ms > KEEP_MS)
     assert may_leave(sequence, age_ms, held, Terms(KEEP_MS, FORGET_MS, is_over=True))

@@ -48,7 +48,7 @@ def test_ahead_ms_is_the_distance_to_the_wall_clock_and_never_negative(seen: int
 
 
 @given(st.integers(0, 2**62), st.lists(st.integers(0, 2**50), max_size=20))
-def test_what_a_clock_issues_is_plausible_to_whoever_saw_what_it_saw(seen: int, walls_ms: list[int]) -> None:
+def test_readings_are_plausible_to_those_who_saw_the_same(seen: int, walls_ms: list[int]) -> None:
     clock, known = HybridClock(seen), seen
     for wall_ms in walls_ms:
         hlc = clock.issue(wall_ms)

@@ -45,7 +45,7 @@ def test_a_kill_remembers_what_it_interrupted_of_its_own_crew() -> None:
     assert (outage.done, outage.in_the_air, outage.id) == (1, 1, "id1")
 
 
-def test_what_the_dead_node_had_acknowledged_is_no_return_to_work() -> None:
+def test_earlier_acknowledgements_are_no_return_to_work() -> None:
     run = course()
     outage = run.note_kill(1, now_s=2)
     run.note(saved(1, 1, node=1), now_s=3)
@@ -81,7 +81,7 @@ def test_a_node_that_says_nothing_keeps_its_last_word() -> None:
     assert [node.operations for node in run.nodes] == [0, 1, 2]
 
 
-def test_what_nodes_hold_together_is_the_most_of_each_origin() -> None:
+def test_common_holdings_are_the_maximum_of_each_origin() -> None:
     assert joined([view(member(0, a=3, b=1)), view(member(1, b=5))]) == {"a": 3, "b": 5}
 
 

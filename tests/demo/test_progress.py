@@ -32,7 +32,7 @@ def test_a_kill_remembers_what_it_interrupted() -> None:
     assert (kill.done, kill.in_the_air) == (1, 1)
 
 
-def test_what_a_killed_life_still_said_counts_as_done_and_not_as_resumed() -> None:
+def test_actions_of_a_killed_life_count_as_done() -> None:
     progress = killed_once()
     progress.note(saved(0, 1), now_s=4)
     assert progress.done == 2

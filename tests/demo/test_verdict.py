@@ -147,7 +147,7 @@ DIFFERENT: dict[str, tuple[Callable[[Found], Found], str]] = {
 
 
 @pytest.mark.parametrize("difference", DIFFERENT)
-def test_what_two_nodes_hold_differently_is_found(difference: str) -> None:
+def test_differences_between_two_nodes_are_found(difference: str) -> None:
     plant, where = DIFFERENT[difference]
     found = judge_nodes(RECOUNTED, on_three_nodes(**{"node-3": plant(truthful())}))
     assert f"node-3 and node-1: {where}" in [one.where for one in found]

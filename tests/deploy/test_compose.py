@@ -194,7 +194,7 @@ def test_a_fourth_volume_gets_a_certificate_of_its_own(tmp_path: Path) -> None:
     assert sorted(files_in(tmp_path / "nodes" / "n4")) == OF_A_NODE
 
 
-def test_what_is_fetched_for_clients_stays_out_of_the_repository() -> None:
+def test_files_fetched_for_clients_stay_out_of_the_repository() -> None:
     for name in ("client.token", "ca.pem"):
         ignored = subprocess.run(["git", "check-ignore", "--quiet", name], cwd=ROOT, check=False)
         assert ignored.returncode == 0

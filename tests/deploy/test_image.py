@@ -40,14 +40,14 @@ def healthy(image: Image, url: str) -> bool:
     return checked.returncode == 0
 
 
-def test_what_is_copied_exists_and_is_all_that_is_not_ignored(image: Image) -> None:
+def test_copied_files_exist_and_are_all_not_ignored(image: Image) -> None:
     everything, *rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert everything == "*"
     assert {rule.removeprefix("!") for rule in rules if rule.startswith("!")} == copied(image)
     assert [source for source in copied(image) if not (ROOT / source).exists()] == []
 
 
-def test_what_the_package_is_built_from_is_copied(image: Image) -> None:
+def test_files_for_the_build_are_copied(image: Image) -> None:
     assert {"pyproject.toml", "shoal", PROJECT["readme"], *PROJECT["license-files"]} <= copied(image)
 
 
@@ -89,6 +89,6 @@ def test_the_health_check_passes_a_node_and_fails_where_none_is(image: Image, tm
 
 
 @pytest.mark.parametrize("text", ["FROM a\nUSER 1\nFROM b\nRUN true\n"])
-def test_what_only_an_earlier_stage_says_is_not_taken_for_the_images(text: str) -> None:
+def test_results_of_an_earlier_stage_are_not_the_images(text: str) -> None:
     with pytest.raises(AssertionError):
         Image(text).last("USER")

@@ -34,7 +34,7 @@ def pip(patch: pytest.MonkeyPatch, *, code: int) -> None:
     patch.setattr(install, "find_spec", lambda _: object())  # Environments that uv makes have no pip.
 
 
-def test_what_pip_does_is_named_in_few_words() -> None:
+def test_actions_of_pip_are_named_briefly() -> None:
     told = [install.doing(line, nth) for nth, line in enumerate(LINES)]
     assert told[1:] == [
         "building what Shoal is built with",

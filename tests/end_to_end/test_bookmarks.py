@@ -29,9 +29,7 @@ def of_another_cluster() -> str:
     return bookmark.text()
 
 
-async def test_what_a_store_wrote_is_in_its_bookmark_which_rest_takes_and_gives_back(
-    store: Store, http: aiohttp.ClientSession
-) -> None:
+async def test_a_stores_writes_are_in_the_bookmark_for_rest(store: Store, http: aiohttp.ClientSession) -> None:
     assert Bookmark.parse(store.bookmark) == Bookmark()
     value = await store.space("bookmarks").counter("c").add(1)
     status, told, found = await read(http, store.bookmark)
@@ -39,7 +37,7 @@ async def test_what_a_store_wrote_is_in_its_bookmark_which_rest_takes_and_gives_
     assert Bookmark.parse(told) == Bookmark.parse(store.bookmark) != Bookmark()
 
 
-async def test_what_was_written_over_rest_can_be_handed_to_a_store(store: Store, http: aiohttp.ClientSession) -> None:
+async def test_bookmarks_of_rest_can_be_handed_to_stores(store: Store, http: aiohttp.ClientSession) -> None:
     async with http.post(COUNTER, json={"add": 1}) as response:
         told = response.headers["Shoal-Bookmark"]
     store.observe(told)
@@ -81,7 +79,7 @@ async def test_rest_says_so_too(http: aiohttp.ClientSession) -> None:
         assert Bookmark.parse(response.headers["Shoal-Bookmark"]) != bookmark
 
 
-async def test_what_is_no_bookmark_is_refused_at_every_door(store: Store, http: aiohttp.ClientSession) -> None:
+async def test_a_malformed_bookmark_is_refused_at_every_door(store: Store, http: aiohttp.ClientSession) -> None:
     with pytest.raises(InvalidValue):
         store.observe("garbage")
     status, _, problem = await read(http, "garbage")

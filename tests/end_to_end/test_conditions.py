@@ -57,7 +57,7 @@ by_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=[name.replace(" ",
 
 
 @by_kind
-async def test_what_did_not_change_is_not_sent_again(door: Door, kind: Kind) -> None:
+async def test_unchanged_answers_are_not_sent_again(door: Door, kind: Kind) -> None:
     await door(kind.method, kind.path, kind.one)
     first = await door("GET", kind.path)
     for method in ("GET", "HEAD"):

@@ -111,7 +111,7 @@ async def test_documents(space: Space, rest: Rest, cli: Cli) -> None:
     assert [await rest("DELETE", "/documents/plan") for _ in range(2)] == [{"existed": True}, {"existed": False}]
 
 
-async def test_what_a_document_lost_is_told_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+async def test_lost_values_are_told_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
     async with await space.document("d", author="ada") as one, await space.document("d", author="bob") as other:
         one.map("m")["k"], other.map("m")["k"] = {"one": b"1"}, {"one": b"1"}
         await asyncio.gather(one.flush(), other.flush())

@@ -165,9 +165,7 @@ async def test_the_files_of_a_store_hold_nothing_of(way: str, tmp_path: Path, mo
         await gone(tmp_path, mark)
 
 
-async def test_what_was_deleted_before_the_store_was_closed_is_erased_when_it_is_open_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deletions_before_a_close_are_erased_after_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uncompressed(monkeypatch)
     mark = token_hex(16)
     async with shoal.open(tmp_path) as store:

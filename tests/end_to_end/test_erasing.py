@@ -10,7 +10,7 @@ from tests.end_to_end.conftest import Cli, Rest
 SAVE = {"state": {"n": 1}}
 
 
-async def test_what_one_door_deletes_is_gone_at_the_others(url: str, store: Store, http: aiohttp.ClientSession) -> None:
+async def test_deletion_at_one_door_shows_at_all(url: str, store: Store, http: aiohttp.ClientSession) -> None:
     rest, cli = Rest(http, "erasing"), Cli(url, "erasing")
     await rest("POST", "/threads/t/checkpoints", SAVE)
     assert await rest("DELETE", "/threads/t") == {"existed": True}

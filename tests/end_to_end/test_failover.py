@@ -311,7 +311,7 @@ async def test_a_timeout_of_zero_takes_what_is_there(tmp_path: Path) -> None:
         assert message.value == "first"
 
 
-async def test_what_promises_a_condition_says_when_it_does_not_come(tmp_path: Path) -> None:
+async def test_an_unmet_condition_is_named(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         thread = store.space("crew").thread("t")
         await thread.pause()
@@ -342,7 +342,7 @@ async def _is_quiet(inbox: Inbox) -> bool:
         return False
 
 
-async def test_what_waits_ends_when_its_store_is_closed(tmp_path: Path) -> None:
+async def test_waiting_calls_end_when_their_store_is_closed(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "state") as store:
         waiting = asyncio.create_task(store.space("crew").thread("t").inbox.next())
         while not (await store.status()).connections:

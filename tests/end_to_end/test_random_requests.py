@@ -192,7 +192,7 @@ async def test_random_requests_are_answered_and_refused_as_described(http: aioht
         assert problem["code"] in described(description, template, method), (asked, problem)
 
 
-async def test_what_a_repeated_request_is_answered_with_is_described(http: aiohttp.ClientSession, url: str) -> None:
+async def test_answers_to_repeated_requests_are_described(http: aiohttp.ClientSession, url: str) -> None:
     described_at = await (await http.get("/v1/openapi.json")).json()
     for path, body in (
         ("events", {"event": {"n": 1}, "key": "once"}),

@@ -39,7 +39,7 @@ async def test_a_schema_put_over_rest_is_enforced_for_all(space: Space, rest: Re
     assert shown["schema"] == PLAN
 
 
-async def test_what_is_there_already_and_what_is_none_are_refused(space: Space, rest: Rest) -> None:
+async def test_existing_and_malformed_members_are_refused(space: Space, rest: Rest) -> None:
     await space.schemas.put("plan", 1, PLAN)
     taken = await rest("PUT", "/schemas/plan", {"version": 1, "schema": {}}, status=409)
     assert taken["code"] == "schema-taken"
@@ -54,7 +54,7 @@ async def test_what_is_there_already_and_what_is_none_are_refused(space: Space, 
     assert (await rest("GET", "/schemas"))["names"] == ["plan"]
 
 
-async def test_what_was_there_before_is_listed(space: Space, rest: Rest, tmp_path: Path) -> None:
+async def test_existing_objects_are_listed(space: Space, rest: Rest, tmp_path: Path) -> None:
     saved = await space.thread("planner-1").save({"goals": 1})
     assert await rest("GET", "/threads/planner-1/violations") == {"violations": []}
     await space.schemas.put("plan", 1, PLAN, threads="*")
@@ -62,7 +62,7 @@ async def test_what_was_there_before_is_listed(space: Space, rest: Rest, tmp_pat
     assert (found["checkpoint"], found["branch"], found["schema"], found["path"]) == (saved.id, "main", "plan", "")
 
 
-async def test_what_a_schema_marks_is_told_over_rest(space: Space, rest: Rest) -> None:
+async def test_marks_of_a_schema_are_told_over_rest(space: Space, rest: Rest) -> None:
     thread = space.thread("t", schema=Schema("login", version=2, readable_from=1, secret={"/token"}, ephemeral={"scratch"}))
     await thread.save({"token": "hunter2", "scratch": 1})
     found = await rest("GET", "/threads/t/checkpoints/latest")

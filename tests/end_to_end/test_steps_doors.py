@@ -65,7 +65,7 @@ async def test_a_thread_is_paused_at_one_door_and_approved_at_another(space: Spa
     assert (await rest("GET", "/threads/t/status"))["status"] == "done"
 
 
-async def test_what_an_agent_goes_on_from_is_the_same_at_every_door(space: Space, rest: Rest, cli: Cli) -> None:
+async def test_an_agent_resumes_from_the_same_state_everywhere(space: Space, rest: Rest, cli: Cli) -> None:
     thread = space.thread("t")
     await thread.step("bill", call=lambda: 7)
     saved = await thread.save({"due": 7}, metadata={"at": "draft"})
@@ -93,7 +93,7 @@ async def test_a_history_comes_with_states_if_these_are_asked_for(rest: Rest) ->
     assert all(checkpoint["state"] == {} for checkpoint in (await rest("GET", "/threads/t/checkpoints"))["checkpoints"])
 
 
-async def test_what_runs_with_another_setting_is_told_or_refused_over_http(space: Space, rest: Rest) -> None:
+async def test_another_setting_is_told_or_refused_over_http(space: Space, rest: Rest) -> None:
     setting: dict[str, Any] = {"configuration": {"model": "small", "limits": {"b": 1, "a": 2}}, "dependencies": {"sdk": "1.0"}}
     await rest("POST", "/threads/t/checkpoints", {"state": {"n": 1}, **setting})
     same = urlencode({"configuration": '{"limits": {"a": 2, "b": 1}, "model": "small"}', "dependencies": '{"sdk": "1.0"}'})
@@ -152,7 +152,7 @@ async def test_threads_are_found_by_status_and_metadata(space: Space, rest: Rest
         ("GET", "/threads?filter=%7B%22n%22:%7B%22$near%22:5%7D%7D", None, 400),
     ],
 )
-async def test_what_makes_no_sense_is_refused(rest: Rest, method: str, path: str, body: object, status: int) -> None:
+async def test_senseless_requests_are_refused(rest: Rest, method: str, path: str, body: object, status: int) -> None:
     async with rest.http.request(method, rest.path + path, json=body) as answer:
         assert answer.status == status
         assert answer.content_type == "application/problem+json"

@@ -32,7 +32,7 @@ async def test_tags_of_each_door_are_erased_at_any(space: Space, rest: Rest, cli
     assert [(each.event, each.erased) async for each in space.thread("shared").journal.read()] == [(None, True)]
 
 
-async def test_what_cannot_be_erased_keeps_its_tag(space: Space, rest: Rest, cli: Cli) -> None:
+async def test_objects_that_cannot_be_erased_keep_their_tag(space: Space, rest: Rest, cli: Cli) -> None:
     await cli("subject", "tag", "ana", "event", "shared", "0190")
     report = await rest("DELETE", "/subjects/ana")
     assert [(each["outcome"], bool(each["reason"])) for each in report["objects"]] == [("failed", True)]
@@ -42,7 +42,7 @@ async def test_what_cannot_be_erased_keeps_its_tag(space: Space, rest: Rest, cli
     assert (await space.subjects.erase("ana")).is_complete
 
 
-async def test_what_is_wrong_is_refused(rest: Rest) -> None:
+async def test_wrong_values_are_refused(rest: Rest) -> None:
     wrong: list[Any] = [
         {},
         {"tags": []},

@@ -48,7 +48,7 @@ async def keyed(rest: Rest, path: str, body: Any, key: str) -> tuple[int, Any]:
         return answer.status, await answer.json(content_type=None)
 
 
-async def test_what_was_not_seen_is_replaced_by_those_who_say_so_only(store: Store, space: Space, rest: Rest, cli: Cli) -> None:
+async def test_only_overwrite_replaces_a_state_not_seen(store: Store, space: Space, rest: Rest, cli: Cli) -> None:
     """At each door: over HTTP there is no handle, and a save that names nothing builds on the newest state."""
     first = await space.thread("t").save({"n": 1})
     with pytest.raises(HeadMoved, match="overwrite=True"):
@@ -194,7 +194,7 @@ async def test_undo_in_the_shell(space: Space, cli: Cli) -> None:
     assert await cli("labels", "t") == []
 
 
-async def test_what_is_made_of_a_state_keeps_its_schema_and_its_secrets(space: Space, rest: Rest) -> None:
+async def test_derived_states_keep_their_schema_and_secrets(space: Space, rest: Rest) -> None:
     schema = Schema("login", version=3, secret={"token"})
     thread = space.thread("t", schema=schema)
     for n in range(3):

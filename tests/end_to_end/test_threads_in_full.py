@@ -262,7 +262,7 @@ async def test_a_batch_over_http_ends_a_step_and_an_item_with_the_state_they_led
 
 
 @pytest.mark.real_time("over HTTP")
-async def test_what_is_exported_makes_the_same_thread_again(url: str, store: Store) -> None:
+async def test_an_export_makes_the_same_thread_again(url: str, store: Store) -> None:
     space = store.space("in-full-export")
     thread = space.thread("t")
     first = await thread.save({"when": values.decode(values.encode((1, 2))), "log": ["é"]}, metadata={"by": "ana"})

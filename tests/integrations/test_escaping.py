@@ -47,7 +47,7 @@ def test_an_id_becomes_text(id: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("id", [None, True, np.bool_(True), 1.0, b"a", ("a",), object()])
-def test_what_may_be_no_id_is_refused(id: Any) -> None:
+def test_doubtful_ids_are_refused(id: Any) -> None:
     with pytest.raises(InvalidName, match=r"the id of a thread must be text, an int or a UUID.*Nothing was written"):
         text_of(id, "the id of a thread")
     for encode in (tag, key_of):

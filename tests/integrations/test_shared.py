@@ -48,7 +48,7 @@ def test_names_with_the_tag_of_one_id_share_a_partition(id: str) -> None:
 
 
 @given(JSON)
-def test_what_is_read_is_the_json_that_was_written(given: Any) -> None:
+def test_read_json_is_the_json_that_was_written(given: Any) -> None:
     assert opaque.shown(opaque.stored(given, "it")) == json.loads(json.dumps(given))
 
 

@@ -24,7 +24,7 @@ def test_every_write_is_checked_and_has_a_writer(bench: Bench) -> None:
 
 
 @pytest.mark.answers("node-issues-what-peers-refuse")
-async def test_what_a_node_asks_of_itself_is_checked_as_what_a_client_asks(bench: Bench) -> None:
+async def test_a_nodes_own_requests_are_checked_like_a_clients(bench: Bench) -> None:
     """Peers refuse an operation that is not legal, for ever, so it must not be issued."""
     database = bench.node.service._database
     with pytest.raises(InvalidInput, match="a fencing number is 1 to"):

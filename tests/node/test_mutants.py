@@ -160,11 +160,11 @@ async def lost_pushes_are_fetched() -> None:
 
 
 async def a_time_at_the_end_of_time_is_refused() -> None:
-    await test_incoming.test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written("a time at the end of time")
+    await test_incoming.test_impossible_operations_are_refused_with_a_reason("a time at the end of time")
 
 
 async def who_claims_too_much_is_refused() -> None:
-    await test_bad_peers.test_who_claims_what_was_never_issued_is_refused("have")
+    await test_bad_peers.test_claims_of_operations_never_issued_are_refused("have")
 
 
 async def what_is_early_is_bounded() -> None:
@@ -233,7 +233,7 @@ PLANTED: dict[Plant, Check] = {
     take_a_copy_for_its_original: a_copied_directory_is_refused,
     early_operations_without_a_bound: what_is_early_is_bounded,
     vectors_are_not_asked_about: lost_pushes_are_fetched,
-    take_silence_for_loss: test_random_faults.test_who_was_not_heard_is_not_taken_to_have_lost_what_it_acknowledged,
+    take_silence_for_loss: test_random_faults.test_a_node_not_heard_has_not_lost_its_writes,
 }
 
 

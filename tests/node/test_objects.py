@@ -225,7 +225,7 @@ async def test_watch_shows_every_change_of_its_space_in_order(bench: Bench) -> N
     ]
 
 
-async def test_who_edits_a_document_is_kept_and_the_least_dot_counts(bench: Bench) -> None:
+async def test_editors_of_a_document_are_kept_by_least_dot(bench: Bench) -> None:
     async with await bench.space.document("d", author="ada") as document:
         document.map("m")["a"] = 1
         client = document.client_id
@@ -243,7 +243,7 @@ async def test_authors_that_cannot_be_are_refused(bench: Bench, authors: dict[in
     assert [name async for name in bench.space.documents()] == []
 
 
-async def test_what_a_document_lost_is_told_by_whom_and_the_latest_first(open_bench: Opener) -> None:
+async def test_lost_values_name_their_author_latest_first(open_bench: Opener) -> None:
     bench = open_bench(document_conflicts_max=2)
     async with await bench.space.document("d", author="ada") as one, await bench.space.document("d", author="bob") as other:
         for key in "abc":

@@ -17,7 +17,7 @@ def lost(partition: int) -> BookmarkLost:
     return BookmarkLost("no node knows it", partition=partition)
 
 
-def test_what_no_node_knows_is_let_go_once_it_was_not_touched_for_long() -> None:
+def test_unknown_origins_are_let_go_once_old() -> None:
     time_s = 0.0
     bookmark = Bookmark(lambda: time_s)
     for partition in (7, 8):
@@ -72,7 +72,7 @@ def test_a_session_that_observes_again_and_again_is_bounded() -> None:
         other.observe(Bookmark.unpack(packed(1, 1, first=ORIGINS_MAX)))
 
 
-def test_what_was_seen_is_joined_with_what_is_noted() -> None:
+def test_seen_operations_are_joined_with_noted_ones() -> None:
     bookmark, other = Bookmark(), VersionVector({Origin(b"b" * 16): 1})
     bookmark.note(1, SEEN)
     bookmark.note(1, other)

@@ -53,7 +53,7 @@ def test_only_the_origins_that_grew_are_told() -> None:
     assert bookmark.news() == [Sight(7, VersionVector({B: 3}).pack())]
 
 
-def test_what_left_the_frontier_is_told_and_left_out_by_the_client_unless_it_knows_of_more() -> None:
+def test_origins_that_left_the_frontier_leave_the_bookmark() -> None:
     bookmark, theirs = SharedBookmark(), Bookmark()
     bookmark.note(7, VersionVector({A: 1, B: 2}))
     take_news(theirs, bookmark.news())
@@ -82,7 +82,7 @@ def test_a_partition_that_did_not_change_is_not_told() -> None:
     assert told == []
 
 
-def test_what_the_client_named_is_not_told_back() -> None:
+def test_a_clients_own_origins_are_not_told_back() -> None:
     known = Bookmark()
     known.note(7, VersionVector({A: 1}))
     bookmark = SharedBookmark(known)
@@ -90,7 +90,7 @@ def test_what_the_client_named_is_not_told_back() -> None:
     assert bookmark.news() == [Sight(7, VersionVector({B: 1}).pack())]
 
 
-def test_what_was_let_go_is_told_whole_and_replaces() -> None:
+def test_forgotten_entries_are_told_whole_and_replace() -> None:
     known = Bookmark()
     known.note(7, VersionVector({A: 9, B: 1}))
     bookmark = SharedBookmark(known)

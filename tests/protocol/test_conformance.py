@@ -134,7 +134,7 @@ def test_a_subclass_deep_inside_is_found_also_where_a_like_request_was_legal() -
 
 
 @pytest.mark.parametrize("request_", LEGAL[:10], ids=lambda request: type(request).__name__)
-def test_what_passes_is_the_same_on_the_wire(request_: Any) -> None:
+def test_passing_values_are_the_same_on_the_wire(request_: Any) -> None:
     assert decode_request(msgspec.msgpack.encode(conforming(request_))) == request_
 
 
@@ -151,7 +151,7 @@ def test_what_passes_is_the_same_on_the_wire(request_: Any) -> None:
         ((None, None, "yes"), "stale must be True or False"),
     ],
 )
-def test_what_goes_with_a_request_is_checked_too(manner: Any, said: str) -> None:
+def test_options_of_a_request_are_checked_too(manner: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         check_manner(*manner)
     check_manner("k", "local", True)

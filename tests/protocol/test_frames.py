@@ -136,7 +136,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     assert one(frames.encode_end(5)) == bytes.fromhex("91 93 06 05 c0")
 
 
-def test_what_is_left_out_at_the_end_of_a_frame_has_its_default() -> None:
+def test_omitted_last_fields_of_a_frame_have_defaults() -> None:
     [call] = frames.decode_caller_frames(one(frames.encode_call(5, requests.Status())))
     [reply] = frames.decode_node_frames(one(frames.encode_reply(5, None)))
     assert isinstance(call, CallFrame)
@@ -167,7 +167,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 @example(data=b"\x93\xa5watch\xa1\xff\xc0")
 @example(data=b"\x81\x80\x00")
 @examples(60)
-def test_whatever_the_bytes_only_a_shoal_error_is_raised(decode: Callable[[bytes], object], data: bytes) -> None:
+def test_any_bytes_raise_only_a_shoal_error(decode: Callable[[bytes], object], data: bytes) -> None:
     with suppress(ShoalError):
         decode(data)
 

@@ -43,7 +43,7 @@ def test_a_message_has_an_address(message: bytes, found: Addressed | None) -> No
         (yjs.sized(b"x" * (ADDRESS_BYTES_MAX + 1)) + b"\x07", "an address has 2049 bytes; 2048 are allowed"),
     ],
 )
-def test_what_is_no_message_is_refused(message: bytes, reason: str) -> None:
+def test_malformed_messages_are_refused(message: bytes, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
         hocuspocus.decode(message)
 

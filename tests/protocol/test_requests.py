@@ -58,7 +58,7 @@ def test_every_reply_is_in_the_union() -> None:
     assert set(get_args(requests.AnyReply)) | PUSHED == made
 
 
-def test_what_answers_writes_and_what_answers_reads_are_told_apart() -> None:
+def test_replies_to_writes_and_reads_are_told_apart() -> None:
     assert set(get_args(requests.AnyWrite)) & set(get_args(requests.AnyRead)) == set()
     assert set(get_args(requests.BatchWrite)) < set(get_args(requests.AnyWrite))
 

@@ -91,7 +91,7 @@ def test_the_messages_of_a_family_are_listed(family: str) -> None:
     assert f"```\n{listing}\n```" in TEXT, f"docs/PROTOCOL.md must have, of {family}:\n{listing}"
 
 
-def test_what_a_batch_takes_is_listed() -> None:
+def test_writes_that_a_batch_takes_are_listed() -> None:
     sentence = re.search(r"Allowed are (.*?);", TEXT, re.DOTALL)
     assert sentence is not None
     assert re.findall(r"`([\w-]+)`", sentence[1]) == [tag_of(struct) for struct in get_args(BatchWrite)]

@@ -75,7 +75,7 @@ def test_the_acknowledgement_is_asked_for_and_written() -> None:
         (b"\x00\x02" + b"\xff" * 7 + b"\x0f", "ends too early"),
     ],
 )
-def test_what_is_no_message_says_why(data: bytes, why: str) -> None:
+def test_a_malformed_message_says_why(data: bytes, why: str) -> None:
     with pytest.raises(InvalidValue, match=why):
         yjs.decode(data)
 
@@ -86,7 +86,7 @@ def test_awareness_comes_back_as_it_was(entries: list[Present]) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_the_bytes_it_decodes_or_refuses(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     try:
         decoded = yjs.decode(data)
     except InvalidValue:

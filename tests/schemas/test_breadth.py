@@ -36,12 +36,12 @@ def _tree(alternatives: int) -> dict[str, Any]:
         {"$defs": {"a b": {}, "a/b": {}}, "allOf": [{"$ref": "#/$defs/a%20b"}, {"$ref": "#/$defs/a~1b"}]},
     ],
 )
-def test_what_people_write_is_within_the_bound(schema: Any) -> None:
+def test_texts_written_by_people_are_within_the_bound(schema: Any) -> None:
     Survey(schema).check()
 
 
 @pytest.mark.parametrize("schema", [_doubling(30), _doubling(14, "anyOf"), _tree(2)])
-def test_what_multiplies_is_refused(schema: Any) -> None:
+def test_schemas_that_multiply_looks_are_refused(schema: Any) -> None:
     with pytest.raises(InvalidSchema, match=f"more than {VISITS_MAX} looks"):
         Survey(schema).check()
 
@@ -59,7 +59,7 @@ def test_what_multiplies_is_refused(schema: Any) -> None:
         ({"$defs": {"a": {"$id": "https://example.com/a"}}}, r"\$id"),
     ],
 )
-def test_what_goes_nowhere_or_outside_is_refused(schema: Any, why: str) -> None:
+def test_references_to_nowhere_or_outside_are_refused(schema: Any, why: str) -> None:
     with pytest.raises(InvalidSchema, match=why):
         Survey(schema).check()
 

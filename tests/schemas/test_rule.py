@@ -74,12 +74,12 @@ def test_a_pattern_that_makes_others_backtrack_is_decided_at_once() -> None:
         (b'{"required": "a"}', "/required"),
     ],
 )
-def test_what_is_no_schema_is_refused(text: bytes, why: str) -> None:
+def test_malformed_schemas_are_refused(text: bytes, why: str) -> None:
     with pytest.raises(InvalidSchema, match=why):
         Rule(text)
 
 
-def test_what_cannot_be_checked_is_no_pass() -> None:
+def test_an_impossible_check_is_no_pass() -> None:
     flaw = rule({"properties": {"a": {"enum": [1]}}}).flaw({"a": object()})
     assert flaw is not None
     assert "cannot be checked" in flaw.why

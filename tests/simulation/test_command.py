@@ -115,7 +115,7 @@ def test_a_seed_is_replayed_with_the_same_trace() -> None:
     assert f"trace {execute(draw(8)).digest}" in ended.output
 
 
-def test_what_is_drawn_can_be_replayed_from_a_file(tmp_path: Path) -> None:
+def test_a_drawn_plan_can_be_replayed_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "drawn.json"
     path.write_text(sim("draw", 8).output)
     assert sim("digest", path).output == sim("digest", 8).output

@@ -53,7 +53,7 @@ def test_two_runs_of_a_plan_leave_one_trace() -> None:
     assert execute(SMALL).digest != execute(Plan(seed=6, duration_s=4.0, faults=SMALL.faults, acts=SMALL.acts)).digest
 
 
-def test_what_ran_before_does_not_matter() -> None:
+def test_earlier_tests_do_not_matter() -> None:
     alone = execute(SMALL).digest
     execute(draw(8))
     assert execute(SMALL).digest == alone
@@ -102,7 +102,7 @@ def test_a_task_that_fails_unseen_is_a_bug() -> None:
     assert "nobody waits for me" in outcome.violations[0].text
 
 
-def test_what_a_node_logs_as_an_error_is_a_bug() -> None:
+def test_an_error_in_a_nodes_log_is_a_bug() -> None:
     def logs(original: Any) -> Any:
         async def heal(self: SimulatedCluster) -> None:
             structlog.get_logger("shoal.api").error("unexpected error", where="add", exc_info=RuntimeError("oh no"))

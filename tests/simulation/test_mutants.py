@@ -82,7 +82,7 @@ def test_a_bug_is_not_in_the_program_any_more_once_its_context_is_left() -> None
     assert not finds(sound(*mutant.invariants), saved(mutant.name))
 
 
-def test_what_breaks_the_sound_program_too_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_breaks_the_sound_program_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = ALL["acknowledged-before-the-fsync"]
     monkeypatch.setattr(hunting, "draw", lambda seed, profile: saved(mutant.name))
     with mutant.planted():  # As if the bug were not planted, but there.

@@ -131,7 +131,7 @@ def test_each_kind_belongs_to_one_part() -> None:
     assert sum(len(kinds) for kinds in KINDS.values()) == len(FAMILIES)
 
 
-def test_what_is_acknowledged_is_owed_only_where_the_losses_spare_it() -> None:
+def test_acknowledged_writes_are_owed_where_disks_survived() -> None:
     plan = Plan(seed=1, faults=[Wipe(at=5.0, node="n1")])
     assert not Told("local", "n1", 1.0).is_owed(Losses(plan))
     assert Told("local", "n2", 1.0).is_owed(Losses(plan))
@@ -209,7 +209,7 @@ def test_a_state_that_is_not_as_it_was_saved_is_found() -> None:
 
 
 @pytest.mark.answers("erased-data-stays-erased")
-def test_what_was_erased_and_is_shown_is_found() -> None:
+def test_erased_data_that_is_shown_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         erasing = cast(Erasing, agents.parts["erasing"])
         await carry_out(agents, "save-erasably", 1)
@@ -222,7 +222,7 @@ def test_what_was_erased_and_is_shown_is_found() -> None:
 
 
 @pytest.mark.answers("erased-data-stays-erased")
-def test_what_nobody_erased_and_is_not_there_is_found() -> None:
+def test_missing_data_that_nobody_erased_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         erasing = cast(Erasing, agents.parts["erasing"])
         await carry_out(agents, "save-erasably", 1)
@@ -258,7 +258,7 @@ def test_a_deletion_is_over_when_it_is_answered_unless_it_may_have_left_twice(fa
 
 
 @pytest.mark.answers("seed-100114")
-def test_what_a_move_took_the_place_of_is_known_unless_it_may_have_left_twice() -> None:
+def test_heads_replaced_by_a_single_move_are_known() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[bool]:
         lines = cast(Lines, agents.parts["lines"])
         unsure = []
@@ -312,7 +312,7 @@ def test_an_item_that_an_index_lacks_is_found() -> None:
 
 
 @pytest.mark.answers("budgets-are-not-overspent")
-def test_what_is_spent_beyond_what_was_granted_is_found() -> None:
+def test_spending_beyond_the_grants_is_found() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
         await carry_out(agents, "spend", 4)
         part = cast(Budgets, agents.parts["budgets"])
@@ -350,7 +350,7 @@ def test_a_member_that_was_deleted_with_its_set_is_found() -> None:
 
 
 @pytest.mark.parametrize("slot", ["set", "map", "user-1", "user-10", "budget"])
-def test_what_a_room_lost_or_shows_again_is_found(slot: str) -> None:
+def test_lost_or_repeated_edits_of_a_room_are_found(slot: str) -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
         part = cast(Rooms, agents.parts["rooms"])
         await carry_out(agents, "put-in-room", 40)
@@ -451,7 +451,7 @@ def test_a_note_that_is_there_twice_is_excused_only_if_a_mirror_outlived_a_disk(
     assert found(Page(wrote={3: None}, put=Counter({3: 1}), again={3}), lossy)
 
 
-def test_what_was_forgotten_need_not_be_there() -> None:
+def test_forgotten_memories_need_not_be_there() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[str]:
         for kind in ("add-job", "do-job", "forget-jobs", "add-job"):
             await carry_out(agents, kind, 4)

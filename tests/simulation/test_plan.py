@@ -44,7 +44,7 @@ def test_a_field_that_a_saved_plan_does_not_have_takes_its_default() -> None:
         b"\xff",
     ],
 )
-def test_what_is_no_plan_is_refused_with_a_reason(text: bytes) -> None:
+def test_a_malformed_plan_is_refused_with_a_reason(text: bytes) -> None:
     with pytest.raises(InvalidValue, match="plan"):
         from_json(text)
 

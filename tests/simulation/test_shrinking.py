@@ -39,7 +39,7 @@ def test_the_events_that_matter_are_left_and_no_other() -> None:
     assert [type(event) for event in in_order(smallest)] == [Act, Act, Crash]
 
 
-def test_what_does_not_matter_becomes_plain() -> None:
+def test_irrelevant_parts_become_plain() -> None:
     smallest = shrink(LARGE, crashed_after_a_save)
     assert (smallest.nodes, smallest.agents, smallest.settings) == (2, 3, {})
     assert smallest.duration_s == 6.0

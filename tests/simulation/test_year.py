@@ -68,7 +68,7 @@ def test_a_log_that_is_never_truncated_is_seen_to_grow(monkeypatch: pytest.Monke
 
 @pytest.mark.answers("growth-is-not-seen")
 @pytest.mark.thorough  # Half a minute: in fewer days this little is not seen.
-def test_what_is_never_forgotten_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unbounded_memory_is_seen_to_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = grown(told(27))
     monkeypatch.setattr(queue, "context_of", lambda *_: ())
     assert grown(told(27))["rows of objects"] > sound["rows of objects"] + 0.1

@@ -102,7 +102,7 @@ async def test_a_write_is_covered_only_after_its_sync(bench: Bench) -> None:
     assert bench.storage.crash(0).get(b"a") == b"1"
 
 
-async def test_who_does_not_await_is_told_once_the_write_is_durable_or_at_once_if_it_is(bench: Bench) -> None:
+async def test_a_write_not_awaited_tells_when_it_is_durable(bench: Bench) -> None:
     told: list[StorageFull | None] = []
     number = bench.write()
     bench.commit.when_durable(number, told.append)
@@ -114,7 +114,7 @@ async def test_who_does_not_await_is_told_once_the_write_is_durable_or_at_once_i
     assert told == [None, None]
 
 
-async def test_who_does_not_await_is_told_that_the_sync_failed(bench: Bench) -> None:
+async def test_a_write_not_awaited_tells_a_failed_sync(bench: Bench) -> None:
     told: list[StorageFull | None] = []
     bench.storage.fail_next("sync")
     number = bench.write()
@@ -125,7 +125,7 @@ async def test_who_does_not_await_is_told_that_the_sync_failed(bench: Bench) -> 
     assert ["not known to be durable" in str(error) for error in told] == [True, True]
 
 
-async def test_what_is_durable_is_covered_at_once(bench: Bench) -> None:
+async def test_durable_writes_are_covered_at_once(bench: Bench) -> None:
     number = bench.write()
     await bench.gate.let_one_go()
     bench.write()
@@ -160,7 +160,7 @@ async def test_one_sync_is_under_way_at_a_time(bench: Bench) -> None:
 
 
 @pytest.mark.answers("one-lock-around-the-store-serialises-all-agents")
-async def test_what_is_written_during_a_sync_belongs_to_the_next(bench: Bench) -> None:
+async def test_writes_during_a_sync_belong_to_the_next(bench: Bench) -> None:
     bench.gate.after = True
     early = bench.waiter(bench.write())
     await settle()
@@ -247,7 +247,7 @@ async def test_a_failed_sync_is_never_repeated(bench: Bench) -> None:
     assert bench.durable == []
 
 
-async def test_what_was_durable_before_a_failure_is_still_covered(bench: Bench) -> None:
+async def test_durable_writes_stay_covered_after_a_failure(bench: Bench) -> None:
     number = bench.write()
     await bench.gate.let_one_go()
     bench.storage.fail_next("sync")

@@ -56,7 +56,7 @@ def test_a_version_within_its_range_is_not(version: str) -> None:
     assert untested(lambda name: version if name == "pycrdt" else "0.3.29") == []
 
 
-def test_what_observes_is_freed_on_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_observers_are_freed_on_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python collects garbage on whichever thread allocates. Before 0.14.10 the engine kept what was freed on another than its
     # own, with its callback, for as long as the process lived.
     def observed() -> list[object]:

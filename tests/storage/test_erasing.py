@@ -64,7 +64,7 @@ def test_no_file_holds_a_deleted_range(storage: RocksStorage, tmp_path: Path) ->
     assert files_with(tmp_path, MARK) == []
 
 
-def test_what_was_deleted_long_ago_is_gone_after_a_pass(storage: RocksStorage, tmp_path: Path) -> None:
+def test_long_deleted_rows_are_gone_after_a_pass(storage: RocksStorage, tmp_path: Path) -> None:
     write(storage, {b"5" + MARK: MARK, b"6" + MARK: b""})
     erase(storage)  # Now they are in the deepest level.
     assert files_with(tmp_path, MARK)

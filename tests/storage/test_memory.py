@@ -26,7 +26,7 @@ def test_a_crash_keeps_as_many_unsynced_writes_as_it_is_told(keep: int | None, l
     assert keys(written(synced=2, unsynced=3).crash(keep)) == [b"%d" % number for number in range(left)]
 
 
-def test_what_a_crash_kept_survives_the_next_one() -> None:
+def test_data_that_survived_a_crash_survives_the_next() -> None:
     assert keys(written(synced=0, unsynced=2).crash(1).crash(0)) == [b"0"]
 
 

@@ -124,7 +124,7 @@ def test_a_sync_while_a_write_rotates_is_no_failure(storage: RocksStorage) -> No
     assert storage.rotations >= 4
 
 
-def test_what_was_written_across_rotations_is_there_after_reopening(
+def test_writes_across_rotations_are_there_after_reopening(
     storage: RocksStorage, tmp_path: Path, open_store: OpenStore
 ) -> None:
     fill(storage, 300)
@@ -140,7 +140,7 @@ def test_a_log_takes_no_disk_in_advance(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_what_was_recovered_is_durable_before_it_is_shown(killed: Path, tmp_path: Path, open_store: OpenStore) -> None:
+def test_recovered_rows_are_durable_before_they_are_shown(killed: Path, tmp_path: Path, open_store: OpenStore) -> None:
     opened = open_store(killed)
     power_cut(killed, tmp_path / "again", synced_wal_bytes=lambda: synced_wal_bytes(opened), cut=lambda at_least, _: at_least)
     assert len(list(open_store(tmp_path / "again").scan(b"", None))) == 100

@@ -70,7 +70,7 @@ def test_a_process_ends_as_its_interpreter_would(code: str, errors: str, returne
     assert ended.stderr.endswith(errors)
 
 
-def test_what_waits_for_the_end_of_a_process_is_called_and_what_was_printed_is_there() -> None:
+def test_exit_handlers_run_and_output_is_kept() -> None:
     code = """
 import atexit, threading, time
 def late():

@@ -138,7 +138,7 @@ def test_an_event_without_a_key_is_there_twice() -> None:
     assert str(problem) == "twice: {'a': 2, 'b': 1} in the journal of s/t: 2 times instead of 1"
 
 
-def test_what_was_acknowledged_from_memory_is_lost_with_the_node_only() -> None:
+def test_acknowledgements_from_memory_are_lost_with_the_node_only() -> None:
     async def agent(store: Store, pay: Call) -> None:
         if not await position(store):
             await store.space("s").thread("t").save({"step": 1}, durability="memory")
@@ -168,7 +168,7 @@ def test_an_agent_that_saves_its_position_after_keyed_writes_survives() -> None:
 
 
 @pytest.mark.parametrize("kind", ["thread", "register", "document", "branch", "item"])
-def test_what_an_agent_leaves_otherwise_when_it_resumes_is_found(kind: str) -> None:
+def test_a_resume_that_changes_something_is_found(kind: str) -> None:
     async def agent(store: Store) -> None:
         space = store.space("s")
         times = await space.counter("starts").add()
@@ -245,7 +245,7 @@ def test_an_agent_that_spins_when_resumed_is_reported(monkeypatch: pytest.Monkey
     assert str(crash_everywhere(agent).bad[0].problems[0]) == "unfinished: it had not ended after 3000 turns of the loop"
 
 
-def test_what_an_agent_raises_without_a_crash_is_raised() -> None:
+def test_an_agents_own_error_is_raised() -> None:
     async def agent(store: Store) -> None:
         raise KeyError("no such thing")
 
@@ -353,7 +353,7 @@ def test_resumed_on_another_node_an_agent_may_miss_what_only_the_first_had() -> 
     ]
 
 
-def test_what_a_quorum_has_is_there_on_the_next_node() -> None:
+def test_writes_of_a_quorum_are_on_the_next_node() -> None:
     assert crash_everywhere(one_step, nodes=3, durability="quorum").ok
 
 
@@ -397,7 +397,7 @@ async def test_called_from_a_coroutine_it_says_what_to_do() -> None:
         crash_everywhere(one_step)
 
 
-def test_what_is_asked_for_is_checked_before_anything_runs() -> None:
+def test_arguments_are_checked_before_anything_runs() -> None:
     def plain() -> None: ...
 
     wrong: list[dict[str, Any]] = [

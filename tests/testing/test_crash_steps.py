@@ -72,7 +72,7 @@ def problems(report: Report, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_whoever_stops_at_an_unresolved_step_does_nothing_twice(nodes: int) -> None:
+def test_stopping_at_an_unresolved_step_repeats_nothing(nodes: int) -> None:
     report = tried(cautious, nodes)
     assert problems(report, "twice") == []
     assert problems(report, "raised") == []
@@ -81,7 +81,7 @@ def test_whoever_stops_at_an_unresolved_step_does_nothing_twice(nodes: int) -> N
 
 
 @pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.thorough)])
-def test_whoever_asks_the_other_side_does_everything_once(nodes: int) -> None:
+def test_asking_the_outside_does_everything_once(nodes: int) -> None:
     tried(asking, nodes).raise_if_bad()
 
 

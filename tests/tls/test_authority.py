@@ -118,7 +118,7 @@ def test_an_expired_ca_issues_nothing(ca: Path) -> None:
         authority.issue(ca, "n2", now=NOW + timedelta(days=3651))
 
 
-def test_what_has_expired_is_shown(ca: Path) -> None:
+def test_expired_certificates_are_shown(ca: Path) -> None:
     assert [each.trouble for each in authority.held(ca, now=NOW + timedelta(days=366))] == ["", "expired on 2031-05-01"]
 
 

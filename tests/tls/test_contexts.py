@@ -57,7 +57,7 @@ def test_a_key_of_another_certificate_is_refused(config: Config) -> None:
     assert f"the private key {other} does not belong to the certificate" in refused(config, tls_key=other)
 
 
-def test_what_is_no_certificate_is_refused(config: Config, tmp_path: Path) -> None:
+def test_files_that_are_no_certificate_are_refused(config: Config, tmp_path: Path) -> None:
     nonsense = tmp_path / "nonsense.pem"
     nonsense.write_text("nonsense")
     nonsense.chmod(0o600)

@@ -50,7 +50,7 @@ async def test_the_ca_may_be_a_setting(certificates: Certificates, serve: Serve)
         assert (await store.status()).state == "ready"
 
 
-async def test_what_is_larger_than_a_tls_record_arrives_whole(certificates: Certificates, serve: Serve) -> None:
+async def test_messages_above_a_tls_record_arrive_whole(certificates: Certificates, serve: Serve) -> None:
     url = (await serve(**certificates.settings("n1"))).url
     value = bytes(range(256)) * 40_000
     async with shoal.connect(url, tls_ca=certificates.ca) as store:

@@ -76,7 +76,7 @@ async def test_the_largest_message_allowed_is_delivered(make: Make) -> None:
         running.cancel()
 
 
-async def test_what_the_node_cannot_take_closes_the_link_with_its_reason(make: Make) -> None:
+async def test_an_impossible_message_closes_its_link_with_a_reason(make: Make) -> None:
     b = await make(b"b")
     b.error = InvalidValue("it is no message: é" + "x" * 500)
     async with dialled(b) as link:

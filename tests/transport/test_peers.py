@@ -177,7 +177,7 @@ async def test_a_peer_under_two_addresses_is_linked_once(make: Make) -> None:
         ({"cluster_key": ""}, "cluster_key"),
     ],
 )
-async def test_who_does_not_belong_is_refused_on_both_sides(make: Make, settings: dict[str, str], reason: str) -> None:
+async def test_strangers_are_refused_on_both_sides(make: Make, settings: dict[str, str], reason: str) -> None:
     a, b = await make(b"a", start=False, **settings), await make(b"b")
     a.start(b.address)
     await until(lambda: reason in a.peers.reasons[b.address] and b.reported("peer refused"))
@@ -203,7 +203,7 @@ async def test_a_copy_of_a_directory_is_refused_on_both_sides(make: Make) -> Non
     assert "copy" in a.peers.reasons[copy.address]
 
 
-async def test_whom_the_node_does_not_admit_is_told_why(make: Make) -> None:
+async def test_a_client_not_admitted_is_told_why(make: Make) -> None:
     a, b = await make(b"a", start=False), await make(b"b")
     b.refuse = PeerRefused("another directory has this id. Nothing was written.", reason="clone")
     a.start(b.address)
@@ -271,7 +271,7 @@ async def test_a_message_before_the_proof_is_refused_and_not_delivered(make: Mak
     assert b.inbox.empty()
 
 
-async def test_who_says_nothing_is_shown_out(make: Make) -> None:
+async def test_a_silent_connection_is_closed(make: Make) -> None:
     b = await make(b"b", connect_timeout_s=0.05)
     async with aiohttp.ClientSession() as http, http.ws_connect(f"http://{b.address}{PEER_PATH}") as stranger:
         assert b"no handshake within" in await soon(stranger.receive_bytes())

@@ -378,7 +378,7 @@ async def opened(urls: object, **settings: object) -> Store:
         (b"http://n1:7400", "must be text or a list"),
     ],
 )
-async def test_what_is_no_address_is_told_with_what_to_write(urls: object, said: str) -> None:
+async def test_a_bad_address_is_refused_with_an_example(urls: object, said: str) -> None:
     with pytest.raises(InvalidConfig, match=said) as caught:
         await opened(urls)
     assert "secret" not in caught.value.message

@@ -190,5 +190,5 @@ async def test_rounds_are_spread_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) 
     assert max(pauses) <= 2.0
 
 
-async def test_what_leads_nowhere_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_links_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await seeded(5, monkeypatch))[1] == ["seed leads nowhere"]

@@ -307,9 +307,7 @@ async def test_an_attempt_that_may_have_left_outweighs_a_later_refusal(peer: Pee
     assert caught.value.written == "unknown"
 
 
-async def test_what_has_no_key_and_may_have_left_is_not_asked_of_another_node(
-    peer: Peer, other_peer: Peer, connect: Connect
-) -> None:
+async def test_a_keyless_request_that_may_have_left_stays(peer: Peer, other_peer: Peer, connect: Connect) -> None:
     """A prune that was half done would tell of its second half alone."""
     session = connect(f"{peer.url},{other_peer.url}")
     call = asyncio.create_task(session.call(Prune("s", "t")))

@@ -27,7 +27,7 @@ def _bookmark(partition: int) -> Bookmark:
     return bookmark
 
 
-async def test_what_a_reply_shows_is_in_the_bookmark_when_its_caller_goes_on(peer: Peer, connect: Connect) -> None:
+async def test_the_bookmark_has_a_reply_in_time(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url)
     peer.answer = lambda frame: encode_reply(frame.id, CounterValue(7), [Sight(5, SEEN.pack())])
     await session.call(READ)
@@ -49,7 +49,7 @@ async def test_another_node_is_told_what_was_seen_before_it_is_asked(peer: Peer,
     await other_peer.next_call()
 
 
-async def test_what_a_push_shows_is_in_the_bookmark_when_its_taker_goes_on(peer: Peer, connect: Connect) -> None:
+async def test_the_bookmark_has_a_push_in_time(peer: Peer, connect: Connect) -> None:
     session = connect(peer.url)
 
     async def push() -> None:
@@ -100,9 +100,7 @@ def aging(peer: Peer, connect: Connect, clock: list[float]) -> RemoteSession:
 
 
 @pytest.mark.answers("bookmark-is-older-than-what-is-remembered")
-async def test_what_no_node_knows_and_was_not_touched_for_long_is_let_go(
-    peer: Peer, aging: RemoteSession, clock: list[float]
-) -> None:
+async def test_old_unknown_origins_are_let_go(peer: Peer, aging: RemoteSession, clock: list[float]) -> None:
     clock[0] = 80.0
     aging.bookmark.note(2, SEEN)
     peer.answer = lambda frame: (losing(1) if len(peer.connections) == 1 else counted)(frame)

@@ -96,7 +96,7 @@ def test_special_floats_are_kept(number: float) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_the_standard_library_collects_comes_back_as_what_it_was(value: Any) -> None:
+def test_standard_collections_come_back_unchanged(value: Any) -> None:
     for again in (values.decode(values.encode(value)), values.from_json(json.loads(json.dumps(values.to_json(value))))):
         assert again == value
         assert type(again) is type(value)
@@ -122,14 +122,14 @@ def test_what_the_standard_library_collects_comes_back_as_what_it_was(value: Any
         (Model(a=1), r"register\(tests.values.test_codec.Model\)"),
     ],
 )
-def test_what_would_not_come_back_as_what_it_was_is_refused_with_what_to_do(value: Any, said: str) -> None:
+def test_lossy_values_are_refused_with_advice(value: Any, said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
         values.encode(value)
     with pytest.raises(InvalidValue):
         values.to_json(value)
 
 
-def test_what_a_schema_sees_of_them_is_plain() -> None:
+def test_a_schema_sees_plain_values() -> None:
     value = {"o": OrderedDict(a=1), "d": defaultdict(list, a=[1]), "q": deque([1, 2], 3), "c": Counter("aa"), "p": Path("a/b")}
     assert values.project(values.encode(value)) == {"o": {"a": 1}, "d": {"a": [1]}, "q": [1, 2], "c": {"a": 2}, "p": "a/b"}
 
@@ -404,7 +404,7 @@ def test_arbitrary_bytes_are_read_or_refused_and_nothing_else(packed: bytes) -> 
 
 @examples(150)
 @given(st.one_of(st.binary(max_size=40), damaged))
-def test_what_can_be_decoded_passes_the_check(packed: bytes) -> None:
+def test_decodable_values_pass_the_check(packed: bytes) -> None:
     try:
         values.decode(packed)
     except InvalidValue:
@@ -440,6 +440,6 @@ def test_codes_of_forms_never_change() -> None:
 
 
 @pytest.mark.parametrize(("code", "inner"), [(2, {"a": 1}), (3, "ab"), (5, 7), (10, [1, 2, "3"])])
-def test_what_no_dump_has_made_is_refused(code: int, inner: object) -> None:
+def test_bytes_that_no_dump_makes_are_refused(code: int, inner: object) -> None:
     with pytest.raises(InvalidValue):
         values.decode(msgpack.packb(msgpack.ExtType(code, msgpack.packb(inner))))

@@ -168,7 +168,7 @@ def test_an_operator_is_never_data(wanted: dict[str, Any]) -> None:
         Filter(values.encode(wanted), terms_max=9)
 
 
-def test_what_cannot_be_read_here_equals_nothing() -> None:
+def test_unreadable_values_equal_nothing() -> None:
     foreign = msgpack.packb({"a": 1, "f": msgpack.ExtType(1, msgpack.packb(["nobody.Knows", {}]))})
     assert not Filter(values.encode({"f": None}), terms_max=9).matches(foreign)
     assert Filter(values.encode({"a": 1}), terms_max=9).matches(foreign)

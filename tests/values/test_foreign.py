@@ -28,7 +28,7 @@ def shown(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", [None, b"bytes", "text", 7, [1, [2.5]], {"a": {1: True}}], ids=repr)
-def test_what_is_plain_is_shown_as_it_is(value: Any) -> None:
+def test_plain_values_are_shown_as_they_are(value: Any) -> None:
     assert shown(value) == value
 
 

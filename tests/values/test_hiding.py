@@ -40,7 +40,7 @@ def test_a_place_is_hidden_and_nothing_else(value: Any, place: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("value", [(1, 2), {1, 2}, OrderedDict(a=1), 1 << 80])
-def test_what_cannot_be_looked_into_is_hidden_as_a_whole(value: Any) -> None:
+def test_opaque_values_are_hidden_as_a_whole(value: Any) -> None:
     assert shown({"in": value}, ("in", "a")) == {"in": MARK}
 
 

@@ -187,7 +187,7 @@ def test_a_cycle_is_refused_with_its_path() -> None:
         values.encode(loop, where="state")
 
 
-def test_what_nests_too_deep_is_refused() -> None:
+def test_values_nested_too_deep_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(2000):
         deep = [deep]

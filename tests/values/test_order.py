@@ -67,7 +67,7 @@ def test_a_text_that_is_cut_within_a_character_can_be_looked_up() -> None:
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, b"x", (1,), float("nan"), Decimal(1), 2**70], ids=repr)
-def test_what_has_no_order_of_bytes_is_other(value: Any) -> None:
+def test_values_without_an_order_are_other(value: Any) -> None:
     assert bytes_of(value) == OTHER
 
 

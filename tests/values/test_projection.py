@@ -68,7 +68,7 @@ def test_two_keys_of_one_text_are_refused() -> None:
         values.project(values.encode({1: "a", "1": "b"}))
 
 
-def test_what_nests_too_deep_is_refused() -> None:
+def test_values_nested_too_deep_are_refused() -> None:
     deep: list[Any] = []
     for _ in range(200):
         deep = [deep]

@@ -125,6 +125,6 @@ def test_values_nest_192_deep_in_json_and_no_deeper() -> None:
             convert(too_deep)
 
 
-def test_what_cannot_be_serialised_has_no_json_form() -> None:
+def test_unserialisable_values_have_no_json_form() -> None:
     with pytest.raises(InvalidValue, match="no JSON form"):
         values.to_json({"a": print})

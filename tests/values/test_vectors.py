@@ -11,7 +11,7 @@ from shoal.values import vectors
 
 
 @pytest.mark.parametrize("floats", [[], [1.0, nan], [inf], [1e300]])
-def test_what_is_no_vector_is_refused(floats: list[float]) -> None:
+def test_malformed_vectors_are_refused(floats: list[float]) -> None:
     with pytest.raises(InvalidValue):
         vectors.pack(floats)
 

@@ -67,7 +67,7 @@ def test_a_least_difference_ends_with_its_steps(old: Any, new: Any) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), HARD)
-def test_what_is_not_the_least_difference_is_right_too(old: Any, new: Any) -> None:
+def test_a_longer_difference_is_right_too(old: Any, new: Any) -> None:
     before, after = [7, *old, 8], [9, *new, 10]
     assert applied(before, differences(before, after)) == after
 
@@ -102,7 +102,7 @@ def test_enough_steps_find_what_difflib_finds(old: list[int], new: list[int]) ->
     assert Allowance().opcodes(old, new) == SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
-def test_what_is_too_much_is_not_walked_through() -> None:
+def test_values_beyond_the_bound_are_not_walked_through() -> None:
     class Unread(list[int]):
         def __iter__(self) -> Iterator[int]:
             raise AssertionError("it was read")

@@ -49,9 +49,7 @@ async def test_lists_that_grew_on_both_sides_keep_all_in_the_order_of_the_sides(
         ({"a": [1]}, [{"a": [1, 2]}, {"a": (1, 2)}]),
     ],
 )
-async def test_what_does_not_fit_together_is_a_conflict_that_names_it(
-    base: dict[str, Any], sides: list[dict[str, Any]]
-) -> None:
+async def test_clashing_changes_are_a_conflict_that_names_them(base: dict[str, Any], sides: list[dict[str, Any]]) -> None:
     with pytest.raises(MergeConflict) as conflict:
         await merged(base, [{**side, "fine": 1} for side in sides])
     assert conflict.value.detail["channels"] == ["a"]

@@ -22,7 +22,7 @@ def test_a_duration_is_a_timedelta_or_seconds(duration: timedelta | float | None
 
 
 @pytest.mark.parametrize("wrong", ["5", True, math.nan, math.inf, 1e300, [1]], ids=repr)
-def test_what_is_no_duration_is_refused(wrong: object) -> None:
+def test_malformed_durations_are_refused(wrong: object) -> None:
     with pytest.raises(InvalidInput, match=r"^older_than must be a timedelta or seconds; got "):
         as_duration_ms(wrong, what="older_than")  # type: ignore[arg-type]
 

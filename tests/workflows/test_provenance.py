@@ -63,7 +63,7 @@ def test_the_threads_own_partition_is_left_out() -> None:
     assert saved(provenance, partition=1) == []
 
 
-def test_what_does_not_fit_goes_with_the_next_save() -> None:
+def test_unfitting_writes_go_with_the_next_save() -> None:
     bookmark = Bookmark()
     for partition in (1, 2):
         bookmark.note(partition, seen(1))

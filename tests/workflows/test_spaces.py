@@ -107,7 +107,7 @@ async def test_a_bounded_deletion_says_that_there_is_more(bench: Bench) -> None:
 
 
 @pytest.mark.answers("spaces-deletion-leaves-something")
-async def test_what_is_written_meanwhile_stays_and_is_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writes_made_meanwhile_stay_and_are_counted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(bench.space)
     call = ServiceSession.call
 

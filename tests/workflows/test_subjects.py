@@ -63,7 +63,7 @@ def test_every_kind_of_object_but_rules_can_be_tagged() -> None:
 
 
 @pytest.mark.answers("erasure-of-a-persons-data-misses-an-object")
-async def test_what_is_tagged_is_found_and_erased_and_nothing_else(bench: Bench) -> None:
+async def test_erasing_a_subject_erases_its_tagged_objects_alone(bench: Bench) -> None:
     await tagged(bench.space)
     await fill(bench.store.space("another"))
     await bench.space.counter("other").add(1)
@@ -96,7 +96,7 @@ async def test_parts_of_shared_objects_are_erased_alone(bench: Bench) -> None:
     assert set(await space.set("present").members()) == {"bo", 5}
 
 
-async def test_what_is_not_there_is_absent_and_a_record_of_a_stream_is_kept_with_the_reason(bench: Bench) -> None:
+async def test_absent_objects_and_records_of_streams_are_reported(bench: Bench) -> None:
     event = await bench.space.thread("stream/notes").journal.append({"about": "ana"})
     await bench.space.subjects.tag("ana", "thread", "never-written")
     await bench.space.subjects.tag("ana", "event", "stream/notes", event.id)
@@ -174,7 +174,7 @@ async def test_tagging_twice_changes_nothing_and_needs_no_object(bench: Bench) -
         (("", "thread", "t"), InvalidName),
     ],
 )
-async def test_what_cannot_be_tagged_is_refused(bench: Bench, tag: Any, error: type[Exception]) -> None:
+async def test_objects_that_cannot_be_tagged_are_refused(bench: Bench, tag: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="Nothing was written"):
         await bench.space.subjects.tag(*tag)
     assert await objects(bench.space) == set()

@@ -52,7 +52,7 @@ def _expired_hlc(rows: Rows) -> int:
 
 
 def swept_rows(rows: Rows, id: bytes) -> dict[bytes, bytes | None]:
-    """What is left in the place of a mark once the checkpoint's other rows are removed."""
+    """The row that replaces a mark once the checkpoint's other rows are removed."""
     mark = rows.get(PRUNED + id) or b""
     return {PRUNED + id: None} if _is_forgotten(rows, mark) else {PRUNED + id: None, SWEPT + id: mark}
 

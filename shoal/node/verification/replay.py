@@ -203,7 +203,7 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
         return id is not None and row[: len(row) - len(key)] + dag.CHECKPOINT + id not in folded
 
     def remembered(row: bytes, value: bytes) -> tuple[bytes, bytes] | None:
-        """What is stored in the place of a mark, if it follows from that."""
+        """The row that replaces a mark, if it follows from that."""
         key = split(row)[1]
         if key == dag.PRUNED or not key.startswith(dag.PRUNED):
             return None

@@ -201,7 +201,7 @@ async def test_an_expired_fork_lets_its_source_end(serve: Serve) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_what_others_put_into_the_journal_is_no_data(streams: Streams) -> None:
+async def test_foreign_journal_events_are_no_data(streams: Streams) -> None:
     await streams("PUT", "s", b"a", Content_Type="text/plain")
     session = streams.bench.node.session()
     [event] = (await session.call(requests.ReadJournal("crew", "stream/s"))).events

@@ -69,7 +69,7 @@ async def test_a_reader_that_comes_while_the_node_stops_does_not_wait() -> None:
             assert not await tail.moved(tail.version, 60.0)
 
 
-async def test_what_moves_before_a_reader_waits_is_not_missed() -> None:
+async def test_changes_before_a_reader_waits_are_not_missed() -> None:
     session = Failing()
     session.fails = False
     with tails_of(session).at("crew", "s") as tail:

@@ -21,7 +21,7 @@ def entries(client: YjsClient) -> list[tuple[int, int, bytes]]:
     return [(entry.client, entry.clock, entry.state) for entry in told]
 
 
-async def test_what_one_says_of_itself_the_others_hear_now_and_later(served: Served) -> None:
+async def test_others_hear_a_clients_presence_now_and_later(served: Served) -> None:
     async with served.client() as one, served.client() as other:
         await one.send(awareness(7, 1, b'{"name":"Ada"}'))
         await other.until(lambda: (7, 1, b'{"name":"Ada"}') in entries(other))
@@ -42,7 +42,7 @@ async def test_an_entry_is_bound_to_its_socket(served: Served, told: bytes) -> N
         assert (7, 9, told) not in entries(other)
 
 
-async def test_who_leaves_is_gone_at_an_equal_clock_and_comes_back_with_a_newer_one(served: Served) -> None:
+async def test_a_client_that_left_returns_with_newer_clock(served: Served) -> None:
     async with served.client() as other:
         async with served.client() as one:
             await one.send(awareness(7, 4, b'{"name":"Ada"}'))
@@ -57,7 +57,7 @@ async def test_who_leaves_is_gone_at_an_equal_clock_and_comes_back_with_a_newer_
             await other.until(lambda: entries(other)[-1] == (7, 5, b"null"))
 
 
-async def test_who_does_not_renew_is_gone(serve: Serve) -> None:
+async def test_presence_that_is_not_renewed_ends(serve: Serve) -> None:
     served = await serve(presence_timeout_s=0.1)
     async with served.client() as silent, served.client() as other:
         await silent.send(awareness(7, 1, b'"here"'))

@@ -107,7 +107,7 @@ async def test_an_update_that_is_not_stored_is_not_acknowledged_and_neither_is_t
 
 
 @pytest.mark.answers("yjs-update-is-acknowledged-but-not-stored")
-async def test_what_becomes_ready_is_acknowledged_once_it_is_durable(served: Served) -> None:
+async def test_ready_operations_are_acknowledged_once_durable(served: Served) -> None:
     first, second = typed("ab")
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
         one, other = await bare(stack, served), await bare(stack, served)
@@ -221,7 +221,7 @@ async def test_two_authors_that_send_as_fast_as_they_can_hear_of_every_update(se
     assert await served.json() == {"t": trace.end}
 
 
-async def test_what_was_sent_before_the_connection_broke_is_written(served: Served) -> None:
+async def test_edits_sent_before_the_connection_broke_are_written(served: Served) -> None:
     one = served.client()
     await one.connect()
     text_of(one).insert(0, "kept")
@@ -230,7 +230,7 @@ async def test_what_was_sent_before_the_connection_broke_is_written(served: Serv
         await late.until(lambda: str(text_of(late)) == "kept")
 
 
-async def test_what_is_sent_again_is_no_operation(served: Served) -> None:
+async def test_repeated_requests_are_no_operation(served: Served) -> None:
     async with served.client() as one:
         map_of(one)["k"] = 1
         await one.until(lambda: one.updates > 1)

@@ -166,7 +166,7 @@ async def test_a_guest_that_leaves_waits_for_its_own_updates_and_not_for_a_busy_
         assert len(session.writes) < 10
 
 
-async def test_what_a_client_sends_after_a_rejected_update_is_not_written_and_others_are() -> None:
+async def test_updates_after_a_rejected_one_are_not_written() -> None:
     async with room() as (shared, session):
         bad, good = Guest(), Guest()
         for number in range(300):
@@ -209,7 +209,7 @@ class Pipe:
 
 
 @pytest.mark.parametrize("takes", [True, False])
-async def test_what_others_write_to_a_socket_meanwhile_is_not_waited_for(takes: bool) -> None:
+async def test_writes_of_others_to_a_socket_are_not_awaited(takes: bool) -> None:
     pipe = Pipe()
     socket = Socket(_Open(), send_bytes_max=BUDGET, stalled_s=0.2)  # type: ignore[arg-type]
     socket._transport = pipe  # type: ignore[assignment]

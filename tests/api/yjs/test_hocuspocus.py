@@ -106,7 +106,7 @@ async def test_a_document_that_cannot_be_opened_is_denied_and_others_go_on(serve
         (b"\x01" + yjs.sized(b"\x01\x07\x01" + yjs.sized(b"{no json")), "JSON"),
     ],
 )
-async def test_what_is_wrong_with_a_document_ends_that_document_alone(served: Served, message: bytes, reason: str) -> None:
+async def test_a_fault_of_one_document_ends_it_alone(served: Served, message: bytes, reason: str) -> None:
     provider = await joined(served)
     for address in (b"d", b"e"):
         await provider.open(address)
@@ -156,7 +156,7 @@ async def test_an_older_provider_is_told_of_the_end_as_it_understands(served: Se
     assert b"ends too early" in denied
 
 
-async def test_what_ended_is_remembered_within_a_bound(served: Served) -> None:
+async def test_ended_claims_are_remembered_within_a_bound(served: Served) -> None:
     provider = await joined(served)
     for number in range(400):
         await provider.open(b"\xff%d" % number)
@@ -188,7 +188,7 @@ async def test_a_document_that_is_left_says_nothing_more_and_its_presence_ends(s
 
 
 @pytest.mark.parametrize(("message", "code"), [(b"\x04pla", 4400), ("hello", 1003)])
-async def test_what_has_no_address_closes_the_websocket(served: Served, message: bytes | str, code: int) -> None:
+async def test_a_message_without_an_address_closes_the_websocket(served: Served, message: bytes | str, code: int) -> None:
     provider = await joined(served)
     await (provider.socket.send_str(message) if isinstance(message, str) else provider.socket.send_bytes(message))
     assert (await provider.closed())[0] == code

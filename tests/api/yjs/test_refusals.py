@@ -30,7 +30,7 @@ def nested_document() -> bytes:
         (yjs.encode_update(b"\x00" * (1 << 16)), 1009, ""),
     ],
 )
-async def test_what_is_malformed_closes_that_connection_alone(serve: Serve, message: bytes, code: int, reason: str) -> None:
+async def test_a_malformed_frame_closes_its_connection_alone(serve: Serve, message: bytes, code: int, reason: str) -> None:
     served = await serve(yjs_update_bytes_max=1 << 15)
     async with served.client() as bad, served.client() as one, served.client() as other:
         await bad.send(message)
@@ -77,7 +77,7 @@ async def test_a_root_used_as_another_kind_is_refused(served: Served) -> None:
             assert "another kind" in reason
 
 
-async def test_who_edited_what_was_deleted_is_closed_and_restores_nothing(served: Served) -> None:
+async def test_an_editor_of_deleted_content_restores_nothing(served: Served) -> None:
     async with served.client() as one:
         text_of(one).insert(0, "deleted")
         await one.until(lambda: one.updates > 1)

@@ -17,7 +17,7 @@ from tests.support.yjs_client import YjsClient
 # ── what clients share ────────────────────────────────────────────────────────
 
 
-async def test_what_one_client_edits_the_others_see_and_the_node_keeps(served: Served) -> None:
+async def test_edits_of_one_client_reach_node_and_clients(served: Served) -> None:
     async with served.client() as one, served.client() as other:
         text_of(one).insert(0, "é😀")
         map_of(other)["k"] = {"v": 1}
@@ -36,7 +36,7 @@ async def test_a_client_that_comes_later_has_all_of_it(served: Served) -> None:
         assert str(text_of(late)) == "written before"
 
 
-async def test_what_was_edited_offline_arrives_with_the_answer_to_step_1(served: Served) -> None:
+async def test_offline_edits_arrive_with_the_answer_to_step_1(served: Served) -> None:
     async with served.client() as one, served.client() as witness:
         text_of(one).insert(0, "ab")
         await witness.until(lambda: str(text_of(witness)) == "ab")
@@ -109,7 +109,7 @@ ALTERED = st.builds(
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(ALTERED, min_size=1, max_size=5))
-async def test_whatever_is_sent_only_its_sender_is_closed(served: Served, messages: list[bytes]) -> None:
+async def test_bad_frames_close_their_sender_alone(served: Served, messages: list[bytes]) -> None:
     async with served.client("fuzzed") as one, served.client("fuzzed") as other:
         bad = served.client("fuzzed")
         await bad.connect(synchronise=False)

@@ -170,7 +170,7 @@ def _brings(message: bytes) -> bool:
 
 
 @pytest.mark.answers("restored-beginning-shows-deleted-parts")
-async def test_what_was_deleted_of_a_beginning_stays_deleted_when_it_is_restored(fleet: Fleet) -> None:
+async def test_deleted_parts_of_a_restored_beginning_stay_deleted(fleet: Fleet) -> None:
     session = Roaming()
     await begin(fleet, "a", COUNTS)
     await begin(fleet, "b", LOSES)

@@ -61,7 +61,7 @@ async def test_a_change_says_where_what_was_there_what_is_there_and_who_did_it(s
     ]
 
 
-async def test_what_came_behind_an_edit_is_told_behind_it(session: FakeSession, mirror: Mirror) -> None:
+async def test_a_change_after_an_edit_is_told_after_it(session: FakeSession, mirror: Mirror) -> None:
     document, other = await mirror(), await mirror()
     changes = document.changes()
     session.gate.clear()
@@ -76,7 +76,7 @@ async def test_what_came_behind_an_edit_is_told_behind_it(session: FakeSession, 
     await other.close()
 
 
-async def test_who_edits_is_named_in_the_first_update_and_told_to_who_opens_later(session: FakeSession, mirror: Mirror) -> None:
+async def test_editors_are_named_in_the_first_update(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror(author="ada")
     document.map("m")["a"] = 1
     await document.flush()
@@ -127,7 +127,7 @@ async def test_changes_end_when_the_document_closes(mirror: Mirror) -> None:
     assert [change async for change in document.changes()] == []
 
 
-async def test_what_arrives_waits_behind_what_is_not_durable() -> None:
+async def test_arrivals_wait_behind_writes_that_are_not_durable() -> None:
     feed = Feed(1000, Home())
     reader = feed.reader()
     local, remote = (DocumentChange(kind, "", "add", ("m", kind), None, 1) for kind in ("local", "remote"))

@@ -47,7 +47,7 @@ async def test_a_mirror_opens_with_what_there_is(session: FakeSession, mirror: M
     assert (await mirror()).to_py() == {"m": {"a": 1}}
 
 
-async def test_what_came_from_the_node_is_not_sent_back(session: FakeSession, mirror: Mirror) -> None:
+async def test_updates_from_the_node_are_not_sent_back(session: FakeSession, mirror: Mirror) -> None:
     one, other = await mirror(), await mirror()
     one.map("m")["a"] = 1
     await one.flush()
@@ -237,7 +237,7 @@ async def test_a_root_that_the_next_node_never_heard_of_is_declared_again(sessio
     assert session.live.to_py() == {"m": {"a": 1, "b": 2}}
 
 
-async def test_who_is_cancelled_does_not_wait_for_a_node_that_is_gone(session: FakeSession) -> None:
+async def test_a_cancelled_call_does_not_wait_for_lost_nodes(session: FakeSession) -> None:
     config = msgspec.structs.replace(CONFIG, failover_timeout_s=0.01)
     editing = asyncio.Event()
 
@@ -256,7 +256,7 @@ async def test_who_is_cancelled_does_not_wait_for_a_node_that_is_gone(session: F
     session.gate.set()
 
 
-async def test_what_was_overwritten_unseen_is_told_wherever_it_was_lost(session: FakeSession, mirror: Mirror) -> None:
+async def test_values_overwritten_unseen_are_told_everywhere(session: FakeSession, mirror: Mirror) -> None:
     """Of two clients the one with the greater id wins: bob's value stands, on both mirrors."""
     ada, bob = await mirror(author="ada"), await mirror(author="bob")
     told = [ada.changes(), bob.changes()]
@@ -291,7 +291,7 @@ async def test_replacing_edits_in_place_and_as_one_update(session: FakeSession, 
     assert session.requests[0].roots == {"m": "map", "l": "array", "t": "text"}
 
 
-async def test_what_cannot_replace_leaves_the_mirror_as_it_is(session: FakeSession, mirror: Mirror) -> None:
+async def test_a_failed_replacement_leaves_the_mirror(session: FakeSession, mirror: Mirror) -> None:
     document = await mirror()
     with pytest.raises(InvalidValue):
         document.replace({"m": {"a": 1}, "x": 5})

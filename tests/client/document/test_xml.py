@@ -49,7 +49,7 @@ async def test_replacing_xml_edits_it_in_place(session: FakeSession, mirror: Mir
     assert document.to_py() == session.live.to_py()
 
 
-async def test_what_others_change_in_xml_is_told_and_ones_own_is_taken_back(session: FakeSession, mirror: Mirror) -> None:
+async def test_undo_of_xml_spares_the_changes_of_others(session: FakeSession, mirror: Mirror) -> None:
     ours, theirs = await mirror(undo=10), await mirror(author="ada")
     ours.xml("body").children.append(pycrdt.XmlElement("paragraph"))
     await ours.flush()

@@ -20,7 +20,7 @@ async def space(tmp_path: Path) -> AsyncIterator[Space]:
         yield store.space("crew")
 
 
-async def test_what_a_rollback_left_behind_was_known_when_the_step_ran(bench: Bench) -> None:
+async def test_an_earlier_step_knew_what_was_rolled_back(bench: Bench) -> None:
     thread = bench.space.thread("t", author="ana")
     first = await thread.save({"n": 1})
     second = await thread.save({"n": 2})

@@ -73,7 +73,7 @@ async def test_the_state_is_saved_also_where_the_block_fails(thread: Thread) -> 
     assert await states(thread) == [{"n": 0}]
 
 
-async def test_what_did_not_change_is_saved_once(thread: Thread) -> None:
+async def test_unchanged_states_are_saved_once(thread: Thread) -> None:
     state = {"n": 0}
     async with thread.autosave(lambda: state) as auto:
         assert await auto.save() is not None

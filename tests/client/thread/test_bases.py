@@ -236,7 +236,7 @@ async def test_a_handle_moves_with_the_branch_that_it_moves(space: Space) -> Non
     assert (await thread.save({"x": 3})).parents == (first.id,)
 
 
-async def test_what_is_read_of_the_past_moves_nothing(space: Space) -> None:
+async def test_reads_of_the_past_move_nothing(space: Space) -> None:
     thread = space.thread("p")
     for number in range(3):
         last = await thread.save({"x": number})

@@ -55,7 +55,7 @@ async def test_a_row_that_fails_comes_again_and_those_before_it_do_not(thread: T
     assert [row async for row in thread.iterate(kind(6), key="k")] == [3, 4, 5]
 
 
-async def test_who_leaves_early_goes_on_there(thread: Thread) -> None:
+async def test_leaving_a_loop_early_resumes_there(thread: Thread) -> None:
     async with aclosing(thread.iterate(range(6), key="k")) as rows:
         async for row in rows:
             if row == 2:

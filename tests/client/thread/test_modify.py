@@ -110,7 +110,7 @@ async def test_a_function_that_raises_changes_nothing_and_the_handle_has_seen_no
     assert (await handle.load()).state == {"n": 1}
 
 
-async def test_what_is_no_function_or_makes_no_state_is_refused(space: Space) -> None:
+async def test_a_reducer_that_makes_no_state_is_refused(space: Space) -> None:
     with pytest.raises(InvalidInput, match="fn must be a function"):
         await space.thread("p").modify({"n": 1})  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="a state is a mapping"):
@@ -146,7 +146,7 @@ async def test_on_a_fork_it_changes_the_winner_and_says_so(space: Space) -> None
     assert (made.state, made.forked) == ({"n": 11}, True)
 
 
-async def test_what_it_makes_keeps_the_schema(space: Space) -> None:
+async def test_derived_checkpoints_keep_the_schema(space: Space) -> None:
     schema = shoal.Schema("s", model={"type": "object", "properties": {"n": {"type": "integer"}}})
     handle = space.thread("p", schema=schema)
     await handle.modify(more)

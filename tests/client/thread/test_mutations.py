@@ -169,7 +169,7 @@ async def test_an_undo_that_is_repeated_is_made_once(thread: Thread) -> None:
     assert await state(thread) == {"n": 1}
 
 
-async def test_what_was_undone_cannot_be_redone_once_something_else_is_saved(thread: Thread) -> None:
+async def test_an_undone_save_cannot_be_redone_after_another(thread: Thread) -> None:
     for number in range(3):
         await thread.save({"n": number})
     await thread.undo()

@@ -140,7 +140,7 @@ def running(space: Space, *, model: str, sdk: str | None = "1.0") -> Thread:
     return space.thread("t", configuration={"model": model}, dependencies=dependencies)
 
 
-async def test_what_differs_from_the_recorded_setting_is_told_or_refused(space: Space, node: Node) -> None:
+async def test_differences_from_the_recorded_setting_are_told_or_refused(space: Space, node: Node) -> None:
     first = running(space, model="small")
     for number in range(3):  # It is recorded with the first of them.
         await first.save({"n": number})
@@ -154,7 +154,7 @@ async def test_what_differs_from_the_recorded_setting_is_told_or_refused(space: 
         await other.resume(on_drift="refuse")
 
 
-async def test_what_is_left_out_of_a_setting_is_not_compared(space: Space, node: Node) -> None:
+async def test_omitted_parts_of_a_setting_are_not_compared(space: Space, node: Node) -> None:
     await running(space, model="small").save({"n": 1})
     elsewhere = space_on(node, Config())
     assert (await running(elsewhere, model="small", sdk=None).resume(on_drift="refuse")).reason.differences == ()
@@ -216,7 +216,7 @@ async def test_copies_that_double_the_state_are_refused(space: Space) -> None:
     assert (await thread.edit(bomb[:3])).state["a"]["k2"]["k1"]["k0"] == {"x": [1, 2, 3, 4]}
 
 
-async def test_what_an_edit_copies_is_charged(space: Space) -> None:
+async def test_copies_in_an_edit_are_charged(space: Space) -> None:
     thread = space.thread("t")
     await thread.save({"long": "x" * 6_000_000})
     with pytest.raises(TooLarge, match="copy or read more"):
@@ -237,7 +237,7 @@ async def test_operations_of_an_edit_are_bounded(space: Space) -> None:
         await thread.edit([{"op": "test", "path": "/due", "value": 7}] * 1001)
 
 
-async def test_what_was_never_saved_cannot_be_edited(space: Space) -> None:
+async def test_a_thread_never_saved_cannot_be_edited(space: Space) -> None:
     with pytest.raises(NotFound):
         await space.thread("t").edit({"n": 1})
 

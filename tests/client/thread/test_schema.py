@@ -142,7 +142,7 @@ async def test_a_model_of_an_older_version_keeps_what_it_does_not_know(space: Sp
     }
 
 
-async def test_what_is_too_new_is_neither_read_nor_overwritten(space: Space) -> None:
+async def test_newer_files_are_neither_read_nor_overwritten(space: Space) -> None:
     await space.thread("t", schema=V4).save({"goals": ["x"]})
     thread = space.thread("t", schema=V2)
     for attempt in (

@@ -158,9 +158,7 @@ async def test_an_update_by_a_handle_with_a_newer_version_is_a_whole_state(space
         {"changes": {"plan": {"key": "«secret»", "n": 2}}},
     ],
 )
-async def test_what_stands_for_a_hidden_value_is_not_saved_in_its_place(
-    space: Space, first: str, change: dict[str, Any]
-) -> None:
+async def test_a_placeholder_is_not_saved_over_a_secret(space: Space, first: str, change: dict[str, Any]) -> None:
     thread = space.thread("t")
     with pytest.raises(InvalidInput, match="stands for a value that was hidden") as caught:
         await thread.update(**change)
@@ -171,7 +169,7 @@ async def test_what_stands_for_a_hidden_value_is_not_saved_in_its_place(
         await thread.save(found.redacted)
 
 
-async def test_what_stands_for_a_hidden_value_may_stand_elsewhere(space: Space, first: str) -> None:
+async def test_a_placeholder_may_stand_elsewhere(space: Space, first: str) -> None:
     saved = await space.thread("t").update({"n": "«secret»", "plan": {"key": "hunter3", "n": "«secret»"}})
     assert saved.id != first
 

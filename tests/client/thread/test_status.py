@@ -65,7 +65,7 @@ async def test_every_move_is_the_status_and_in_the_journal(thread: Thread) -> No
     ]
 
 
-async def test_whoever_waits_for_a_status_is_told_when_it_comes(thread: Thread, node: Node) -> None:
+async def test_waiting_for_a_status_ends_when_it_comes(thread: Thread, node: Node) -> None:
     waiting = asyncio.create_task(thread.wait_for(("done", "failed")))
     await somebody_watches(node)
     await thread.pause()

@@ -74,7 +74,7 @@ async def test_a_step_whose_result_was_not_kept_can_be_given_free_or_is_repeated
 @pytest.mark.parametrize(
     "result", [object(), b"x" * (Config().request_bytes_max + 1), {"deep": {1: Receipt()}}, "\ud800", type], ids=repr_of
 )
-async def test_whatever_the_result_the_step_says_what_became_of_it(thread: Thread, result: Any) -> None:
+async def test_a_step_tells_its_outcome_for_any_result(thread: Thread, result: Any) -> None:
     with pytest.raises(ResultNotKept):
         await thread.step("pay", call=lambda: result)
     [record] = await thread.unresolved()

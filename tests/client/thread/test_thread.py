@@ -104,7 +104,7 @@ async def test_a_whole_state_of_a_handle_without_a_position_builds_on_nothing_an
     assert len(session.asked) == 2
 
 
-async def test_what_is_tried_again_has_the_same_key_and_is_written_once(session: Recording) -> None:
+async def test_retries_have_the_same_key_and_write_once(session: Recording) -> None:
     handle = thread(session)
     session.rivals = 3
     made = await handle.append("log", "mine", key="k")

@@ -63,7 +63,7 @@ async def test_items_may_have_values(work: Worklist) -> None:
         await work.add({"a": {"size": 6}})
 
 
-async def test_what_is_done_shows_its_results_in_that_order(work: Worklist) -> None:
+async def test_finished_items_show_their_results_in_order(work: Worklist) -> None:
     await work.add(["a", "b"])
     for key in ("b", "a"):
         await work.done(key, result=key.upper())
@@ -75,7 +75,7 @@ async def test_what_is_done_shows_its_results_in_that_order(work: Worklist) -> N
     assert (await work.progress()).is_complete
 
 
-async def test_what_was_never_added_cannot_be_done(work: Worklist) -> None:
+async def test_an_item_never_added_cannot_be_done(work: Worklist) -> None:
     with pytest.raises(NotFound, match="no entry"):
         await work.done("absent")
 
@@ -104,7 +104,7 @@ async def test_pending_follows_what_is_added(store: Store, work: Worklist) -> No
         assert (await coming).key == "b"
 
 
-async def test_what_is_forgotten_may_be_added_again(work: Worklist) -> None:
+async def test_a_forgotten_node_may_be_added_again(work: Worklist) -> None:
     await work.add(["a"])
     await work.done("a")
     [item] = [item async for item in work.finished()]

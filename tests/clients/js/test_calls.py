@@ -274,7 +274,7 @@ async def test_wrong_input_is_refused_before_anything_is_sent(js: Program, call:
     assert "secret" not in wrong.value.message
 
 
-async def test_what_is_too_large_is_refused_by_the_node(js: Program, tmp_path: Path) -> None:
+async def test_a_value_too_large_is_refused_by_the_node(js: Program, tmp_path: Path) -> None:
     with served(tmp_path / "state", config={"SHOAL_REQUEST_BYTES_MAX": "64KiB"}) as (_, url):
         with pytest.raises(Rejected) as large:
             await js("await shoal.connect(given).space('crew').thread('t').save({ text: 'x'.repeat(1 << 20) })", url)

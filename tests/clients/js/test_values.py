@@ -78,7 +78,7 @@ async def test_names_are_listed_page_by_page_whatever_they_hold(js: Program, ope
     assert "names" in await js(f"{OPEN} return all(shoal.connect(given.url).spaces())", given)
 
 
-async def test_what_json_has_no_form_for_arrives_or_is_refused(js: Program, open_url: str) -> None:
+async def test_values_without_a_json_form_arrive_or_are_refused(js: Program, open_url: str) -> None:
     given = {"url": open_url, "space": "json"}
     await js(
         f"""{OPEN} const numbers = {{ big: 2n ** 70n, nan: NaN, inf: -Infinity }}

@@ -175,7 +175,7 @@ def test_an_empty_directory_that_was_set_back_takes_no_first_term_from_a_voter()
         assert (suspect.term is not None) == founding
 
 
-def test_what_a_store_voted_while_it_was_alone_is_no_vote_of_a_cluster() -> None:
+def test_votes_of_a_store_alone_do_not_count() -> None:
     lone = acceptor(electorate=Electorate((frozenset("a"),)))
     assert lone.questions() == []
     vote(lone, Prepare("k", ONE, {}))

@@ -176,7 +176,7 @@ class Cluster:
 
 @pytest.mark.answers("register-is-linearizable", note="two to five members, and lost disks")
 @pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(10, 40))])
-def test_what_clients_are_told_is_linearizable(seed: int) -> None:
+def test_answers_to_clients_are_linearizable(seed: int) -> None:
     cluster = Cluster(seed, (2, 3, 3, 4, 5)[seed % 5])
     cluster.run(faults=False)  # It is founded.
     assert cluster.voting() == len(cluster.members)

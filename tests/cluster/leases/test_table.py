@@ -254,7 +254,7 @@ def test_a_holder_stops_before_others_may_start(
 
 @pytest.mark.answers("leases-have-one-holder")
 @given(st.integers(0, 2**32))
-def test_whatever_nodes_do_two_never_accept_writes_of_two_terms(seed: int) -> None:
+def test_two_terms_never_have_writes_accepted_at_once(seed: int) -> None:
     """Three nodes share a table; each knows what it renewed, and its clock runs at a rate of its own within the bound."""
     _World(Random(seed)).run(120)
 

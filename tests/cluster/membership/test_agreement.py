@@ -26,7 +26,7 @@ def test_nodes_with_the_same_members_agree() -> None:
 
 
 @pytest.mark.answers("nodes-count-different-majorities")
-def test_what_only_one_of_two_lists_has_is_named_on_both_sides() -> None:
+def test_members_in_one_list_alone_are_named_twice() -> None:
     near, far = node(1), node(2, members=("n1:7400", "n2:7400", "n4:7400"))
     for own, peer in ((near, far), (far, near)):
         told = disagreement(own, peer, [])

@@ -45,7 +45,7 @@ def subsets(names: list[str]) -> Iterator[frozenset[str]]:
 
 @pytest.mark.answers("members-change-safely", note="every change of lists of up to five")
 @pytest.mark.parametrize("members", ["a", "ab", "abc", "abcd", "abcde"])
-def test_whatever_decides_in_an_epoch_shares_a_member_with_whatever_decides_in_the_next(members: str) -> None:
+def test_deciders_of_successive_epochs_share_a_member(members: str) -> None:
     for change in changes(members):
         made = steps(change)
         cancelled = [(record, epochs.cancel(record, directories=KNOWN)) for record in made[1:3]]

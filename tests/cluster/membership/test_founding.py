@@ -59,7 +59,7 @@ def test_all_members_must_have_confirmed_the_list() -> None:
     assert founder.is_agreed
 
 
-def test_what_was_agreed_on_before_a_restart_needs_nobody() -> None:
+def test_a_list_agreed_on_before_a_restart_stands() -> None:
     assert Founder("a:1", 3, Founding(ABC, is_agreed=True)).is_agreed
 
 

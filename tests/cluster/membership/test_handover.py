@@ -129,7 +129,7 @@ def by_the_rule(record: Record, nodes: dict[str, Node]) -> bool:
 
 @pytest.mark.answers("members-change-safely", note="a toy cluster at random, with two planted bugs beside it")
 @pytest.mark.parametrize("seed", range(150))
-def test_what_was_acknowledged_is_known_to_every_later_majority(seed: int) -> None:
+def test_acknowledged_changes_are_known_to_every_later_majority(seed: int) -> None:
     cluster = Cluster(seed, by_the_rule)
     cluster.run()
     assert cluster.lost == []

@@ -44,7 +44,7 @@ def test_an_echo_brings_nobody_back_and_its_sender_is_told() -> None:
     assert one.entries(HERE) == [ClientState(7, 3, A)]
 
 
-def test_who_does_not_renew_is_gone_and_later_forgotten() -> None:
+def test_presence_that_is_not_renewed_is_later_forgotten() -> None:
     one = table()
     one.announce("s1", HERE, ClientState(7, 1, A), 0)
     one.announce("s1", HERE, ClientState(8, 1, A), 0)
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_who_left_once_the_time_is_over() -> None:
     assert one.has_room(HERE, 1, 10_000)
 
 
-def test_what_another_node_says_counts_unless_it_is_ours() -> None:
+def test_anothers_presence_counts_unless_it_is_ours() -> None:
     one = table()
     assert one.hear(b"n2", HERE, ClientState(7, 1, A), 0)
     assert not one.hear(b"n2", HERE, ClientState(7, 1, A), 20)
@@ -78,7 +78,7 @@ def test_what_another_node_says_counts_unless_it_is_ours() -> None:
     assert list(one.own()) == [(HERE, ClientState(8, 1, A))]
 
 
-def test_who_was_at_another_node_is_ours_with_a_newer_clock_only() -> None:
+def test_a_client_of_another_node_moves_with_newer_clock() -> None:
     one = table()
     one.hear(b"n2", HERE, ClientState(7, 3, A), 0)
     one.announce("echo", HERE, ClientState(7, 3, A), 0)

@@ -274,7 +274,7 @@ def test_the_oldest_are_covered_and_the_next_takes_up_where_it_ended() -> None:
     assert following.coverage.vector == VersionVector({origin(1): 3})
 
 
-def test_what_was_deleted_is_not_in_it() -> None:
+def test_deleted_content_is_not_in_it() -> None:
     replica = Replica(origin(1), apply)
     doc = typed(replica, "x" * 5000)
     before = doc.get_state()
@@ -350,7 +350,7 @@ def test_of_equal_ones_the_later_stays_in_whatever_order_they_are_swept() -> Non
         assert [position for position, _ in compaction._coverages(one.rows)] == [last]
 
 
-def test_what_any_of_several_covers_is_covered() -> None:
+def test_an_operation_covered_by_one_of_several_is_covered() -> None:
     rows = DictRows()
     for number in (1, 2):
         covers = Coverage(ends={origin(number): End(1, number << 16)})
@@ -398,7 +398,7 @@ def test_a_gap_is_there_until_all_that_was_erased_is_covered() -> None:
         (Coverage(ends={origin(1): End(2, 2 << 16)}, settled=3 << 16), 2, ValueError),
     ],
 )
-def test_what_nobody_can_have_made_is_refused(coverage: Coverage, updates: Any, refusal: type[Exception]) -> None:
+def test_impossible_compactions_are_refused(coverage: Coverage, updates: Any, refusal: type[Exception]) -> None:
     replica = Replica(origin(1), apply)
     typed(replica, "a", "b")
     payloads = [payload for _, payload in document.updates(replica.rows)]

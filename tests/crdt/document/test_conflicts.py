@@ -72,7 +72,7 @@ def losses_are_told(steps: list[tuple[int, str, int]]) -> None:
 
 @examples(150)
 @given(SETS)
-def test_what_nobody_saw_who_overwrote_it_is_told_and_nothing_else(steps: list[tuple[int, str, int]]) -> None:
+def test_values_overwritten_unseen_are_told_and_no_others(steps: list[tuple[int, str, int]]) -> None:
     losses_are_told(steps)
 
 
@@ -93,7 +93,7 @@ def shown(taken: Conflicts) -> dict[str, Any]:
 
 @examples(60)
 @given(STEPS, st.randoms(use_true_random=False))
-def test_what_stands_is_what_the_engine_shows_in_any_causal_order(steps: list[Step], rng: Any) -> None:
+def test_replicas_show_the_engines_result_in_any_order(steps: list[Step], rng: Any) -> None:
     issued = play(steps)
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=77)
     root = doc.get("m", type=pycrdt.Map)
@@ -106,7 +106,7 @@ def test_what_stands_is_what_the_engine_shows_in_any_causal_order(steps: list[St
 
 @examples(60)
 @given(SETS)
-def test_what_is_told_as_it_happens_is_told_in_the_end_too(steps: list[tuple[int, str, int]]) -> None:
+def test_changes_told_as_they_happen_are_told_finally(steps: list[tuple[int, str, int]]) -> None:
     """But for what somebody built on meanwhile, who had seen no more."""
     taken, live = Conflicts(), set[Any]()
     for index, update in enumerate(history(steps).updates):
@@ -203,7 +203,7 @@ def pair() -> list[pycrdt.Doc[Any]]:
     return [pycrdt.Doc(client_id=1), pycrdt.Doc(client_id=2)]
 
 
-def test_what_was_deleted_where_it_stood_is_no_loss() -> None:
+def test_a_deletion_in_place_is_no_loss() -> None:
     one, other = pair()
     one.get("m", type=pycrdt.Map)["k"] = 1
     made, state = one.get_update(), one.get_state()
@@ -234,7 +234,7 @@ def test_a_loss_within_a_list_says_so_without_an_index() -> None:
     assert (lost.path, lost.lost, lost.stands) == (("a", "*", "inner", "k"), 1, 2)
 
 
-def test_who_overwrote_stays_told_when_somebody_sets_it_again() -> None:
+def test_the_overwriter_stays_told_after_another_set() -> None:
     one, other = pair()
     one.get("m", type=pycrdt.Map)["k"] = 1
     other.get("m", type=pycrdt.Map)["k"] = 2

@@ -38,7 +38,7 @@ def shown(coverage: Coverage) -> set[bytes]:
     return {position for position in POSITIONS.values() if coverage.covers(position)}
 
 
-def test_what_is_joined_covers_what_either_does_and_dominates_both() -> None:
+def test_a_join_covers_and_dominates_both() -> None:
     for seed in range(300):
         choose = Random(seed).randrange
         one, other = drawn(choose), drawn(choose)
@@ -84,7 +84,7 @@ def raised(coverage: Coverage, *, forgotten_hlc: int, below: int = 1 << 64) -> C
     return coverage.raised(NOTHING_SEEN.retire((), Past({}, 99, forgotten_hlc)), below)
 
 
-def test_what_is_at_or_below_the_floor_needs_no_name() -> None:
+def test_ends_below_the_floor_need_no_name() -> None:
     whole = coverage_of(POSITIONS.values())
     assert raised(whole, forgotten_hlc=hlc_of(1, 3)).ends.keys() == {origin(2), origin(3)}
     assert raised(whole, forgotten_hlc=hlc_of(3, 3)) == Coverage(Floor(hlc_of(3, 3), 99))

@@ -167,7 +167,7 @@ def test_changes_of_xml_are_told_where_they_are_shown() -> None:
     ]
 
 
-def test_what_changes_within_what_a_text_embeds_is_followed() -> None:
+def test_changes_inside_embedded_types_are_followed() -> None:
     watched = Watched()
     inner: pycrdt.Map[Any] = pycrdt.Map({"k": 1})
     watched.roots["t"].insert_embed(0, inner)

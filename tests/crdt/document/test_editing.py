@@ -88,7 +88,7 @@ class Shared:
 
 @examples(150)
 @given(st.lists(CONTENT, max_size=4))
-def test_what_was_wanted_is_there_and_wanting_it_again_changes_nothing(contents: list[Any]) -> None:
+def test_wanted_members_are_there_and_wanting_twice_changes_nothing(contents: list[Any]) -> None:
     shared = Shared()
     for content in contents:
         shared.replace(content)
@@ -165,7 +165,7 @@ def test_objects_without_ids_are_edited_in_place() -> None:
     assert shared.both({"l": [{"n": 1}]}, {"l": [{"n": 0, "late": True}]}) == {"l": [{"n": 1, "late": True}]}
 
 
-def test_what_is_equal_is_not_touched() -> None:
+def test_equal_values_are_not_touched() -> None:
     shared = started()
     state = shared.live.state()
     update = shared.replace(changed(m={**START["m"], "b": 3}))
@@ -203,7 +203,7 @@ def test_past_the_bound_a_piece_is_replaced_as_a_whole(monkeypatch: pytest.Monke
         ({"l": [0] * (VALUES_MAX // 2), "m": {"x": [0] * (VALUES_MAX // 2)}}, TooLarge),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_edited(content: Any, error: type[ShoalError]) -> None:
+def test_impossible_content_is_refused_before_any_edit(content: Any, error: type[ShoalError]) -> None:
     shared = started()
     doc = shared.live.fork(client_id=50)
     before = doc.get_update()

@@ -103,7 +103,7 @@ def test_of_two_that_claim_one_hash_the_first_says_what_the_beginning_is_on_ever
     assert document.begun_with(one) == {first[1].genesis: {"r": "text"}}
 
 
-def test_what_is_not_withdrawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beginning_that_is_not_withdrawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "withdrawn", lambda rows: EMPTY)
     with pytest.raises(AssertionError):
         one_counts([{"l": [1]}, {"l": [2]}], Random(1))
@@ -130,6 +130,6 @@ def test_a_genesis_of_another_clients_edits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("content", [[], {"m": 1}, {"m": {"x": 2**60}}])
-def test_what_is_no_content_is_refused(content: Any) -> None:
+def test_malformed_content_is_refused(content: Any) -> None:
     with pytest.raises(InvalidValue):
         genesis.begin(content, 0)

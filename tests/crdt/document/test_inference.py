@@ -88,7 +88,7 @@ def test_an_embedded_object_makes_a_text() -> None:
 @pytest.mark.parametrize(
     ("kind", "first", "second", "expected"), [(pycrdt.Array, 1, 2, "array"), (pycrdt.Text, "a", "b", "text")]
 )
-def test_what_comes_after_a_deleted_beginning_tells(kind: type[Any], first: Any, second: Any, expected: str) -> None:
+def test_content_after_a_deleted_beginning_tells_the_kind(kind: type[Any], first: Any, second: Any, expected: str) -> None:
     doc, root = with_root(kind)
     root += [first, second] if kind is pycrdt.Array else first + second
     del root[0]

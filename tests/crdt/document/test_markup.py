@@ -64,7 +64,7 @@ class Shared:
 
 @examples(120)
 @given(st.lists(TREES, max_size=4))
-def test_what_was_wanted_is_there_and_wanting_it_again_changes_nothing(contents: list[Any]) -> None:
+def test_wanted_members_are_there_and_wanting_twice_changes_nothing(contents: list[Any]) -> None:
     shared = Shared()
     for content in contents:
         shared.replace(content)
@@ -117,7 +117,7 @@ def test_an_element_that_only_changes_its_text_stays_the_same_element() -> None:
     assert len(shared.live.clients) == len(before) + 1
 
 
-def test_what_is_inserted_beside_a_format_does_not_take_it_on() -> None:
+def test_an_insertion_beside_a_format_stays_plain() -> None:
     bold = {"insert": "b", "attributes": {"strong": True}}
     shared = Shared([{"text": [bold]}])
     wanted = [{"text": [{"insert": "x"}, bold, {"insert": "y"}, {"insert": {"image": 1}}], "attributes": {}}]
@@ -142,7 +142,7 @@ def test_what_is_inserted_beside_a_format_does_not_take_it_on() -> None:
         (["\ud800"], "surrogate"),
     ],
 )
-def test_what_is_no_xml_is_refused_and_nothing_edited(wanted: Any, why: str) -> None:
+def test_malformed_xml_is_refused_and_edits_nothing(wanted: Any, why: str) -> None:
     shared = Shared([p("a")])
     doc = shared.live.fork(client_id=99)
     before = doc.get_state()
@@ -161,7 +161,7 @@ def test_xml_that_nests_too_deep_or_holds_too_much_is_refused() -> None:
         Shared(["a"] * (VALUES_MAX + 1))
 
 
-def test_what_another_client_embedded_may_stay_while_the_root_does() -> None:
+def test_another_clients_embedded_value_may_stay() -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
     root = open_root(doc, "x", "xml")
     root.children.append(pycrdt.XmlText("ab")).insert_embed(1, pycrdt.Map({"k": 1}))

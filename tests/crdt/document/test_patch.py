@@ -137,7 +137,7 @@ def test_a_failing_operation_names_itself_and_nothing_is_applied(operation: Any,
         b"\xff",
     ],
 )
-def test_what_is_no_patch_is_refused(packed: bytes) -> None:
+def test_malformed_patches_are_refused(packed: bytes) -> None:
     with pytest.raises(InvalidValue, match="Nothing was written"):
         patch(live(), packed, client_id=2)
 
@@ -152,7 +152,7 @@ def test_operations_and_values_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("source", ["/m/s", "/m/plain/s", "/m"])
-def test_what_is_copied_is_charged_by_its_bytes(source: str) -> None:
+def test_copies_are_charged_by_their_bytes(source: str) -> None:
     document = live({"m": {"s": "x" * 3_000_000, "plain": {"s": "x" * 900_000}}})
     before = document.canonical()
     with pytest.raises(TooLarge, match=r"operation \d+ \(copy.*Nothing was written"):
@@ -161,13 +161,13 @@ def test_what_is_copied_is_charged_by_its_bytes(source: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/m/s", "", "/m/plain/a"])
-def test_what_is_tested_again_and_again_is_charged(path: str) -> None:
+def test_repeated_tests_are_charged(path: str) -> None:
     document = live({"m": {"s": "x" * 1_000_000, "plain": {"a": "x" * 1_000_000}}})
     with pytest.raises(TooLarge, match="copy or read more"):
         run(document, [op("test", path, value=document.to_json() if not path else "x" * 1_000_000)] * 30)
 
 
-def test_what_a_path_leads_through_is_charged() -> None:
+def test_the_length_of_a_path_is_charged() -> None:
     document, doc = live(), pycrdt.Doc[Any](client_id=9)
     doc.get("plain", type=pycrdt.Map)["a"] = {"long": "x" * 1_000_000, "short": 1}
     document.integrate(doc.get_update(), {"plain": "map"})

@@ -105,7 +105,7 @@ def test_a_root_used_as_another_kind_than_declared_is_refused() -> None:
 
 
 @pytest.mark.answers("seed-70085")
-def test_what_is_deleted_of_another_kind_is_no_conflict_and_what_is_left_beside_it_is() -> None:
+def test_deletions_of_another_kind_are_no_conflict() -> None:
     doc, items = edited("m", pycrdt.Array)
     items += [1, 2]
     del items[0]
@@ -221,7 +221,7 @@ CONTENTS = {
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("parent", ["array", "map", "text", "element", "fragment", "xmltext"])
-def test_whatever_a_shared_type_holds_that_it_should_not_can_be_shown(parent: str, content: str, keyed: bool) -> None:
+def test_any_content_of_a_shared_type_can_be_shown(parent: str, content: str, keyed: bool) -> None:
     """No well-formed update makes a document that cannot be read, told of and built again."""
     around = bytes([0x20 | 7, 1, 1]) + b"m" + b"\1x" + CONTENTS[parent][1]
     number, body = CONTENTS[content]

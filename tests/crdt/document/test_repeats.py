@@ -44,12 +44,12 @@ def test_elements_that_are_added_side_by_side_are_one_range() -> None:
 
 
 @pytest.mark.answers("patch-at-two-nodes-inserts-twice")
-def test_what_is_within_an_added_element_goes_with_it() -> None:
+def test_content_of_an_added_element_goes_with_it() -> None:
     found = spans(document({"tasks": [1]}), add("/tasks/1", {"steps": ["a", "b"]}), add("/tasks/-", 9))
     assert [length for _, length in found] == [1, 1]
 
 
-def test_what_is_set_at_a_key_is_none_nor_is_what_it_holds() -> None:
+def test_values_set_at_a_key_are_no_spans() -> None:
     assert spans(document({"plan": {"a": 1}}), add("/plan/b", {"steps": [1, 2]}), add("/plan/a", 2)) == []
 
 
@@ -57,7 +57,7 @@ def test_characters_of_a_text_are_ones() -> None:
     assert spans(document({"title": "plan"}), {"op": "replace", "path": "/title", "value": "my plan"}) == [(0, 3)]
 
 
-def test_what_the_client_made_in_an_earlier_edit_was_there_before() -> None:
+def test_content_of_an_earlier_edit_was_there_before() -> None:
     live = document({"tasks": [1], "title": "plan"})
     for value in (2, {"steps": ["a"]}):
         edited = patch.patch(live, json.dumps([add("/tasks/-", value)]).encode(), client_id=CLIENT)
@@ -115,7 +115,7 @@ def test_a_request_is_settled_once_all_its_edits_are() -> None:
     assert settled(rows, 4) == [b"a", b"b", b"c"]
 
 
-def test_what_is_forgotten_leaves_no_row_and_the_others_as_they_are() -> None:
+def test_forgotten_origins_leave_no_row() -> None:
     rows = noted((b"a", 1, 1), (b"b", 1, 2), (b"b", 2, 3), (b"c", 1, 4), (b"c", 2, 5))
     repeats.forget(rows, [each * repeats.REQUEST_BYTES for each in (b"a", b"b")])
     assert list(rows.scan(b"")) == list(noted((b"c", 1, 4), (b"c", 2, 5)).scan(b""))

@@ -50,7 +50,7 @@ def test_updates_together_come_to_what_each_alone_does(steps: list[Step], rng: A
     assert again.canonical() == together.canonical()
 
 
-def test_what_brings_nothing_new_is_none() -> None:
+def test_an_operation_without_news_is_none() -> None:
     doc, entries = edited("m", pycrdt.Map)
     entries["a"], entries["b"] = 1, 2
     before = doc.get_update()
@@ -124,7 +124,7 @@ def test_too_many_inferred_roots_are_refused() -> None:
         replica.integrate_all([map_update(1, root="n", client_id=6)])
 
 
-def test_what_was_taken_for_a_text_may_be_declared_an_array_while_it_shows_nothing() -> None:
+def test_an_empty_guessed_text_may_become_an_array() -> None:
     doc, items = edited("r", pycrdt.Array)
     items.append(1)
     del items[0]
@@ -138,7 +138,7 @@ def test_what_was_taken_for_a_text_may_be_declared_an_array_while_it_shows_nothi
         replica.check(EMPTY, {"r": "text"})
 
 
-def test_what_was_taken_for_what_it_shows_may_not() -> None:
+def test_a_guessed_kind_with_content_is_fixed() -> None:
     replica = live()
     replica.integrate_all([text_update("shown", 1), map_update(1)])
     others: list[dict[str, RootKind]] = [{"t": "array"}, {"t": "map"}, {"m": "text"}]

@@ -243,7 +243,7 @@ def test_nesting_counts_shared_types_that_the_update_puts_into_one_another() -> 
     assert readiness.advance(yjs.parse(doc.get_update()), {}).deepest == 3
 
 
-def test_what_is_known_of_a_sibling_or_parent_keeps_the_bound_exact() -> None:
+def test_known_siblings_and_parents_keep_bounds_exact() -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
     items: pycrdt.Array[Any] = doc.get("a", type=pycrdt.Array)
     items.append(pycrdt.Map())

@@ -43,14 +43,14 @@ def test_it_is_the_newest_that_all_descend_from(history: list[list[int]], data: 
     assert ancestry.in_order(rows, [ids[number] for number in chosen]) == [ids[number] for number in sorted(set(chosen))]
 
 
-def test_what_lies_too_far_back_is_an_error_and_not_an_answer() -> None:
+def test_a_cursor_too_far_back_is_an_error() -> None:
     rows, ids, _ = grown([[0]] * 10)
     assert ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=10) == ids[0]
     with pytest.raises(TooLarge, match="within the last 9"):
         ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=9)
 
 
-def test_what_was_pruned_is_no_common_ancestor() -> None:
+def test_a_pruned_checkpoint_is_no_common_ancestor() -> None:
     rows, ids, _ = grown([[], [0], [1]])  # Both others build on the first.
     assert ancestry.common_ancestor(rows, ids[1:]) == ids[0]
     pruning.apply(rows, Stamp(Dot(origin(1), 4), 4, 0, VersionVector()), pruning.Prune([ids[0]]))

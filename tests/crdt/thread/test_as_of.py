@@ -55,7 +55,7 @@ def test_a_save_under_two_dots_was_made_when_the_least_says() -> None:
     assert len(list(rows.scan(dag.WHEN))) == 1
 
 
-def test_what_is_stored_no_more_is_passed_over() -> None:
+def test_removed_rows_are_passed_over() -> None:
     rows = DictRows()
     first = saved(rows, "main", [], b"first")
     apply(rows, at(1, 10), first)

@@ -118,7 +118,7 @@ def test_every_checkpoint_of_a_history_loads_as_it_was_saved(history: list[tuple
 @pytest.mark.answers("log-of-a-growing-list-costs-its-length")
 @given(edits)
 @examples(80)
-def test_what_a_list_has_more_than_the_one_before_it_is_read_from_the_chunks_that_are_new(
+def test_only_new_chunks_of_a_longer_list_are_read(
     history: list[tuple[str, int, int]],
 ) -> None:
     store = Store()

@@ -62,7 +62,7 @@ def test_two_moves_of_two_requests_have_two_tokens() -> None:
     assert dag.token_of("main", bytes(32), b"one") != dag.token_of("main", bytes(32), b"other")
 
 
-def test_what_either_save_of_one_token_names_is_superseded() -> None:
+def test_tokens_named_by_either_save_are_superseded() -> None:
     rows, base, saved = DictRows(), operation(0, value=b"base", branch="what-if"), operation(1, value=b"saved")
     base.apply(rows)
     move = dag.Move(dag.token_of("main", base.save.id, b""), "main", base.save.id)
@@ -184,7 +184,7 @@ def test_the_id_covers_what_a_checkpoint_is(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("change", [{"setting": b"s"}, {"seen": b"s"}])
-def test_who_sends_a_save_again_may_say_otherwise_what_its_author_had(change: dict[str, object]) -> None:
+def test_a_repeated_save_may_name_another_setting(change: dict[str, object]) -> None:
     record = operation(0, value=b"x").record
     assert dag.identify(msgspec.structs.replace(record, **change)) == dag.identify(record)
 

@@ -175,7 +175,7 @@ def test_a_value_that_lost_its_key_is_erased_by_its_own_id() -> None:
     assert journal.erasure(rows, lost.pack_position()) is None
 
 
-def test_what_was_swept_before_it_arrived_is_an_erased_event() -> None:
+def test_events_swept_before_arrival_are_erased_events() -> None:
     rows = DictRows()
     at = stamp(1, 1)
     journal.apply(rows, at, Append(sha256(b"secret").digest()), ERASED)

@@ -69,7 +69,7 @@ def test_replicas_agree_whatever_the_order(
 @pytest.mark.answers("notes-that-were-dropped-with-their-label-stay")
 @given(histories, st.data())
 @examples(200)
-def test_what_was_cut_can_be_swept_in_any_order(
+def test_cut_notes_can_be_swept_in_any_order(
     history: list[tuple[list[Note], str | None, dict[Origin, int]]], data: st.DataObject
 ) -> None:
     """Once all operations are there, as they are when a cut is stable; another cut may come later."""
@@ -107,7 +107,7 @@ def test_a_note_written_first_stays_and_any_other_is_replaced() -> None:
         assert shown(list(order)) == [(b"kept", b"1"), (b"replaced", b"2")]
 
 
-def test_what_one_request_wrote_on_two_nodes_counts_once() -> None:
+def test_a_request_at_two_nodes_counts_once() -> None:
     """The second comes after another write: it must not undo that."""
     first = operation(0, Note(b"a", b"old"), key="k")
     between = operation(1, Note(b"a", b"new"))
@@ -144,7 +144,7 @@ def test_bytes_that_are_no_notes_are_refused() -> None:
         notes.unpack(b"\xc1")
 
 
-def test_what_is_known_covers_the_notes_that_are_there() -> None:
+def test_known_notes_cover_those_that_are_there() -> None:
     rows = DictRows()
     for number in range(5):
         operation(number, Note(b"a", b"v")).apply(rows)

@@ -222,7 +222,7 @@ def test_the_last_try_alone_says_what_is_dead(order: int) -> None:
     assert not entry.is_dead
 
 
-def test_what_is_purged_leaves_no_row() -> None:
+def test_purged_entries_leave_no_row() -> None:
     rows = DictRows()
     apply(rows, stamp(1), Enqueue("w", "", [Item("k", b"1"), Item(None, b"2")]))
     for number, (_, id) in enumerate(list(queue.pending(rows, "w")), 2):

@@ -200,7 +200,7 @@ def test_a_step_can_be_abandoned_again_after_a_change_of_mind() -> None:
     assert entry.state == "abandoned"
 
 
-def test_what_cannot_be_decoded_or_is_missing_is_said() -> None:
+def test_undecodable_and_missing_rows_are_reported() -> None:
     rows = DictRows()
     step_log.apply(rows, stamp(1), Intend("k", "charge", "x", digest(b"a")), b"a")
     with pytest.raises(StoreCorrupt, match="is missing from the step log"):

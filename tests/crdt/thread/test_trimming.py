@@ -103,7 +103,7 @@ def check(choose: Choose) -> None:
 @pytest.mark.answers("reader-misses-trimmed-events-whose-origin-is-forgotten")
 @examples(150)
 @given(st.data())
-def test_what_is_left_is_the_journal_of_what_no_trim_names(data: st.DataObject) -> None:
+def test_the_rest_is_the_journal_no_trim_names(data: st.DataObject) -> None:
     check(chooser(data))
 
 

@@ -146,7 +146,7 @@ def test_an_update_wins_over_a_removal_that_has_not_seen_it() -> None:
     assert ormap.value(rows, "k") is None
 
 
-def test_what_is_written_and_removed_again_and_again_leaves_nothing() -> None:
+def test_writing_and_removing_repeatedly_leaves_nothing() -> None:
     rows = DictRows()
     for n in range(50):
         applied(rows, Dot(A, 4 * n + 1), put(rows, "k", b"v"))

@@ -126,7 +126,7 @@ def test_an_add_wins_over_a_removal_that_has_not_seen_it() -> None:
     assert orset.contains(rows, b"x")
 
 
-def test_what_is_added_and_removed_again_and_again_leaves_nothing() -> None:
+def test_adding_and_removing_repeatedly_leaves_nothing() -> None:
     rows = DictRows()
     for n in range(100):
         applied(rows, Dot(A, 2 * n + 1), add=(b"x", b"y"))
@@ -134,7 +134,7 @@ def test_what_is_added_and_removed_again_and_again_leaves_nothing() -> None:
     assert rows.rows == {}
 
 
-def test_what_one_change_both_removes_and_adds_is_a_member() -> None:
+def test_a_member_removed_and_added_at_once_stays() -> None:
     rows = DictRows()
     applied(rows, Dot(A, 1), add=(b"x",), remove=(b"x",))
     assert orset.contains(rows, b"x")

@@ -58,7 +58,7 @@ def test_a_node_asks_those_that_can_spare_some_for_no_more_than_its_share(spread
     assert bool(asked) == bool(others)
 
 
-def test_who_has_one_more_depends_on_the_budget() -> None:
+def test_the_budget_decides_who_has_one_more() -> None:
     held = dict.fromkeys(NODES[:3], 0)
     first = [node for name in range(60) for node in held if shares.share(Spread(node, held, 1, 0, str(name).encode())) == 1]
     assert len(first) == 60

@@ -101,7 +101,7 @@ async def asked_and_answered(data: Path) -> dict[str, list[str]]:
 
 @pytest.mark.answers("agent-is-killed-while-it-pays")
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_what_is_killed_goes_on_and_each_refund_and_note_is_there_once(
+async def test_killed_runs_finish_each_refund_and_note_once(
     moment: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("kills", 1)
@@ -146,7 +146,7 @@ async def test_a_party_that_only_fails_ends_the_desk_with_its_name(monkeypatch: 
         await program.Party("wrong", "no_such_module").run()
 
 
-def test_what_is_not_installed_is_named_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_programs_are_named_before_anything_starts(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.modules['agents'] = None; sys.argv[1:] = ['--data', sys.argv[1]]; " + (
         "runpy.run_module('examples.support_desk', run_name='__main__', alter_sys=True)"
     )

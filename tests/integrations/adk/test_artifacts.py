@@ -84,7 +84,7 @@ async def test_scopes(service: BaseArtifactService) -> None:
     assert await service.load_artifact(**FILE | {"session_id": "t"}) is None
 
 
-async def test_what_is_deleted_is_gone_and_begins_anew(service: BaseArtifactService) -> None:
+async def test_deleted_objects_are_gone_and_begin_anew(service: BaseArtifactService) -> None:
     await service.delete_artifact(**FILE)
     for _ in range(3):
         await service.save_artifact(**FILE, artifact=text("secret"))

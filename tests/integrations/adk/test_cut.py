@@ -46,7 +46,7 @@ def shape_of(name: str) -> list[str]:
 
 
 @pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
-async def test_what_each_of_two_nodes_took_stays_together_and_both_writers_are_stale(tmp_path: Path) -> None:
+async def test_events_of_separated_nodes_stay_together(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         one, other = ShoalSessionService(nodes.one), ShoalSessionService(nodes.other)
         mine = await one.create_session(**WHO, session_id="s", state={"at": 0})
@@ -120,6 +120,6 @@ def stored(id: str, after: str | None) -> Stored:
         ("b:gone c:b d:e e:d", "b c d e"),  # It names what is not there, and what comes after it.
     ],
 )
-def test_what_continues_an_event_stands_behind_it(given: str, wanted: str) -> None:
+def test_continuations_stand_behind_their_event(given: str, wanted: str) -> None:
     events = [stored(id, after if colon else None) for id, colon, after in (each.partition(":") for each in given.split())]
     assert [event.id for event in in_lines(events)] == wanted.split()

@@ -74,7 +74,7 @@ async def test_a_node_by_its_address(registry: ServiceRegistry, url: str) -> Non
 
 
 @pytest.mark.parametrize("uri", ["shoal://", "shoal:", "shoal:///", "shoal://n1:7400/path", "shoal://n1?colour=red"])
-def test_what_is_no_uri_is_refused_with_what_to_write(uri: str) -> None:
+def test_a_malformed_uri_is_refused_with_advice(uri: str) -> None:
     with pytest.raises(InvalidInput, match=r"Nothing was opened. Write `shoal://n1:7400"):
         opening_of(uri)
 

@@ -314,7 +314,7 @@ async def test_ints_and_uuids_are_ids(sessions: ShoalSessionService, id: Any) ->
 
 
 @pytest.mark.parametrize("id", [True, 1.5, b"s"])
-async def test_what_is_no_id_is_refused(sessions: ShoalSessionService, id: Any) -> None:
+async def test_malformed_ids_are_refused(sessions: ShoalSessionService, id: Any) -> None:
     for who in ({"session_id": id}, {"user_id": id}, {"app_name": id}):
         with pytest.raises(InvalidName, match=r"must be text, an int or a UUID.*Nothing was written"):
             await sessions.create_session(**(WHO | {"session_id": "s"} | who))
@@ -444,7 +444,7 @@ def test_a_blocking_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["./x", Path("x"), "http://n1:7400", None])
-def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"ShoalServices needs an open store"):
         ShoalServices(given)
 

@@ -68,7 +68,7 @@ async def test_any_json_comes_back(sessions: ShoalSessionStore) -> None:
 
 
 @pytest.mark.parametrize("bad", [object(), {1, 2}, b"x"])
-async def test_what_is_no_json_is_refused_whole(sessions: ShoalSessionStore, bad: object) -> None:
+async def test_values_without_a_json_form_are_refused_whole(sessions: ShoalSessionStore, bad: object) -> None:
     with pytest.raises(InvalidValue, match=r"entries\[1\] is no JSON.*Nothing was written"):
         await sessions.append(KEY, [entry(1), entry(2, bad=bad)])
     assert await sessions.load(KEY) is None
@@ -243,7 +243,7 @@ async def test_an_append_that_fails_is_reported_by_the_sdk(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("given", ["./x", Path("x"), "http://n1:7400", None])
-def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"needs an open store"):
         ShoalSessionStore(given)
 

@@ -112,7 +112,7 @@ def circle() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("bad", [{("a",): 1}, circle(), "text", None])
-def test_what_cannot_be_json_is_refused_whole(persistence: ShoalFlowPersistence, bad: Any) -> None:
+def test_values_without_json_are_refused_whole(persistence: ShoalFlowPersistence, bad: Any) -> None:
     saves: list[Callable[[], object]] = [
         lambda: persistence.save_state("f", "step", bad),
         lambda: persistence.save_pending_feedback("f", waiting(), bad),
@@ -129,7 +129,7 @@ def test_ids_are_arbitrary_text(persistence: ShoalFlowPersistence, id: str) -> N
     assert persistence.load_state(id) == {"id": id}
 
 
-def test_what_is_too_long_or_too_large_is_refused(tmp_path: Path) -> None:
+def test_names_and_values_too_large_are_refused(tmp_path: Path) -> None:
     with ShoalFlowPersistence.open(tmp_path / "state", config=Config(request_bytes_max=65_536)) as persistence:
         with pytest.raises(InvalidName, match="at most 1024 bytes"):
             persistence.save_state("f" * 2048, "step", {})
@@ -171,6 +171,6 @@ def test_a_node_that_is_gone_in_the_middle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["./x", Path("x"), "http://n1:7400", None])
-def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidInput, match="ShoalFlowPersistence needs an open store"):
         ShoalFlowPersistence(given)

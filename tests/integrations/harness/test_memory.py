@@ -158,7 +158,7 @@ async def test_a_repeated_operation_that_meets_itself_counts_once(opened: Store,
     assert sorted(each.replayed for each in results) == [False, True, True]
 
 
-async def test_what_cannot_be_stored_is_refused(opened: Store, space: str) -> None:
+async def test_values_that_cannot_be_stored_are_refused(opened: Store, space: str) -> None:
     ours = ShoalMemoryStore(opened, space=space)
     with pytest.raises(TooLarge):
         await ours.write("f", "x" * 2**26, expected_version=None)
@@ -172,7 +172,7 @@ async def test_what_cannot_be_stored_is_refused(opened: Store, space: str) -> No
     assert await text(ours, "f") == "\ud800"
 
 
-async def test_what_a_newer_version_wrote_is_refused(opened: Store, space: str) -> None:
+async def test_data_of_a_newer_version_is_refused(opened: Store, space: str) -> None:
     ours = ShoalMemoryStore(opened, space=space)
     await opened.space(space).items.put(("{memory}", "files"), "f", {"harness": 99})
     with pytest.raises(SchemaTooNew):

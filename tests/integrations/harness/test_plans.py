@@ -61,7 +61,7 @@ async def test_a_step_is_removed_once(store: PlanStore) -> None:
     assert await store.get_items() == [item("b")]
 
 
-async def test_what_is_read_is_detached(store: PlanStore) -> None:
+async def test_values_that_were_read_are_detached(store: PlanStore) -> None:
     await store.set_items([item("a", depends_on=["b"])])
     (found,) = await store.get_items()
     found.depends_on.append("c")
@@ -99,7 +99,7 @@ async def test_plans_of_other_sessions_are_others(opened: Store, space: str) -> 
         ShoalPlanStore(opened, space=space, session="x" * 2048)
 
 
-async def test_what_a_newer_version_wrote_is_refused(opened: Store, space: str) -> None:
+async def test_data_of_a_newer_version_is_refused(opened: Store, space: str) -> None:
     ours = ShoalPlanStore(opened, space=space)
     for bad in ({"harness": 99}, {"harness": 1, "value": {"status": "postponed"}}):
         await opened.space(space).thread("plan/default").save({"items": [bad]}, overwrite=True)

@@ -52,7 +52,7 @@ async def test_a_key_that_was_never_added_to_is_zero(store: BatchSpendStore) -> 
     assert dict(await store.add_many([])) == {}
 
 
-async def test_what_is_added_is_summed_exactly(store: BatchSpendStore) -> None:
+async def test_adds_are_summed_exactly(store: BatchSpendStore) -> None:
     with localcontext() as context:
         context.prec = 3
         totals = await store.add_many([entry("a", "0.000000000001"), entry("b"), entry("a", "123456789.1")])
@@ -91,7 +91,7 @@ async def test_a_budget_stops_an_agent(store: BatchSpendStore) -> None:
 
 
 @pytest.mark.answers("workers-on-several-nodes-overspend-a-budget")
-async def test_what_several_workers_add_is_one_sum(opened: Store, space: str) -> None:
+async def test_adds_of_several_workers_are_one_sum(opened: Store, space: str) -> None:
     workers = [ShoalSpendStore(opened, space=space) for _ in range(3)]
     await asyncio.gather(*(worker.add_many([entry("a", token=f"{nth}")]) for nth, worker in enumerate(workers)))
     again = await asyncio.gather(*(worker.add_many([entry("a", token="0")]) for worker in workers))
@@ -119,7 +119,7 @@ async def test_amounts_that_are_none_are_refused_whole(bad: str, opened: Store, 
     assert (await ours.get_many(["a"]))["a"] == Spent()
 
 
-async def test_what_a_newer_version_wrote_is_refused(opened: Store, space: str) -> None:
+async def test_data_of_a_newer_version_is_refused(opened: Store, space: str) -> None:
     ours = ShoalSpendStore(opened, space=space)
     await opened.space(space).items.put(("{spend}", "shares", "a"), "w", {"harness": 99})
     with pytest.raises(SchemaTooNew):

@@ -240,7 +240,7 @@ async def test_ids_are_arbitrary_text_and_too_long_ones_are_refused(opened: Stor
         await ours.append_event(event("run_started", ""))
 
 
-async def test_what_is_no_json_is_refused(opened: Store, space: str) -> None:
+async def test_values_without_a_json_form_are_refused(opened: Store, space: str) -> None:
     ours = ShoalStepStore(opened, space=space)
     bad = replace(snapshot("a"), messages=[ModelRequest(parts=[ToolReturnPart("t", object(), tool_call_id="c")])])
     with pytest.raises(InvalidValue):
@@ -248,7 +248,7 @@ async def test_what_is_no_json_is_refused(opened: Store, space: str) -> None:
     assert await ours.list_snapshots(run_id="r") == []
 
 
-async def test_what_a_newer_version_wrote_is_refused(opened: Store, space: str) -> None:
+async def test_data_of_a_newer_version_is_refused(opened: Store, space: str) -> None:
     ours, there = ShoalStepStore(opened, space=space), opened.space(space)
     await there.thread("{r}/run").journal.append({"harness": 99, "value": {}})
     with pytest.raises(SchemaTooNew):

@@ -152,7 +152,7 @@ async def test_a_list_that_cannot_be_extended_is_sent_whole(saver: ShoalSaver, d
 
 @pytest.mark.answers("whole-history-is-stored-again-at-each-step")
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_becomes_of_a_list_is_read_again(saver: ShoalSaver, distant: Distant, seed: int) -> None:
+async def test_a_list_is_read_again_after_any_change(saver: ShoalSaver, distant: Distant, seed: int) -> None:
     draw = random.Random(seed)
     said: list[Any] = []
     for number in range(40):
@@ -172,7 +172,7 @@ async def test_whatever_becomes_of_a_list_is_read_again(saver: ShoalSaver, dista
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_several_processes_put_is_what_others_read(store: Store, distant: Distant, seed: int) -> None:
+async def test_readers_see_the_puts_of_several_processes(store: Store, distant: Distant, seed: int) -> None:
     draw = random.Random(seed)
     savers = [ShoalSaver(store) for _ in range(2)]
     there: dict[str, list[Any]] = {}
@@ -232,7 +232,7 @@ def test_short_lists_and_other_values_are_not_kept() -> None:
     assert list(bases.lists(PLACE, "1", BASE)) == ["long"]
 
 
-def test_what_is_replaced_or_forgotten_leaves_with_its_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_and_forgotten_changes_leave_with_their_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bases_module, "BASES_MAX", 2)
     bases = Bases(lists_bytes_max=3 * LIST_BYTES_MIN)
     for round in range(20):  # More than the bound holds, unless each is dropped.

@@ -164,7 +164,7 @@ async def _run(saver: ShoalSaver) -> Any:
 
 
 @pytest.mark.answers("bytes-of-a-state-run-code-when-they")
-async def test_what_is_saved_over_a_thread_runs_in_no_reader(tmp_path: Path) -> None:
+async def test_saved_bytes_run_in_no_reader(tmp_path: Path) -> None:
     async with shoal.open(tmp_path / "s") as store:
         saver = ShoalSaver(store, allowed_msgpack_modules=[Plan])
         await _run(saver)

@@ -24,7 +24,7 @@ from shoal.integrations.langgraph import ShoalSaver, ShoalStore
         (None, "got NoneType"),
     ],
 )
-def test_what_is_no_open_store_is_refused_with_what_to_write(kind: type, given: object, shown: str) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(kind: type, given: object, shown: str) -> None:
     with pytest.raises(InvalidInput, match=shown.format(kind.__name__)):
         kind(given)
 

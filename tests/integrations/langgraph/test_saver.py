@@ -134,7 +134,7 @@ async def test_storage_grows_with_new_data_only() -> None:
 # ── differences from the reference ────────────────────────────────────────────
 
 
-async def test_what_is_read_equals_the_reference(saver: ShoalSaver) -> None:
+async def test_reads_equal_the_reference(saver: ShoalSaver) -> None:
     memory = InMemorySaver()
     for each in (saver, memory):
         await put(each, 1, {"a": [1], "gone": 1}, {"a": "1", "gone": "1", "empty": "1"}, run_id="r1")
@@ -292,7 +292,7 @@ async def test_pruning_keeps_what_a_delta_channel_is_made_from(saver: ShoalSaver
     assert before["d"]["seed"] == _DeltaSnapshot([6])
 
 
-async def test_what_is_pruned_is_freed_and_what_stays_is_whole() -> None:
+async def test_pruning_frees_its_rows_and_spares_the_rest() -> None:
     storage = MemoryStorage()
     bench = Bench(storage, SimulatedEnvironment(1), Config())
     saver = ShoalSaver(bench.store)
@@ -360,7 +360,7 @@ async def test_a_copy_stands_by_itself(saver: ShoalSaver) -> None:
     ) == memory.get_delta_channel_history(config=config(id="0009"), channels=["d"])
 
 
-async def test_what_is_marked_as_secret_stays_so_in_later_puts_and_in_a_copy(saver: ShoalSaver) -> None:
+async def test_secret_fields_stay_secret_in_later_puts_and_copies(saver: ShoalSaver) -> None:
     await put(saver, 1, {"key": "hunter2", "n": 1}, {"key": "1", "n": "1"})
     held = saver._checkpoints
     [item] = (await held.read("t", channels=True)).items
@@ -512,7 +512,7 @@ async def test_ints_and_uuids_are_ids_everywhere(saver: ShoalSaver, id: Any) -> 
 
 
 @pytest.mark.parametrize("id", [None, True, 1.5, b"t"], ids=repr)
-async def test_what_is_no_id_of_a_thread_is_refused(saver: ShoalSaver, id: Any) -> None:
+async def test_malformed_thread_ids_are_refused(saver: ShoalSaver, id: Any) -> None:
     for call in (
         lambda: put(saver, 1, {}, {}, thread_id=id),
         lambda: saver.aget_tuple(config(id)),

@@ -155,7 +155,7 @@ async def test_writes_that_may_be_made_are_not_sent_again(
     assert decided == ["Save", ["Annotate", "Save"]]
 
 
-async def test_what_was_answered_outlives_a_power_cut() -> None:
+async def test_answered_writes_outlive_a_power_cut() -> None:
     storage = MemoryStorage()
     store = opened(storage, "local")
     saver = ShoalSaver(store)

@@ -59,7 +59,7 @@ def closed(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_what_is_written_over_http_is_there(target: list[str], mode: Any) -> None:
+async def test_writes_over_http_are_there(target: list[str], mode: Any) -> None:
     with running("mcp", *target, "--space", "crew", "--listen", "127.0.0.1:0") as (_, url):
         async with client(url, mode=mode) as made, client(url, mode=mode) as other:
             added = {"kind": "counter", "name": "n", "add": 1}
@@ -107,7 +107,7 @@ async def test_each_client_may_do_what_its_own_token_grants(closed: tuple[str, d
             assert (await answer(ana, "load_thread", thread="t"))["state"] == {"x": 1}
 
 
-async def test_who_shows_no_valid_token_does_not_get_in(closed: tuple[str, dict[str, str]]) -> None:
+async def test_callers_without_a_valid_token_are_refused(closed: tuple[str, dict[str, str]]) -> None:
     node, tokens = closed
     with running("mcp", "--url", node, "--listen", "127.0.0.1:0", "--set", "token_failures_max=3") as (_, url):
         async with aiohttp.ClientSession(headers=JSON) as http:

@@ -54,7 +54,7 @@ async def test_the_nine_tools_answer_with_the_reference_shapes(target: list[str]
         assert await answer(made, "read_graph") == {"entities": [entity("Ann", "z first", "a second")], "relations": []}
 
 
-async def test_what_cannot_be_done_is_refused_and_nothing_of_it_is_written(target: list[str]) -> None:
+async def test_an_impossible_memory_request_writes_nothing(target: list[str]) -> None:
     async with client(*target, "--memory") as made:
         await answer(made, "create_entities", entities=[entity("Ann")])
         both = [{"entityName": "Ann", "contents": ["x"]}, {"entityName": "Nix", "contents": ["x"]}]
@@ -87,7 +87,7 @@ async def test_two_servers_that_add_at_once_lose_nothing(url: str) -> None:
             assert sorted(each["to"] for each in graph["relations"]) == names
 
 
-async def test_what_is_added_to_an_entity_that_is_deleted_meanwhile_stays_or_is_gone_as_a_whole(url: str) -> None:
+async def test_observations_of_a_deleted_entity_stay_or_go_together(url: str) -> None:
     async with client("--url", url, "--memory") as one, client("--url", url, "--memory") as other:
         for _ in range(10):
             await answer(one, "create_entities", entities=[entity("shared", "old", kind="topic")])

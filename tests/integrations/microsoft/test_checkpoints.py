@@ -128,7 +128,7 @@ async def test_a_type_that_is_not_allowed_is_refused_on_both_ways(opened: Store,
         await strict.list_checkpoints(workflow_name=FLOW)
 
 
-async def test_what_cannot_be_encoded_is_refused(ours: ShoalCheckpointStorage) -> None:
+async def test_unencodable_arguments_are_refused(ours: ShoalCheckpointStorage) -> None:
     with pytest.raises(WorkflowCheckpointException, match="Nothing was written"):
         await ours.save(checkpoint(1, state={"f": lambda: 0}))
     assert await ours.list_checkpoint_ids(workflow_name=FLOW) == []
@@ -157,7 +157,7 @@ async def test_ids_are_arbitrary_text(ours: ShoalCheckpointStorage, id: str) -> 
     assert await ours.delete(id)
 
 
-async def test_what_is_too_long_or_too_large_is_refused(tmp_path: Path) -> None:
+async def test_names_and_values_too_large_are_refused(tmp_path: Path) -> None:
     async with ShoalState.open(tmp_path / "state", config=Config(request_bytes_max=65_536)) as state:
         with pytest.raises(InvalidName, match="at most 1024 bytes"):
             await state.checkpoints.save(checkpoint(1, checkpoint_id="c" * 2048))
@@ -193,6 +193,6 @@ def test_a_blocking_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["./x", Path("x"), "http://n1:7400", None])
 @pytest.mark.parametrize("kind", [ShoalState, ShoalCheckpointStorage, ShoalHistoryProvider])
-def test_what_is_no_open_store_is_refused_with_what_to_write(kind: Any, given: Any) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(kind: Any, given: Any) -> None:
     with pytest.raises(InvalidInput, match=r"ShoalState needs an open store"):
         kind(given)

@@ -16,7 +16,7 @@ UPTO = 120
 
 
 @pytest.mark.parametrize("what", ["workflow", "agent"])
-async def test_what_is_killed_goes_on_at_another_node(what: str, tmp_path: Path, record_property: Any) -> None:
+async def test_killed_runs_go_on_at_another_node(what: str, tmp_path: Path, record_property: Any) -> None:
     async with cluster(tmp_path) as urls:
         acknowledged = await killed_again_and_again(worker.__name__, urls, what, str(UPTO), kills=KILLS, seed=len(what))
         for url in urls:  # Each has it, and has the same.

@@ -19,7 +19,7 @@ def run_of(name: str, nth: int) -> list[Message]:
 
 
 @pytest.mark.answers("two-nodes-that-are-cut-off-from-each-other")
-async def test_what_a_run_said_stays_together_and_all_runs_are_there(tmp_path: Path) -> None:
+async def test_the_turns_of_each_run_stay_together(tmp_path: Path) -> None:
     async with pair(tmp_path) as nodes:
         one, other = ShoalHistoryProvider(nodes.one), ShoalHistoryProvider(nodes.other)
         await one.save_messages("s", [Message("user", ["hello"])])

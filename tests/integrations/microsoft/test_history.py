@@ -93,7 +93,7 @@ async def test_a_session_without_an_id(provider: HistoryProvider) -> None:
 # ── ours ──────────────────────────────────────────────────────────────────────
 
 
-async def test_what_is_saved_at_once_stands_together(opened: Store, space: str) -> None:
+async def test_saves_made_at_once_stand_together(opened: Store, space: str) -> None:
     writers = [ShoalHistoryProvider(opened, space=space) for _ in range(4)]
     await asyncio.gather(*(writers[nth % 4].save_messages("s", turn(nth)) for nth in range(12)))
     found = await texts(writers[0])
@@ -115,7 +115,7 @@ async def test_a_cleared_session_begins_anew(ours: ShoalHistoryProvider) -> None
     assert await texts(ours) == ["ask 1", "answer 1"]
 
 
-async def test_what_is_no_json_is_refused_whole(ours: ShoalHistoryProvider) -> None:
+async def test_values_without_a_json_form_are_refused_whole(ours: ShoalHistoryProvider) -> None:
     with pytest.raises(InvalidValue, match=r"messages\[1\] is no JSON.*Nothing was written"):
         await ours.save_messages("s", [said("a"), said("b", additional_properties={"it": {("a",): 1}})])
     assert await texts(ours) == []
@@ -128,7 +128,7 @@ async def test_ids_are_arbitrary_text(ours: ShoalHistoryProvider, id: str) -> No
     assert await texts(ours, "s") == []
 
 
-async def test_what_is_too_long_or_too_large_is_refused(tmp_path: Path) -> None:
+async def test_names_and_values_too_large_are_refused(tmp_path: Path) -> None:
     async with ShoalState.open(tmp_path / "state", config=Config(request_bytes_max=65_536)) as state:
         with pytest.raises(InvalidName, match="at most 1024 bytes"):
             await state.history.save_messages("s" * 2048, turn(1))

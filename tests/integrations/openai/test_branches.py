@@ -104,7 +104,7 @@ async def test_branches_that_an_earlier_version_deleted_stay_so(opened: Store, s
 
 
 @pytest.mark.parametrize("name", ["", "  "])
-async def test_what_is_no_branch_is_refused(session: ShoalSession, name: str) -> None:
+async def test_malformed_branches_are_refused(session: ShoalSession, name: str) -> None:
     await session.add_items(FIRST)
     with pytest.raises(ValueError, match="cannot be empty"):
         await session.create_branch_from_turn(1, name)

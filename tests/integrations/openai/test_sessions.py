@@ -75,7 +75,7 @@ async def test_any_json_comes_back(session: ShoalSession) -> None:
 
 
 @pytest.mark.parametrize("bad", [object(), {1}, b"x", {("a",): 1}])
-async def test_what_is_no_json_is_refused_whole(session: ShoalSession, bad: Any) -> None:
+async def test_values_without_a_json_form_are_refused_whole(session: ShoalSession, bad: Any) -> None:
     with pytest.raises(InvalidValue, match=r"items\[1\] is no JSON.*Nothing was written"):
         await session.add_items([said("a"), bad])
     async with session.turn("t") as turn:
@@ -312,7 +312,7 @@ async def test_items_that_two_nodes_took_while_they_were_apart_are_both_kept(ope
 
 
 @pytest.mark.parametrize("given", ["./x", Path("x"), "http://n1:7400", None])
-def test_what_is_no_open_store_is_refused_with_what_to_write(given: Any) -> None:
+def test_anything_but_an_open_store_is_refused_with_advice(given: Any) -> None:
     with pytest.raises(InvalidInput, match="needs an open store"):
         ShoalSession(given, "s")
 
@@ -325,7 +325,7 @@ async def test_a_session_on_a_store_beside_others(tmp_path: Path) -> None:
         assert [name async for name in store.space("openai").threads()] == ["1"]
 
 
-async def test_what_two_nodes_removed_and_added_while_they_were_apart_is_for_a_person(opened: Store, space: str) -> None:
+async def test_removals_against_additions_are_for_a_person(opened: Store, space: str) -> None:
     session = ShoalSession(opened, "s", space=space)
     await session.add_items([said("a"), said("b")])
     thread = opened.space(space).thread("s")

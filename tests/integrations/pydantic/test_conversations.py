@@ -373,7 +373,7 @@ async def test_an_entry_of_a_known_id_does_not_replace_another(opened: Store, sp
     assert isinstance(entry, ConversationEntry)
 
 
-async def test_what_two_nodes_have_saved_that_were_apart_is_kept(opened: Store, space: str) -> None:
+async def test_saves_of_two_separated_nodes_are_kept(opened: Store, space: str) -> None:
     ours = ShoalConversationStore(opened, space=space)
     await saved(ours, "c", "a")
     one, other = await ours.load("c"), await ours.load("c")

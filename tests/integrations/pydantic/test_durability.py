@@ -234,7 +234,7 @@ async def test_a_step_that_was_interrupted_is_not_called_until_somebody_resolves
     assert set(outside.done.values()) == {1}
 
 
-async def test_what_is_declared_idempotent_is_repeated(outside: Outside, thread: Thread) -> None:
+async def test_idempotent_steps_are_repeated(outside: Outside, thread: Thread) -> None:
     for what in ("ask 1", "pay"):
         outside.fails = {what: asyncio.CancelledError()}
         with pytest.raises(asyncio.CancelledError), durable(thread, key="order-17"):

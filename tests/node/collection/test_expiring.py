@@ -184,7 +184,7 @@ def test_a_request_that_comes_again_after_the_sweep_adds_nothing() -> None:
 
 
 @pytest.mark.answers("each-add-that-a-client-sends-leaves-a-row")
-def test_what_an_earlier_opening_left_is_swept_too() -> None:
+def test_rows_of_an_earlier_opening_are_swept_too() -> None:
     async def story(scene: Scene) -> None:
         await scene.client("n1").call(ADD)
         await scene.cluster.converged()

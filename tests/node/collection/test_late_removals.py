@@ -27,7 +27,7 @@ REMOVALS: dict[str, tuple[requests.AnyWrite, requests.AnyWrite, requests.AnyRequ
 
 @pytest.mark.answers("deletion-takes-effect-late")
 @pytest.mark.parametrize(("remove", "make", "read"), REMOVALS.values(), ids=REMOVALS)
-async def test_what_was_made_after_a_removal_was_answered_stays(
+async def test_registers_made_after_an_answered_removal_stay(
     remove: requests.AnyWrite, make: requests.AnyWrite, read: requests.AnyRequest
 ) -> None:
     async with Fleet() as fleet:
@@ -65,7 +65,7 @@ OF_SETS: dict[str, tuple[requests.AnyWrite, requests.AnyWrite, requests.AnyReque
 
 
 @pytest.mark.parametrize(("remove", "make", "read"), OF_SETS.values(), ids=OF_SETS)
-async def test_what_was_added_to_a_set_after_a_removal_was_answered_stays(
+async def test_members_added_after_an_answered_removal_stay(
     remove: requests.AnyWrite, make: requests.AnyWrite, read: requests.AnyRequest
 ) -> None:
     async with Fleet() as fleet:

@@ -111,7 +111,7 @@ async def test_forks_labels_and_other_branches_stay(bench: Bench) -> None:
 
 
 @pytest.mark.answers("retention-breaks-what-it-keeps")
-async def test_what_an_open_step_was_begun_on_stays_until_it_is_settled(bench: Bench) -> None:
+async def test_the_base_of_an_open_step_stays(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     ids = await saved(thread, 3)
     async with thread.begin("pay", key="call-1") as step:
@@ -137,7 +137,7 @@ async def test_only_what_is_old_and_beyond_the_last_goes(bench: Bench) -> None:
         await thread.prune(keep_last=0)
 
 
-async def test_what_was_pruned_is_no_parent_and_no_place_for_a_branch(bench: Bench) -> None:
+async def test_a_pruned_checkpoint_is_no_parent_or_place(bench: Bench) -> None:
     thread, behind = bench.space.thread("agent"), bench.space.thread("agent")
     ids = await saved(thread, 4)
     await behind.load(ids[0])
@@ -296,7 +296,7 @@ async def test_a_branch_that_is_moved_there_without_knowing_saves_a_checkpoint(f
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
-async def test_what_was_saved_on_a_checkpoint_that_others_pruned_can_be_read(fleet: Fleet) -> None:
+async def test_saves_on_checkpoints_pruned_elsewhere_can_be_read(fleet: Fleet) -> None:
     thread = fleet["a"].store().space("crew").thread("agent")
     ids = await saved(thread, 6)
     await fleet.converged()
@@ -334,7 +334,7 @@ async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
 
 @pytest.mark.answers("prune-frees-a-chunk-that-a-concurrent-save-reuses")
 @pytest.mark.instant_syncs("sweeps are over before a save is durable")
-async def test_what_is_saved_while_a_sweep_is_under_way_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_saves_during_a_sweep_stay(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
     monkeypatch.setattr(sweeping, "SLICE", 1)
     monkeypatch.setattr(garbage_module, "SLICE", 1)
@@ -410,7 +410,7 @@ async def saved_and_rolled_back(bench: Bench, count: int) -> Thread:
 
 
 @pytest.mark.answers("pruned-thread-keeps-rows-of-saves")
-async def test_what_is_kept_of_a_pruned_thread_does_not_grow_with_its_saves_and_rollbacks(open_bench: Opener) -> None:
+async def test_rows_of_a_pruned_thread_do_not_grow(open_bench: Opener) -> None:
     """But for the events of its journal, that a trim removes."""
     few, many = open_bench(seed=1), open_bench(seed=2)
     await saved_and_rolled_back(few, 3)
@@ -507,7 +507,7 @@ async def test_a_node_that_was_set_back_rolls_back_again_to_what_was_pruned_and_
         assert len((await fleet[name].store().space("crew").thread("agent").heads())["main"]) == 1
 
 
-async def test_what_became_a_head_meanwhile_stays(bench: Bench) -> None:
+async def test_a_new_head_of_meanwhile_stays(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     ids = await saved(thread, 3)
     request = Discard("crew", "agent", ids)
@@ -516,7 +516,7 @@ async def test_what_became_a_head_meanwhile_stays(bench: Bench) -> None:
     assert (await thread.load()).id == ids[2]
 
 
-async def test_what_got_a_label_meanwhile_stays(bench: Bench) -> None:
+async def test_a_checkpoint_labelled_meanwhile_stays(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     labelled = await thread.save({"n": 1}, label="release")
     later = await thread.save({"n": 2})
@@ -559,7 +559,7 @@ async def test_a_repeated_save_brings_no_pruned_checkpoint_back(fleet: Fleet) ->
     assert not any(key.endswith(b"C" + bytes.fromhex(again.id)) for key, _ in fleet["a"].storage.scan(keys.OBJECT, b"P"))
 
 
-async def test_what_a_repeated_save_led_to_is_shown(fleet: Fleet) -> None:
+async def test_the_outcome_of_a_repeated_save_is_shown(fleet: Fleet) -> None:
     """The node that was set back went on from it: that is another branch's end, and whole everywhere."""
     thread = fleet["a"].store().space("crew").thread("agent")
     await saved(thread, 1)

@@ -447,7 +447,7 @@ def coverages(bench: Bench) -> list[Coverage]:
 
 
 @pytest.mark.answers("compaction-names-every-opening")
-async def test_what_compactions_name_does_not_grow_with_openings(open_bench: Opener) -> None:
+async def test_names_in_compactions_do_not_grow_with_openings(open_bench: Opener) -> None:
     bench = await opened(open_bench, 60, edit_and_compact, retired_origins_max=4)
     again = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
     [coverage] = coverages(again)

@@ -28,7 +28,7 @@ def test_an_origin_with_a_long_log_waits() -> None:
     assert ripening.ripe(partition(), [SHORT, LONG], ALONE) == {SHORT}
 
 
-async def test_what_is_not_durable_yet_is_waited_for() -> None:
+async def test_reads_wait_for_writes_not_yet_durable() -> None:
     waited: list[int] = []
 
     class Commit:

@@ -146,7 +146,7 @@ async def test_a_program_that_opens_its_store_for_a_moment_only_truncates_it_too
     assert verify(storage, config=Config()).sound
 
 
-async def test_what_was_used_is_truncated_before_a_stop(bench: Bench) -> None:
+async def test_a_used_log_is_truncated_before_a_stop(bench: Bench) -> None:
     await bench.node.session().call(add())
     bench.simulated.now_ms += 2 * HOUR_MS
     assert logged(bench.storage) == 1
@@ -337,7 +337,7 @@ async def test_an_owner_that_is_away_does_not_hold_up_a_log_that_is_too_large() 
         assert logged(fleet["a"].storage) == 0
 
 
-async def test_what_less_than_a_quorum_holds_never_leaves() -> None:
+async def test_operations_below_a_quorum_never_leave() -> None:
     async with Fleet(log_bytes_max=100) as fleet:
         await fleet.isolate("a")
         await fleet["a"].node.session().call(add())

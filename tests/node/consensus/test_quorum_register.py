@@ -309,7 +309,7 @@ async def test_a_node_whose_disk_failed_still_asks_the_others() -> None:
         assert await nodes["b"].node.register.read("k") == (2, b"two")
 
 
-async def test_what_exceeds_a_bound_is_refused_and_nothing_is_written() -> None:
+async def test_values_beyond_a_bound_are_refused() -> None:
     async with fleet(quorum_register_keys_max=2, quorum_register_value_bytes_max=8, quorum_register_requests_max=1) as nodes:
         register = nodes["a"].node.register
         with pytest.raises(TooLarge, match=r"9 bytes .* Nothing was written"):

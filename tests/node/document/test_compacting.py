@@ -70,7 +70,7 @@ async def shown(member: Bench | Member) -> str:
 # ── on one node ───────────────────────────────────────────────────────────────
 
 
-async def test_what_is_compacted_is_one_update_and_the_same_document(bench: Bench) -> None:
+async def test_a_compacted_document_is_one_update_and_unchanged(bench: Bench) -> None:
     await typed(bench.store, "abcdef")
     made = await compacted(bench)
     assert (made.updates, made.more) == (6, False)
@@ -128,7 +128,7 @@ async def test_only_what_is_older_is_compacted(bench: Bench) -> None:
     assert (await compacted(bench, at_least=3)).updates == 0
 
 
-async def test_what_is_not_there_cannot_be_compacted(bench: Bench) -> None:
+async def test_a_missing_document_cannot_be_compacted(bench: Bench) -> None:
     with pytest.raises(NotFound):
         await compacted(bench)
     with pytest.raises(InvalidInput, match="older_than"):
@@ -152,7 +152,7 @@ async def test_the_same_request_sent_again_compacts_once(bench: Bench) -> None:
     assert merged(bench.storage) == 1
 
 
-async def test_what_is_old_is_compacted_by_itself(open_bench: Opener) -> None:
+async def test_old_updates_are_compacted_automatically(open_bench: Opener) -> None:
     bench = open_bench(document_snapshot_updates=4, document_compact_updates=3, document_history_s=60.0)
     await typed(bench.store, "abcde")
     assert merged(bench.storage) == 0
@@ -271,7 +271,7 @@ async def test_a_loss_after_the_compaction_is_told_and_one_within_it_no_more(ben
             await swept(bench.storage)
 
 
-async def test_who_edits_on_top_of_what_is_gone_is_no_conflict(bench: Bench) -> None:
+async def test_edits_on_deleted_content_are_no_conflict(bench: Bench) -> None:
     async with await bench.space.document("plan") as doc:
         with doc.transaction():
             for number in range(5):

@@ -87,7 +87,7 @@ async def test_a_mirror_of_what_was_deleted_is_told_and_restores_nothing(bench: 
         await each.abandon()
 
 
-async def test_who_opens_it_again_begins_it_anew(bench: Bench) -> None:
+async def test_opening_a_deleted_document_begins_it_anew(bench: Bench) -> None:
     await put(bench, old=1)
     await (await bench.space.document("d")).delete()
     await put(bench, new=2)
@@ -157,7 +157,7 @@ async def test_an_edit_is_written_to_the_generation_that_it_names_or_not_at_all(
 # ── among nodes ───────────────────────────────────────────────────────────────
 
 
-async def test_what_a_cut_off_node_wrote_dies_with_the_document(fleet: Fleet) -> None:
+async def test_a_cut_off_nodes_writes_die_with_the_document(fleet: Fleet) -> None:
     async with await fleet["a"].store().space("crew").document("d") as document:
         document.map("m")["n"] = 0
     await fleet.converged()
@@ -233,7 +233,7 @@ async def test_a_document_that_is_larger_than_the_cache_is_served_all_the_same(o
     assert '"more":1' in str(await shown(bench.node))
 
 
-async def test_what_grows_in_memory_is_counted(open_bench: Opener) -> None:
+async def test_growing_memory_is_counted(open_bench: Opener) -> None:
     bench = open_bench(document_cache_bytes=5000)
     for n in range(8):
         await put(bench, "growing", **{f"k{n}": "x" * 500})

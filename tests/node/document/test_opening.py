@@ -89,7 +89,7 @@ async def test_a_large_snapshot_and_a_large_merged_update_are_read_in_pieces(
 
 
 @pytest.mark.parametrize("how", ["follow", "edit", "read together"])
-async def test_whatever_needs_the_document_first_opens_it_in_steps(
+async def test_the_first_request_opens_a_document_in_steps(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     bench = open_bench(**SMALL)
@@ -160,7 +160,7 @@ async def test_a_sweep_looks_at_a_bounded_number_of_updates_and_at_each_twice(
 # ── what happens between two steps ────────────────────────────────────────────
 
 
-async def test_what_is_written_while_a_document_is_opened_is_in_it(open_bench: Opener) -> None:
+async def test_writes_while_a_document_is_opened_are_in_it(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
     again = open_bench(bench.storage.left_by_crash(None), **SMALL)
@@ -226,7 +226,7 @@ async def test_a_document_that_is_deleted_while_it_is_opened_is_gone(open_bench:
 
 
 @pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
-async def test_what_a_sweep_takes_while_a_document_is_opened_is_in_it(open_bench: Opener) -> None:
+async def test_rows_swept_while_a_document_opens_are_in_it(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
     again = open_bench(bench.storage.left_by_crash(None), **SMALL)
@@ -241,7 +241,7 @@ async def test_what_a_sweep_takes_while_a_document_is_opened_is_in_it(open_bench
 
 
 @pytest.mark.answers("work-in-steps-misses-what-changes-between-two")
-async def test_what_another_compaction_took_meanwhile_is_not_lost(open_bench: Opener) -> None:
+async def test_updates_taken_by_another_compaction_are_not_lost(open_bench: Opener) -> None:
     bench = open_bench(**SMALL)
     await edited(bench, 20)
     database = bench.node.service._database

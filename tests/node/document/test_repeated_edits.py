@@ -107,7 +107,7 @@ async def test_two_requests_that_are_alike_are_two() -> None:
 
 
 @pytest.mark.answers("patch-at-two-nodes-inserts-twice")
-async def test_what_others_added_meanwhile_stays() -> None:
+async def test_members_added_by_others_meanwhile_stay() -> None:
     async with Fleet() as fleet:
         await begun(fleet, {"tasks": [1]})
         add = requests.Patch("crew", "doc", b'[{"op": "add", "path": "/tasks/-", "value": 2}]')

@@ -141,7 +141,7 @@ async def test_an_edit_is_refused_if_the_node_lacks_the_beginning_that_its_edito
         ({"generation": 1}, SessionBehind),
     ],
 )
-async def test_what_is_no_beginning_is_not_restored(bench: Bench, changed: dict[str, Any], error: type[Exception]) -> None:
+async def test_only_beginnings_are_restored(bench: Bench, changed: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         await bench.node.session().call(request(genesis.begin({"r": "x", "m": {"k": 1}}, 0), **changed))
     with pytest.raises(NotFound):

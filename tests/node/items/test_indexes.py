@@ -112,7 +112,7 @@ async def test_a_value_of_many_items_is_read_in_order_page_by_page(open_bench: O
     assert len([item async for item in items.scan(NOTES, filter={"kind": "usual"})]) == 2970
 
 
-async def test_what_no_index_bounds_is_scanned(bench: Bench) -> None:
+async def test_filters_without_an_index_scan(bench: Bench) -> None:
     items = bench.space.items
     await fill(items, 100)
     await items.index(NOTES, "kind")
@@ -366,7 +366,7 @@ async def test_explaining_asks_for_one_item_at_least(bench: Bench) -> None:
 # ── among nodes ───────────────────────────────────────────────────────────────
 
 
-async def test_what_one_node_declares_all_build() -> None:
+async def test_an_index_declared_on_one_node_is_built_everywhere() -> None:
     async with Fleet("abc") as fleet:
         items = {name: fleet[name].store().space("crew").items for name in "abc"}
         await fill(items["a"], 40)

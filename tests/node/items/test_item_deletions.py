@@ -109,7 +109,7 @@ async def test_an_empty_namespace_is_refused(bench: Bench) -> None:
         await bench.space.items.delete_all(())
 
 
-async def test_what_was_deleted_is_told_to_watchers(bench: Bench) -> None:
+async def test_deletions_are_told_to_watchers(bench: Bench) -> None:
     items = bench.space.items
     await fill(items)
     watching = items.watch(("memory",))

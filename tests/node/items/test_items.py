@@ -313,7 +313,7 @@ async def test_a_request_that_is_not_legal_is_refused(bench: Bench, request_: An
         await bench.node.session().call(request_)
 
 
-async def test_what_cannot_be_done_is_said(bench: Bench) -> None:
+async def test_impossible_arguments_for_items_say_why(bench: Bench) -> None:
     items = bench.space.items
     refused: list[tuple[Any, type[ShoalError]]] = [
         (items.search(USER, query="what does she like?"), InvalidInput),

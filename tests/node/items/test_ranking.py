@@ -101,7 +101,7 @@ async def test_a_query_is_embedded_as_the_values_were(bench: Bench) -> None:
     assert asked[-1] == ['{"a": 1, "b": "b"}']
 
 
-async def test_what_was_written_is_found_at_once(bench: Bench) -> None:
+async def test_written_items_are_found_at_once(bench: Bench) -> None:
     items = bench.space.items
     for n in range(20):
         await items.put(NOTES, f"{n:02}", n, vectors=[[1, n]])
@@ -146,7 +146,7 @@ async def test_of_concurrent_values_the_one_that_is_shown_is_compared() -> None:
             assert verify(fleet[name].storage, config=Config()).problems == []
 
 
-async def test_what_a_peer_writes_is_compared_by_a_node_that_searched_before() -> None:
+async def test_a_searching_node_compares_writes_of_its_peers() -> None:
     async with Fleet("abc") as fleet:
         items = {name: fleet[name].store().space("crew").items for name in "abc"}
         for n in range(10):
@@ -219,7 +219,7 @@ def test_a_search_finds_what_a_twin_finds_that_compares_everything(deeds: list[A
     asyncio.run(run())
 
 
-async def test_what_has_no_room_in_memory_is_read_from_the_store(open_bench: Opener) -> None:
+async def test_vectors_without_room_are_read_from_the_store(open_bench: Opener) -> None:
     for cache_bytes in (1, 20_000, 1 << 20):
         bench = open_bench(vector_cache_bytes=cache_bytes, item_scan_rows_max=50, vector_page_rows_max=40)
         random, model = Random(3), Model()
@@ -270,7 +270,7 @@ def test_a_matrix_uses_rows_again() -> None:
 
 
 @pytest.mark.parametrize("vector", [[], [float("nan")], [float("inf")], [1e60], ["x"], [None], 5], ids=repr)
-async def test_what_is_no_vector_is_refused_and_nothing_is_written(bench: Bench, vector: Any) -> None:
+async def test_a_malformed_vector_writes_nothing(bench: Bench, vector: Any) -> None:
     with pytest.raises(InvalidValue):
         await bench.space.items.put(NOTES, "k", 1, vectors=[vector])
     with pytest.raises(InvalidValue):
@@ -305,7 +305,7 @@ async def test_a_node_without_numpy_says_so(bench: Bench, monkeypatch: pytest.Mo
         await bench.space.items.search(NOTES, vector=[1.0])
 
 
-def test_what_the_processor_reports_of_a_product_is_no_warning() -> None:
+def test_floating_point_flags_of_products_are_no_warning() -> None:
     """With some libraries it reports lanes beyond the data too. Here there is a reason for it."""
     overflowing = np.array([[np.inf, 1.0]], np.float32)
     with pytest.warns(RuntimeWarning, match="invalid value"):

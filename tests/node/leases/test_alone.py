@@ -182,7 +182,7 @@ def test_a_write_that_was_not_acknowledged_does_not_come_back_over_a_later_one()
 
 
 @pytest.mark.answers("compare-and-set-is-linearizable")
-def test_what_a_refused_call_was_told_is_not_replaced_by_a_write_of_a_number_between() -> None:
+def test_a_refused_calls_answer_is_not_replaced_from_between() -> None:
     """Two writes were not acknowledged, each made without the other. Once the older one was told, the newer one is void."""
 
     async def work(nodes: Fleet) -> None:
@@ -356,7 +356,7 @@ def test_calls_one_after_another_do_not_wait_for_leases_to_end() -> None:
 
 
 @pytest.mark.answers("versions-work-together")
-def test_what_a_node_of_an_older_version_cannot_apply_is_not_issued_until_it_is_upgraded() -> None:
+def test_changes_wait_until_older_nodes_are_upgraded() -> None:
     async def work(nodes: Fleet) -> None:
         a, b = nodes["a"].replicator, nodes["b"]
         older = b.identity()._replace(protocol=PEER_PROTOCOL - 1)

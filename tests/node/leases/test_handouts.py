@@ -189,7 +189,7 @@ def test_an_item_that_a_claim_got_after_its_client_gave_up_is_free_again() -> No
 
 
 @pytest.mark.answers("items-have-one-worker")
-def test_what_is_granted_late_to_a_claim_that_is_over_is_given_back() -> None:
+def test_late_grants_to_ended_claims_are_given_back() -> None:
     async def work(nodes: Fleet) -> None:
         await put(nodes, 2)
         await claim(nodes, "a")

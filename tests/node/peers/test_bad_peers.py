@@ -80,7 +80,7 @@ NO_MESSAGES = {
 
 @pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
 @pytest.mark.parametrize("what", NO_MESSAGES)
-async def test_what_is_no_message_ends_its_link_and_the_others_go_on(what: str) -> None:
+async def test_a_malformed_message_ends_its_link_alone(what: str) -> None:
     async with Fleet() as fleet:
         await add(fleet, "a")
         await fleet.converged()
@@ -134,7 +134,7 @@ async def own_origin(member: Member) -> bytes:
 
 
 @pytest.mark.parametrize("held_as", ["have", "vector"])
-async def test_who_claims_what_was_never_issued_is_refused(held_as: str) -> None:
+async def test_claims_of_operations_never_issued_are_refused(held_as: str) -> None:
     async with Fleet("ab") as fleet:
         await add(fleet, "a")
         origin = await own_origin(fleet["a"])
@@ -145,7 +145,7 @@ async def test_who_claims_what_was_never_issued_is_refused(held_as: str) -> None
             await said_to(fleet["a"], claim)
 
 
-async def test_what_is_not_durable_yet_cannot_have_been_taken_either() -> None:
+async def test_writes_not_yet_durable_cannot_have_been_taken() -> None:
     async with Fleet("ab") as fleet:
         await add(fleet, "a")
         origin = await own_origin(fleet["a"])
@@ -275,7 +275,7 @@ async def test_damage_in_the_log_of_one_partition_does_not_keep_others_from_a_pe
 
 
 @pytest.mark.answers("queues-are-bounded", "slow-consumer-makes-memory-grow-without-bound")
-async def test_what_waits_for_a_stalled_peer_is_bounded_and_it_catches_up_by_sync() -> None:
+async def test_waiting_for_a_stalled_peer_is_bounded() -> None:
     async with Fleet(peer_send_bytes_max=4096) as fleet:
         stalled = fleet.wires["a", "c"]
         stalled.open.clear()

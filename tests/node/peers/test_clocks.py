@@ -94,7 +94,7 @@ async def test_no_time_of_a_wrong_clock_reaches_the_others(fleet: Fleet) -> None
         assert wall_ms_of(member.node._database._clock.last) < fleet["b"].simulated.now_ms + HOUR_MS / 2
 
 
-async def test_what_was_heard_counts_while_no_peer_can_be_reached(fleet: Fleet) -> None:
+async def test_words_heard_count_while_no_peer_is_reached(fleet: Fleet) -> None:
     await fleet.isolate("a")
     assert await add(fleet["a"]) == 1
     fleet["a"].simulated.now_ms += HOUR_MS

@@ -141,7 +141,7 @@ async def test_the_rights_of_removed_directories_are_in_one_account_until_an_ope
         assert await tokens(fleet, "b").spend(60) == 0
 
 
-async def test_what_two_reclaim_at_once_counts_once() -> None:
+async def test_concurrent_reclaims_count_once() -> None:
     async with cluster("abcd", **FAST) as fleet:
         await tokens(fleet, "a").grant(30)
         await tokens(fleet, "d").draw(30)

@@ -124,7 +124,7 @@ BAD: dict[str, tuple[Shipment, str]] = {
 
 @pytest.mark.answers("one-bad-message-crashes-every-node-in-turn", "update-does-not-match-its-hash")
 @pytest.mark.parametrize("what", BAD)
-async def test_what_cannot_be_is_refused_with_a_reason_and_nothing_is_written(what: str) -> None:
+async def test_impossible_operations_are_refused_with_a_reason(what: str) -> None:
     bad, reason = BAD[what]
     async with Fleet("a", join="b:1") as fleet:
         before = fleet.rows("a")

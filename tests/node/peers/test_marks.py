@@ -151,7 +151,7 @@ def without_operations_to(*names: str) -> Callable[[str, str, bytes], bytes | No
 
 
 @pytest.mark.answers("set-back-machine-does-not-notice")
-async def test_what_it_once_held_is_fetched_from_the_one_node_that_still_holds_it() -> None:
+async def test_lost_holdings_are_fetched_from_their_last_holder() -> None:
     """Of five, d holds it and is away; all that the other three hold would be enough without marks."""
     async with Fleet("abcde", mark_interval_s=0.01) as fleet:
         copy = image(fleet, "e")
@@ -177,7 +177,7 @@ async def test_what_it_once_held_is_fetched_from_the_one_node_that_still_holds_i
 
 
 @pytest.mark.answers("mark-can-never-be-reached")
-async def test_what_nobody_holds_any_more_is_lost_and_holds_it_up_until_all_were_heard(fleet: Fleet) -> None:
+async def test_an_operation_lost_everywhere_waits_for_all_owners(fleet: Fleet) -> None:
     """The set-back disk had a local write whose push reached nobody, though b heard of it."""
     copy = image(fleet, "c")
     await fleet.isolate("a")
@@ -298,7 +298,7 @@ async def test_an_older_twin_is_refused_while_its_original_is_linked(fleet: Flee
         await twin.node.stop()
 
 
-async def test_what_a_node_said_before_it_was_set_back_is_not_taken_for_its_word_now(fleet: Fleet) -> None:
+async def test_words_of_before_a_set_back_do_not_count(fleet: Fleet) -> None:
     """A message of its last process may arrive after its next one has begun a link."""
     copy = image(fleet, "c")
     await add(fleet["c"])
@@ -404,7 +404,7 @@ async def test_marks_are_written_at_most_once_an_interval() -> None:
 @pytest.mark.answers(
     "node-with-an-empty-disk-remembers", note="nor does a node keep it that never lives for as long as marks wait to be written"
 )
-async def test_what_a_start_drops_of_a_mark_goes_at_once(fleet: Fleet) -> None:
+async def test_entries_that_a_start_drops_go_at_once(fleet: Fleet) -> None:
     """The first record is due at the start: a node that lives for less than an interval each time records too."""
     await recorded(fleet)
     node = fleet["c"].identity().node

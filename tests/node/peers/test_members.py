@@ -165,7 +165,7 @@ def test_an_address_that_leads_to_another_member_stands_for_nobody() -> None:
 
 
 @pytest.mark.answers("seed-361823")
-def test_what_has_a_link_and_was_not_removed_may_be_added_while_it_lasts() -> None:
+def test_a_linked_directory_may_be_added() -> None:
     """As a new directory at an address that was removed, if this node learns late of both."""
     members, roster = _members("b:1", "c:1")
     old, new = b"b" * 16, b"n" * 16
@@ -213,7 +213,7 @@ async def test_a_sender_in_an_older_epoch_is_told(monkeypatch: pytest.MonkeyPatc
         assert Membership(roster.record) in told
 
 
-async def test_what_has_no_handler_is_for_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_without_a_handler_are_for_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Fleet() as fleet:
         replicator, taken = fleet["a"].replicator, []
         monkeypatch.setattr(replicator._protocol, "receive", lambda _peer, message, *_, **__: taken.append(message))

@@ -111,7 +111,7 @@ async def test_an_operation_that_only_a_member_has_that_is_cut_off_is_waited_for
 
 
 @pytest.mark.answers("operation-of-a-removed-directory-arrives-late")
-async def test_what_an_owner_said_in_an_older_epoch_does_not_count() -> None:
+async def test_words_of_an_older_epoch_do_not_count() -> None:
     async with cluster("abcd", **FAST) as fleet:
         await add(fleet, "c")
         await fleet.converged()
@@ -182,7 +182,7 @@ async def test_only_a_directory_that_was_lost_is_forgotten_by_its_id() -> None:
         assert fleet["a"].replicator.quorum.members.roster.epoch == 0
 
 
-async def test_what_a_member_lost_is_remembered_across_its_restart() -> None:
+async def test_a_members_loss_is_remembered_across_its_restart() -> None:
     async with cluster(**FAST) as fleet:
         directory = fleet["c"].node._incarnation.node
         await fleet.crash("c")

@@ -59,7 +59,7 @@ def test_work_that_is_due_is_not_late() -> None:
 
 
 @pytest.mark.parametrize(("after_s", "ticks"), [(0.01, 1), (0.05, 1), (0.06, 2), (0.24, 5)])
-def test_what_happens_in_a_long_pause_ends_it_at_the_next_tick(after_s: float, ticks: int) -> None:
+def test_an_event_in_a_long_pause_ends_it(after_s: float, ticks: int) -> None:
     async def main() -> None:
         pace = Pace(CONFIG)
         await quiet(pace)

@@ -88,7 +88,7 @@ async def test_a_bookmark_names_all_concurrent_operations_until_one_comes_after_
         assert len(vector) == 1
 
 
-async def test_what_was_concurrent_is_named_after_a_restart() -> None:
+async def test_concurrent_values_are_named_after_a_restart() -> None:
     async with Fleet() as fleet:
         await fleet.isolate("a")
         for name in "ab":

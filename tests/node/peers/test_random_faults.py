@@ -336,14 +336,14 @@ async def judge(fleet: Fleet, history: History) -> None:
 
 @pytest.mark.answers("state-is-a-fold", "session-guarantees")
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 25))])
-async def test_what_was_promised_is_there_after_any_faults(seed: int) -> None:
+async def test_promised_writes_are_there_after_any_faults(seed: int) -> None:
     history = await trial(seed)
     assert len(history.acknowledged) >= 3, "there was something to lose"
 
 
 @pytest.mark.answers("acknowledged-writes-survive", note="a quorum's")
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(2, 5))])
-async def test_what_a_quorum_acknowledged_outlives_the_loss_of_any_disk(seed: int) -> None:
+async def test_a_quorums_write_outlives_any_disk(seed: int) -> None:
     random, history = Random(seed), History()
     async with Fleet(NAMES, seed=seed * 1000, **SETTINGS) as fleet:
         numbers = itertools.count(1)
@@ -367,7 +367,7 @@ async def test_what_a_quorum_acknowledged_outlives_the_loss_of_any_disk(seed: in
 
 
 @pytest.mark.answers("session-guarantees")
-async def test_who_was_not_heard_is_not_taken_to_have_lost_what_it_acknowledged() -> None:
+async def test_a_node_not_heard_has_not_lost_its_writes() -> None:
     """Found by seed 14: a could send to everyone, and hear nobody."""
     async with Fleet(NAMES, session_wait_s=0.05) as fleet:
         await fleet.cut("b", "a")

@@ -116,7 +116,7 @@ async def test_a_record_whose_save_has_left_the_log_is_mended(fleet: Fleet, dama
     assert rows_of(fleet["b"], CHECKPOINT) == sound
 
 
-async def test_what_was_mended_survives_a_crash(fleet: Fleet) -> None:
+async def test_mended_rows_survive_a_crash(fleet: Fleet) -> None:
     await saved(fleet)
     sound = spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
     await load(fleet["b"])
@@ -217,7 +217,7 @@ async def test_a_peer_that_has_it_damaged_too_gives_nothing_and_the_next_is_aske
     assert await load(fleet["a"]) == STATE
 
 
-async def test_what_nobody_has_is_an_error_that_says_what_and_who_was_asked(fleet: Fleet) -> None:
+async def test_a_missing_row_names_the_peers_that_were_asked(fleet: Fleet) -> None:
     await saved(fleet)
     for name in "abc":
         spoil(fleet[name], DAMAGES["deleted"], CHUNK)
@@ -238,7 +238,7 @@ async def test_what_nobody_has_is_an_error_that_says_what_and_who_was_asked(flee
     assert (await status(fleet["b"])).repairs_failed == 2
 
 
-async def test_what_peers_hold_is_no_corruption_before_they_are_linked(fleet: Fleet) -> None:
+async def test_operations_that_peers_hold_are_no_corruption(fleet: Fleet) -> None:
     """Just after a start no link is there, and both peers have the row."""
     await saved(fleet)
     spoil(fleet["b"], DAMAGES["flipped"], CHUNK)
@@ -346,7 +346,7 @@ async def test_a_record_of_another_time_than_the_log_says_is_refused(fleet: Flee
         await load(fleet["b"])
 
 
-async def test_what_was_deleted_while_a_peer_was_asked_is_not_brought_back(fleet: Fleet) -> None:
+async def test_a_deletion_during_a_question_to_a_peer_stands(fleet: Fleet) -> None:
     await saved(fleet)
     spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
     asked = asyncio.Event()
@@ -370,7 +370,7 @@ async def test_what_was_deleted_while_a_peer_was_asked_is_not_brought_back(fleet
     assert (await status(fleet["b"])).repaired == 0
 
 
-async def test_what_cannot_be_written_back_is_not_shown(fleet: Fleet) -> None:
+async def test_values_that_cannot_be_written_back_are_not_shown(fleet: Fleet) -> None:
     await saved(fleet)
     spoil(fleet["b"], DAMAGES["deleted"], CHUNK)
     fleet["b"].storage.fail_next("write")

@@ -59,7 +59,7 @@ async def labelled(fleet: Fleet, name: str) -> None:
     await store.connection.write(requests.Claim("crew", "labelled"), key=None, durability=None)
 
 
-async def test_what_each_node_writes_all_come_to_hold_byte_for_byte(fleet: Fleet) -> None:
+async def test_all_nodes_hold_each_others_writes_byte_for_byte(fleet: Fleet) -> None:
     await asyncio.gather(*(write_everything(fleet, name) for name in "abc"))
     await check_same(fleet, "abc")
     space = fleet["b"].store().space("crew")
@@ -100,7 +100,7 @@ async def test_a_wiped_node_fetches_everything(fleet: Fleet) -> None:
     await check_same(fleet, "ab")
 
 
-async def test_what_a_wiped_node_held_before_counts_no_more(fleet: Fleet) -> None:
+async def test_data_of_a_wiped_node_counts_no_more(fleet: Fleet) -> None:
     await fleet.isolate("b")
     await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")  # On a and c.
     await fleet.crash("c")
@@ -187,7 +187,7 @@ async def test_a_node_that_cannot_catch_up_says_so_and_shows_older_state_only_wh
 
 
 @pytest.mark.answers("seed-185")
-async def test_who_was_shown_a_document_is_shown_no_less_by_another_node(fleet: Fleet) -> None:
+async def test_a_shown_document_is_shown_by_the_next_node(fleet: Fleet) -> None:
     bookmark = Bookmark()
     await fleet.isolate("a")
     async with await fleet["a"].store().space("crew").document("plan") as document:
@@ -202,9 +202,7 @@ async def test_who_was_shown_a_document_is_shown_no_less_by_another_node(fleet: 
 
 @pytest.mark.answers("seed-185")
 @pytest.mark.parametrize("subscription", [requests.Follow("crew", "plan"), requests.Watch("crew")])
-async def test_who_was_pushed_a_change_is_shown_no_less_by_another_node(
-    fleet: Fleet, subscription: requests.Subscription
-) -> None:
+async def test_a_pushed_change_is_shown_by_the_next_node(fleet: Fleet, subscription: requests.Subscription) -> None:
     bookmark = Bookmark()
     await fleet.isolate("a")
     async with fleet["a"].node.session(bookmark).subscribe(subscription) as pushes:
@@ -218,7 +216,7 @@ async def test_who_was_pushed_a_change_is_shown_no_less_by_another_node(
         await fleet["b"].node.session(bookmark).call(requests.ReadDocument("crew", "plan"))
 
 
-async def test_what_no_node_holds_is_lost_and_not_merely_behind(fleet: Fleet) -> None:
+async def test_an_operation_that_no_node_holds_is_lost(fleet: Fleet) -> None:
     bookmark = Bookmark()
     await fleet.isolate("a")
     await fleet["a"].store(bookmark).space("crew").counter("n").add(7)

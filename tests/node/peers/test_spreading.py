@@ -94,7 +94,7 @@ def test_with_any_one_node_dead_the_others_spend_their_shares() -> None:
         in_a_fleet(scene)
 
 
-def test_what_a_node_had_before_a_restart_it_has_again_before_it_is_needed() -> None:
+def test_a_restarted_node_has_its_data_in_time() -> None:
     async def scene(fleet: Fleet) -> None:
         await of(fleet, "a").grant(90)
         await settled(fleet)
@@ -106,7 +106,7 @@ def test_what_a_node_had_before_a_restart_it_has_again_before_it_is_needed() -> 
     in_a_fleet(scene)
 
 
-def test_what_was_drawn_by_request_stays_where_it_was_drawn_until_it_is_released() -> None:
+def test_requested_draws_stay_until_they_are_released() -> None:
     async def scene(fleet: Fleet) -> None:
         await of(fleet, "a").grant(90)
         await of(fleet, "a").draw(90)
@@ -217,7 +217,7 @@ def test_a_dead_node_hardly_ever_stops_a_spend_and_without_spreading_it_mostly_d
 
 
 @pytest.mark.answers("seed-380910")
-def test_what_two_nodes_drew_too_much_is_put_back_even_if_that_failed_at_first() -> None:
+def test_excess_draws_are_put_back_even_after_a_failure() -> None:
     async def scene(fleet: Fleet) -> None:
         await of(fleet, "a").grant(9)
         await settled(fleet)
@@ -281,7 +281,7 @@ def test_a_budget_that_waits_stays_due(is_done: bool) -> None:
 
 
 @pytest.mark.parametrize("is_unsettled", [True, False])
-def test_what_must_be_put_back_stays_due(is_unsettled: bool) -> None:
+def test_rights_to_be_put_back_stay_due(is_unsettled: bool) -> None:
     async def scene(fleet: Fleet) -> None:
         spreading = fleet["a"].node.service._spreading
 

@@ -88,7 +88,7 @@ async def test_pages_by_status_list_each_thread_once(open_bench: Opener) -> None
 
 @pytest.mark.answers("search-for-a-rare-status-reads-every-thread")
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_happens_to_threads_they_are_listed_under_their_status(open_bench: Opener, seed: int) -> None:
+async def test_threads_are_always_listed_under_their_status(open_bench: Opener, seed: int) -> None:
     bench, random = open_bench(seed=seed + 1), Random(seed)
     for _ in range(60):
         thread = bench.space.thread(f"t{random.randrange(6)}")

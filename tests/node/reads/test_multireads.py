@@ -29,7 +29,7 @@ async def answers(bench: Bench, request: MultiRead) -> list[object]:
     return list(reply.replies)
 
 
-async def test_what_one_batch_wrote_is_seen_whole_or_not_at_all(bench: Bench) -> None:
+async def test_a_batch_is_seen_whole_or_not_at_all(bench: Bench) -> None:
     both = MultiRead([requests.ReadCounter("s", "{t}/a"), requests.ReadRegister("s", "{t}/b")])
 
     async def write() -> None:

@@ -164,7 +164,7 @@ async def test_a_piece_of_a_snapshot_of_another_moment_is_refused(filled: Filled
 
 
 @pytest.mark.answers("snapshot-replaces-what-its-sender-lacks")
-async def test_what_is_held_here_and_not_there_is_found(pieces: list[Rows]) -> None:
+async def test_operations_missing_in_a_snapshot_are_found(pieces: list[Rows]) -> None:
     content = checked(pieces)
     [(origin, tip)] = content.tips.items()
     assert lacking(content, {origin: tip}) is None

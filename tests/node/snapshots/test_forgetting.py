@@ -148,7 +148,7 @@ def newcomer(node: Filled) -> Space:
 
 @pytest.mark.answers("memory-shows-a-replaced-partition")
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__.strip("_"))
-async def test_what_a_node_shows_after_a_switch_is_what_a_fresh_opening_shows(look: Look) -> None:
+async def test_a_node_after_a_switch_shows_a_fresh_opening(look: Look) -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
     await write(node.space, 1)
@@ -177,7 +177,7 @@ async def test_a_pass_over_the_files_follows_a_switch_only_if_it_replaced_someth
 
 
 @pytest.mark.answers("memory-shows-a-replaced-partition")
-async def test_what_is_written_after_a_switch_builds_on_the_new_rows() -> None:
+async def test_writes_after_a_switch_build_on_the_new_rows() -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
     await write(node.space, 1)
@@ -192,7 +192,7 @@ async def test_what_is_written_after_a_switch_builds_on_the_new_rows() -> None:
 
 
 @pytest.mark.answers("memory-shows-a-replaced-partition")
-async def test_what_is_created_after_a_switch_is_listed_though_the_old_partition_had_it() -> None:
+async def test_an_object_created_after_a_switch_is_listed() -> None:
     sender, node = Filled(1), Filled(2)
     await write(sender.space, 2)
     await node.space.counter("only here").add(1)

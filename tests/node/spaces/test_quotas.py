@@ -137,7 +137,7 @@ async def test_a_quota_below_what_is_held_takes_deletions(bench: Bench) -> None:
     await bench.space.counter("new").add(1)
 
 
-async def test_what_was_written_is_answered_again(bench: Bench) -> None:
+async def test_repeated_writes_are_answered_again(bench: Bench) -> None:
     session = bench.node.session()
     await session.call(Add("crew", "c", 1), key="once")
     await bench.space.set_quota(objects=1)

@@ -98,7 +98,7 @@ async def test_a_rollback_to_where_the_branch_is_changes_nothing(bench: Bench) -
     assert await rollbacks(bench) == []
 
 
-async def test_who_did_not_see_a_rollback_is_refused_with_the_new_head(bench: Bench) -> None:
+async def test_a_writer_that_missed_a_rollback_is_refused(bench: Bench) -> None:
     other = bench.space.thread("a")
     ids = await three(bench)
     await other.load()

@@ -34,7 +34,7 @@ async def changed(bench: Bench, **change: Any) -> requests.Saved:
     return saved
 
 
-async def test_what_a_change_does_not_name_stays_as_it_is(bench: Bench) -> None:
+async def test_channels_that_a_change_does_not_name_stay(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({"messages": ["a"], "plan": {"n": 1}, "tiny": None, "long": POOL[9]})
     await thread.update({"plan": {"n": 2}, "new": 7})
@@ -151,7 +151,7 @@ async def test_only_a_list_takes_elements(bench: Bench, channel: str) -> None:
     assert (await thread.heads())["main"] == [head.id]
 
 
-async def test_what_is_not_there_cannot_be_removed(bench: Bench) -> None:
+async def test_a_missing_file_cannot_be_removed(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({"x": 1})
     with pytest.raises(InvalidInput, match=r"no channel 'y' to remove; the channels are 'x'"):
@@ -348,6 +348,6 @@ async def test_a_damaged_tail_is_not_served(bench: Bench, open_bench: Opener) ->
         await open_bench(storage, seed=2).space.thread("a").append("m", 1)
 
 
-def test_what_is_told_of_a_change_is_small() -> None:
+def test_the_news_of_a_change_is_small() -> None:
     packed = msgspec.msgpack.encode(requests.Save("s", "t", {}, delta=True, appended={"m": b"\x91\x01"}))
     assert len(packed) < 60

@@ -83,7 +83,7 @@ async def test_a_time_needs_a_zone_and_goes_with_no_id(bench: Bench) -> None:
         await bench.space.thread("a").load(saved.id, label="good")
 
 
-async def test_who_has_a_name_tells_what_it_had_read_elsewhere(bench: Bench) -> None:
+async def test_a_named_caller_tells_what_it_had_read(bench: Bench) -> None:
     await bench.space.counter("tokens").add(1)
     thread = bench.space.thread("a", author="planner")
     first, second = await thread.save({"n": 0}), await thread.save({"n": 1})
@@ -96,14 +96,14 @@ async def test_who_has_a_name_tells_what_it_had_read_elsewhere(bench: Bench) -> 
     assert here.vector(partition) == vector
 
 
-async def test_who_has_no_name_tells_nothing(bench: Bench) -> None:
+async def test_a_nameless_caller_tells_nothing(bench: Bench) -> None:
     await bench.space.counter("tokens").add(1)
     await bench.space.thread("a").save({"n": 0})
     loaded = await bench.space.thread("a").load()
     assert (loaded.author, loaded.setting, list(Bookmark.parse(loaded.seen))) == ("", {}, [])
 
 
-async def test_what_has_no_place_in_one_checkpoint_goes_with_the_next(open_bench: Opener) -> None:
+async def test_bookmarks_without_room_go_with_the_next_checkpoint(open_bench: Opener) -> None:
     small = open_bench(seen_bytes_max=120)
     for n in range(7):
         await small.space.counter(f"c{n}").add(1)
@@ -131,7 +131,7 @@ async def test_a_setting_is_kept_where_it_is_said_anew(bench: Bench) -> None:
     assert (await bench.space.thread("a").load(second.id)).setting == {}
 
 
-async def test_what_is_said_beside_a_save_is_bounded(bench: Bench) -> None:
+async def test_metadata_beside_a_save_is_bounded(bench: Bench) -> None:
     with pytest.raises(TooLarge, match="a setting"):
         await bench.space.thread("a", dependencies={str(n): "1" * 50 for n in range(100)}).save({})
     with pytest.raises(TooLarge, match="an author"):

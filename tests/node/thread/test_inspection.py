@@ -74,7 +74,7 @@ async def test_other_requests_get_their_turn_while_a_long_history_is_verified(op
     assert turns > len(ids) // 20
 
 
-async def test_what_is_deleted_while_it_is_verified_is_no_damage(open_bench: Opener) -> None:
+async def test_a_deletion_during_verification_is_no_damage(open_bench: Opener) -> None:
     bench = open_bench()
     await grown(bench, 200)
     verifying = asyncio.ensure_future(bench.space.thread("a").verify())
@@ -126,7 +126,7 @@ async def test_a_record_that_cannot_be_read_ends_the_line_and_is_told(bench: Ben
     assert {damage.checkpoint for damage in found.damage} <= set(ids[1:])  # Whose values are described against it.
 
 
-async def test_what_is_not_there_cannot_be_verified(bench: Bench) -> None:
+async def test_a_missing_object_cannot_be_verified(bench: Bench) -> None:
     await grown(bench, 1)
     with pytest.raises(NotFound):
         await bench.space.thread("a").verify("00" * 32)

@@ -113,7 +113,7 @@ async def test_notes_may_come_before_what_they_are_beside(bench: Bench) -> None:
     assert [(n.name, n.value) for n in (await read(bench, notes=True)).items[0].notes] == [(b"a", b"1"), (b"b", b"2")]
 
 
-async def test_who_takes_a_label_away_drops_its_notes(bench: Bench) -> None:
+async def test_releasing_a_label_drops_its_notes(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({}, label="l")
     await noted(bench, "l", Note(b"a", b"1"))

@@ -79,7 +79,7 @@ async def test_a_branch_that_moves_while_it_is_merged_is_not_overwritten(bench: 
         await bench.space.thread("a").merge(resolver=meanwhile)
 
 
-async def test_what_is_joined_needs_a_parent_and_must_be_there(bench: Bench) -> None:
+async def test_a_join_needs_a_parent_that_exists(bench: Bench) -> None:
     [head] = await fork(bench, {"plan": 2})
     session = bench.node.session()
     with pytest.raises(InvalidInput, match="needs a parent"):

@@ -70,7 +70,7 @@ async def test_a_key_that_was_sent_on_two_nodes_apart_is_one_message(fleet: Flee
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
-async def test_what_is_forgotten_on_one_node_is_gone_from_all(fleet: Fleet) -> None:
+async def test_a_memory_forgotten_on_one_node_is_gone_everywhere(fleet: Fleet) -> None:
     work = on(fleet, "a").worklist("w")
     await work.add(["x", "y"])
     await work.done("x", result=1)
@@ -127,7 +127,7 @@ async def test_a_taken_message_is_forgotten_after_a_while_by_those_taken_later(o
     assert (await thread.inbox.send(0, key="k0")).sent
 
 
-async def test_what_a_worklist_has_done_it_knows_for_good(open_bench: Opener) -> None:
+async def test_a_worklist_never_forgets_what_is_done(open_bench: Opener) -> None:
     bench = open_bench(inbox_taken_s=10)
     work = bench.space.thread("t").worklist("w")
     await work.add(["a", "b"])

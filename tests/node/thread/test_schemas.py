@@ -115,7 +115,7 @@ async def test_classes_that_no_node_knows_are_checked_by_their_fields(space: Spa
     await send(space, {"tasks": ({"title": "a"},)})
 
 
-async def test_what_a_version_says_never_changes(space: Space) -> None:
+async def test_the_text_of_a_version_never_changes(space: Space) -> None:
     first = await space.schemas.put("plan", 1, PLAN)
     assert await space.schemas.put("plan", 1, dict(reversed(PLAN.items()))) == first
     with pytest.raises(SchemaTaken, match="put version 2"):
@@ -139,7 +139,7 @@ async def test_schemas_are_listed_and_bounded(space: Space) -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "plan"}, {"$ref": "https://example.com/x"}, {"a": object()}, {"pattern": "("}])
-async def test_what_is_no_schema_is_refused(space: Space, schema: dict[str, Any]) -> None:
+async def test_malformed_schemas_are_refused(space: Space, schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchema, match="Nothing was written"):
         await space.schemas.put("plan", 1, schema)
     with pytest.raises(NotFound):

@@ -88,7 +88,7 @@ async def test_the_same_attempt_again_is_the_same_intent(session: Session) -> No
     assert again == first
 
 
-async def test_whoever_takes_over_leaves_the_first_attempt_visible(session: Session) -> None:
+async def test_a_successor_leaves_the_first_attempt_visible(session: Session) -> None:
     await ask(session, begin())
     taken = await ask(session, begin("y", take_over=True))
     assert taken.begun
@@ -194,7 +194,7 @@ async def test_without_a_name_the_only_open_attempt_is_meant(session: Session) -
         (ListSteps("crew", "t", after="zz"), InvalidInput, "position of a step"),
     ],
 )
-async def test_what_makes_no_sense_is_refused(session: Session, request_: Any, error: type[Exception], text: str) -> None:
+async def test_senseless_requests_are_refused(session: Session, request_: Any, error: type[Exception], text: str) -> None:
     await ask(session, begin(arguments=OTHER))
     with pytest.raises(error, match=text):
         await session.call(request_)

@@ -105,7 +105,7 @@ async def test_an_unknown_checkpoint_is_not_found(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("id", ["x", "00", "zz" * 32])
-async def test_what_is_neither_id_nor_label_is_not_found(bench: Bench, id: str) -> None:
+async def test_neither_id_nor_label_is_not_found(bench: Bench, id: str) -> None:
     with pytest.raises(NotFound, match=r"not an id, which has 64 hex digits, .* no such label"):
         await bench.space.thread("a").load(id)
 
@@ -188,7 +188,7 @@ async def test_two_handles_that_ask_for_a_fork_get_it_and_are_told(bench: Bench)
     assert (await first.load(left.id)).state == {"n": 1}
 
 
-async def test_who_stands_on_one_of_several_heads_goes_on_and_is_told_of_the_fork(bench: Bench) -> None:
+async def test_a_writer_on_one_head_learns_of_the_fork(bench: Bench) -> None:
     first, second = bench.space.thread("a"), bench.space.thread("a")
     await first.save({"n": 0})
     await second.load()

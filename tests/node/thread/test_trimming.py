@@ -51,7 +51,7 @@ async def test_the_last_events_stay_and_the_report_says_how_many_went(bench: Ben
     assert (await journal.trim(keep=3)).events == 0
 
 
-async def test_what_is_trimmed_leaves_no_rows_once_it_is_swept(bench: Bench) -> None:
+async def test_trimmed_events_leave_no_rows_once_swept(bench: Bench) -> None:
     journal = bench.space.thread("agent").journal
     await filled(journal, 50)
     before = bench.storage.bytes_on_disk()
@@ -209,7 +209,7 @@ async def test_events_of_one_batch_do_not_trim_each_other(bench: Bench) -> None:
 # ── with peers ────────────────────────────────────────────────────────────────
 
 
-async def test_what_an_isolated_replica_appended_meanwhile_stays_everywhere(fleet: Fleet) -> None:
+async def test_appends_of_an_isolated_replica_stay_everywhere(fleet: Fleet) -> None:
     journal = fleet["a"].store().space("crew").thread("agent").journal
     await filled(journal, 10)
     await fleet.converged()

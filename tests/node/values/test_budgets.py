@@ -76,7 +76,7 @@ async def test_an_amount_is_a_positive_number_of_64_bits(bench: Bench, amount: i
             await refused
 
 
-async def test_what_a_node_had_it_has_after_any_number_of_crashes(bench: Bench) -> None:
+async def test_a_nodes_data_survives_any_number_of_crashes(bench: Bench) -> None:
     await bench.space.budget("b").grant(100)
     for left in (90, 80, 70):
         assert await bench.space.budget("b").spend(10) == left
@@ -159,7 +159,7 @@ async def test_each_node_draws_a_share_and_then_spends_alone(fleet: Fleet) -> No
     assert refused.value.detail["retry_after_s"] == 1.0
 
 
-async def test_who_has_no_rights_gets_them_of_a_peer_though_an_owner_is_away(fleet: Fleet) -> None:
+async def test_a_node_without_rights_gets_a_peers(fleet: Fleet) -> None:
     await granted(fleet, 60)
     assert await of(fleet, "a").draw(60) == 60
     await fleet.converged()
@@ -220,7 +220,7 @@ async def test_of_two_that_draw_the_same_what_is_too_much_goes_back(fleet: Fleet
 
 
 @pytest.mark.parametrize("amount", [1, 2, 3])
-async def test_what_is_left_is_spent_though_all_draw_it_at_the_same_time(fleet: Fleet, amount: int) -> None:
+async def test_the_rest_can_be_spent_despite_concurrent_draws(fleet: Fleet, amount: int) -> None:
     await granted(fleet, amount)
     outcomes = await asyncio.gather(*(spend(fleet, name, 1) for name in "abc"), return_exceptions=True)
     assert sum(isinstance(outcome, int) for outcome in outcomes) == amount
@@ -343,7 +343,7 @@ async def test_a_peer_that_asks_for_what_cannot_be_is_answered_with_nothing(flee
 
 
 @pytest.mark.answers("budgets-are-not-overspent")
-async def test_whatever_happens_acknowledged_spends_never_exceed_the_grants(fleet: Fleet) -> None:
+async def test_acknowledged_spends_never_exceed_the_grants(fleet: Fleet) -> None:
     random, spent = Random(7), 0
     await granted(fleet, 200)
 

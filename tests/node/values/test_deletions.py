@@ -53,7 +53,7 @@ def at(fleet: Fleet, name: str, kind: Kind) -> Any:
 
 
 @every_kind
-async def test_what_is_deleted_is_gone_and_can_be_made_again(label: str, kind: Kind, bench: Bench) -> None:
+async def test_deleted_objects_can_be_made_again(label: str, kind: Kind, bench: Bench) -> None:
     it = kind.handle(bench.space)
     assert await it.delete() is False
     for _ in range(3):

@@ -71,7 +71,7 @@ async def test_many_keys_come_page_by_page(open_bench: Opener) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"map_keys_max": 2}, {"page_items_max": 2, "map_keys_max": 100}])
-async def test_what_is_over_a_bound_is_refused(open_bench: Opener, settings: dict[str, Any]) -> None:
+async def test_values_over_a_bound_are_refused(open_bench: Opener, settings: dict[str, Any]) -> None:
     small = open_bench(**settings)
     plan = small.space.map("plan")
     with pytest.raises(TooLarge, match="Nothing was written"):
@@ -120,7 +120,7 @@ async def test_watchers_are_told_the_key(bench: Bench) -> None:
     assert (change.kind, change.name, change.what, change.id) == ("map", "m", "put-entry", "k")
 
 
-async def test_what_is_changed_apart_is_equal_everywhere_once_it_meets(fleet: Fleet) -> None:
+async def test_changes_made_apart_are_equal_once_they_meet(fleet: Fleet) -> None:
     random = Random(11)
 
     def of(name: str) -> SharedMap:

@@ -75,7 +75,7 @@ async def test_sets_of_one_handle_that_are_under_way_at_once_replace_each_other(
 
 
 @pytest.mark.answers("hot-keys-in-a-yjs-map-grow-without-limit")
-async def test_what_is_kept_of_registers_does_not_grow_with_their_sets(bench: Bench) -> None:
+async def test_rows_of_registers_do_not_grow_with_sets(bench: Bench) -> None:
     handles = [bench.space.register(f"hot-{n}") for n in range(10)]
     for n in range(60):
         await asyncio.gather(*(handle.set(n) for handle in handles))

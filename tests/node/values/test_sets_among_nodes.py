@@ -35,7 +35,7 @@ async def test_an_add_at_one_node_wins_over_a_removal_at_another(fleet: Fleet) -
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
-async def test_what_was_added_unseen_stays_when_a_set_is_cleared(fleet: Fleet) -> None:
+async def test_members_added_unseen_survive_a_clear(fleet: Fleet) -> None:
     await space(fleet, "a").set("s").add("x", "y")
     await fleet.converged()
     await fleet.isolate("c")
@@ -48,7 +48,7 @@ async def test_what_was_added_unseen_stays_when_a_set_is_cleared(fleet: Fleet) -
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
-async def test_what_is_changed_apart_is_equal_everywhere_once_it_meets(fleet: Fleet) -> None:
+async def test_changes_made_apart_are_equal_once_they_meet(fleet: Fleet) -> None:
     random = Random(5)
 
     async def agent(name: str) -> None:

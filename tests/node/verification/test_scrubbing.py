@@ -92,7 +92,7 @@ async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whate
 
 
 @pytest.mark.answers("differing-rows-are-reported-for-ever")
-async def test_what_differed_from_a_directory_that_was_replaced_is_no_longer_reported() -> None:
+async def test_differences_from_a_replaced_directory_are_dropped() -> None:
     async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
         await fleet["a"].store().space("crew").counter("tokens").add(1)
         await fleet.converged()

@@ -59,7 +59,7 @@ async def _saved_where_it_was_set_back(fleet: Fleet) -> str:
 
 
 @pytest.mark.answers("set-back-device-builds-on-pruned-data")
-async def test_what_is_missing_comes_from_the_node_that_saved_it() -> None:
+async def test_missing_chunks_come_from_the_node_that_saved() -> None:
     async with Fleet("abc", quorum_timeout_s=2.0) as fleet:
         id = await _saved_where_it_was_set_back(fleet)
         fleet.link_all("c")

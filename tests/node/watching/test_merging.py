@@ -77,7 +77,7 @@ def test_a_partition_without_wanted_changes_is_read_to_its_end() -> None:
     assert merge.take() is None
 
 
-def test_what_is_left_out_is_named() -> None:
+def test_omitted_parts_are_named() -> None:
     merge = Merge([1, 2], bytes_max=LARGE)
     merge.feed([told(1, 5)], ends=True)
     assert [each.change.hlc for each in merge.left()] == [5]

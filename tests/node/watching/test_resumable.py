@@ -102,7 +102,7 @@ async def test_a_watch_is_told_what_came_while_nobody_watched(bench: Bench) -> N
     assert sorted(watcher.names) == sorted(f"n{n}" for n in range(250))
 
 
-async def test_what_is_written_while_the_log_is_read_comes_behind_it_and_once(bench: Bench) -> None:
+async def test_writes_while_the_log_is_read_follow_once(bench: Bench) -> None:
     session = bench.node.session()
     watcher = await begun(session)
     for n in range(150):
@@ -158,7 +158,7 @@ async def test_a_deletion_is_told_though_nothing_is_left(bench: Bench) -> None:
     assert [change.what for change in watcher.changes] == ["delete"]
 
 
-async def test_what_was_written_and_not_durable_when_it_began_is_not_told(bench: Bench) -> None:
+async def test_writes_not_durable_at_the_start_are_not_told(bench: Bench) -> None:
     session = bench.node.session()
     async with session.subscribe(Watcher().request):
         writing = asyncio.ensure_future(add(session, "n"))
@@ -185,7 +185,7 @@ async def test_a_resumed_watch_shows_nothing_of_a_write_whose_sync_failed(bench:
             raise AssertionError("a power cut would take back what it is shown")
 
 
-async def test_what_is_no_position_is_refused(bench: Bench) -> None:
+async def test_malformed_positions_are_refused(bench: Bench) -> None:
     with pytest.raises(InvalidValue):
         async with bench.node.session().subscribe(requests.Watch(SPACE, after=b"\x01garbage")):
             pass

@@ -46,7 +46,7 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Damage:
 @pytest.mark.answers("seed-70558")
 @pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_what_was_written_is_not_denied_if_it_cannot_be_read_again(
+async def test_an_unreadable_write_is_not_denied(
     bench: Bench, write: requests.AnyWrite, damage: Damage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issue = Issuer.issue

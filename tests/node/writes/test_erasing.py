@@ -55,7 +55,7 @@ def check_sound(storage: MemoryStorage) -> None:
     assert report.sound, report.problems
 
 
-async def test_who_stood_on_a_deleted_thread_begins_it_anew_once_it_has_seen_so(bench: Bench) -> None:
+async def test_a_writer_on_a_deleted_thread_begins_it_anew(bench: Bench) -> None:
     thread, other = bench.space.thread("agent"), bench.space.thread("agent")
     await thread.save({"step": 1})
     await other.delete()
@@ -89,7 +89,7 @@ async def test_deleting_what_is_not_there_succeeds_and_writes_nothing(bench: Ben
     assert list(bench.storage.scan(b"", None)) == []
 
 
-async def test_what_is_saved_after_a_deletion_begins_anew(bench: Bench) -> None:
+async def test_saves_after_a_deletion_begin_anew(bench: Bench) -> None:
     thread = bench.space.thread("agent")
     old = await thread.save({"n": 1})
     await thread.journal.append("old", key="k")
@@ -190,7 +190,7 @@ async def status(fleet: Fleet, name: str) -> requests.NodeStatus:
 
 
 @pytest.mark.answers("replica-that-was-away-brings-tombstoned-data-back")
-async def test_what_a_node_wrote_meanwhile_dies_with_the_thread_and_is_counted(fleet: Fleet) -> None:
+async def test_writes_made_meanwhile_die_with_the_thread(fleet: Fleet) -> None:
     await fleet["a"].store().space("crew").thread("agent").save({"n": 0})
     await fleet.converged()
     await fleet.isolate("c")

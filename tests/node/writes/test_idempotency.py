@@ -44,7 +44,7 @@ def test_a_request_that_is_sent_again_after_an_upgrade_is_the_same() -> None:
         )
 
 
-def test_what_differs_in_any_field_is_another_request() -> None:
+def test_requests_that_differ_in_any_field_differ() -> None:
     written = [
         Tomorrow("north"),
         Tomorrow("south"),

@@ -35,7 +35,7 @@ async def test_a_begun_write_is_decided_at_once_and_told_once_it_is_durable(benc
     assert await session.call(ReadCounter("crew", "tokens")) == requests.CounterValue(5)
 
 
-async def test_what_a_begun_write_shows_is_in_the_bookmark_when_it_is_told(bench: Bench) -> None:
+async def test_a_begun_writes_answer_is_in_the_bookmark(bench: Bench) -> None:
     session = bench.node.session()
     known: list[int] = []
     assert session.begin(WRITE, lambda answer: known.append(len(session.bookmark)))
@@ -55,7 +55,7 @@ async def test_a_key_that_came_before_is_answered_again_and_not_applied(bench: B
     assert await session.call(ReadCounter("crew", "tokens")) == requests.CounterValue(5)
 
 
-async def test_what_waits_for_more_than_the_disk_is_not_begun(bench: Bench) -> None:
+async def test_writes_that_wait_for_copies_are_not_begun(bench: Bench) -> None:
     session = bench.node.session()
     answers: Answers = []
     assert not session.begin(WRITE, answers.append, durability="memory")
@@ -67,7 +67,7 @@ async def test_what_waits_for_more_than_the_disk_is_not_begun(bench: Bench) -> N
     assert await bench.node.session().call(ReadCounter("crew", "tokens")) == requests.CounterValue(0)
 
 
-async def test_what_is_refused_at_once_is_raised_and_not_told(bench: Bench) -> None:
+async def test_an_immediate_refusal_is_raised_and_not_told(bench: Bench) -> None:
     answers: Answers = []
     with pytest.raises(InvalidName):
         bench.node.session().begin(Add("crew", "", 1), answers.append)

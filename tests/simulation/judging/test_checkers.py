@@ -129,7 +129,7 @@ def test_an_acknowledged_edit_must_be_there() -> None:
     refuses("3", lambda: checkers.check_acknowledged(history, found(documents={"d": []})))
 
 
-def test_what_was_shown_must_be_there_acknowledged_or_not() -> None:
+def test_shown_writes_must_be_there() -> None:
     history = History([Invoked(1, "append", "a"), SeenId("append", "a", "e-1")])
     checkers.check_seen(history, found(journals={"a": {"e-1": 1}}))
     refuses("3a", lambda: checkers.check_seen(history, found()))
@@ -240,7 +240,7 @@ def test_a_write_of_unknown_outcome_may_be_there() -> None:
     ],
     ids=["unwritten", "elsewhere", "twice", "damaged", "of another kind"],
 )
-def test_what_nobody_wrote_there_once_is_refused(held: dict[str, object]) -> None:
+def test_a_never_written_checkpoint_is_refused(held: dict[str, object]) -> None:
     refuses("6", lambda: checkers.check_nothing_invented(History(SAVED), found(**held)))
 
 

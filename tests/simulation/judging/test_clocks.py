@@ -29,7 +29,7 @@ def test_a_time_that_is_known_to_be_wrong_is_found(by_ms: int) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_was_told_counts_after_the_links_are_cut() -> None:
+def test_words_told_count_after_links_are_cut() -> None:
     assert execute(plan(JUMP, Cut(at=14.9, sources=["n1"], targets=["n2", "n3"], both=True, for_s=5.0))).broken == {"21"}
 
 
@@ -63,7 +63,7 @@ def test_those_that_are_no_members_any_more_prove_nothing(away_s: float, broken:
 
 @pytest.mark.answers("seed-362774")
 @pytest.mark.usefixtures("unchecked")
-def test_what_was_told_in_an_earlier_life_is_not_told_in_this_one() -> None:
+def test_news_of_an_earlier_life_is_not_told() -> None:
     """However short the time between two lives is."""
     crashes = [Crash(at=14.92, node=name, down_s=0.01) for name in ("n2", "n3")]
     assert not execute(plan(*crashes, JUMP)).broken

@@ -51,5 +51,5 @@ def test_one_that_the_file_system_tells_from_its_original_is_another_node() -> N
 
 
 @pytest.mark.usefixtures("without_marks")
-def test_what_a_lost_disk_alone_could_give_back_is_not_asked_for() -> None:
+def test_data_of_a_lost_disk_is_not_expected() -> None:
     assert not execute(plan(SET_BACK, Wipe(at=3.1, node="n1", down_s=0.0))).broken

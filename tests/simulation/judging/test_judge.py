@@ -57,7 +57,7 @@ def verdict(
 
 
 @pytest.mark.answers("seed-3132")
-def test_what_nodes_write_of_themselves_is_waited_for_before_disks_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_are_compared_after_nodes_own_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = judging._scrubs
 
     async def scrubs(cluster: SimulatedCluster) -> list[Violation]:
@@ -163,7 +163,7 @@ def test_the_loss_of_what_was_acknowledged_is_found() -> None:
 @pytest.mark.answers("judge-misses-what-it-repairs")
 @pytest.mark.answers("acknowledged-writes-survive", note="a quorum's")
 @pytest.mark.parametrize("replaced", [False, True])
-def test_what_a_quorum_acknowledged_and_no_longer_holds_is_found_before_all_is_healed(replaced: bool) -> None:
+def test_a_quorums_lost_write_is_found_before_healing(replaced: bool) -> None:
     async def emptied(cluster: SimulatedCluster, agents: Agents) -> None:
         for name in ("n2", "n3"):
             disk = cluster.hosts[name].disk
@@ -187,7 +187,7 @@ def test_a_node_that_had_swept_what_a_later_save_needs_is_found() -> None:
     assert verdict(swept) == [Violation("15", "n2 had swept what a save in b'a thread' builds on")]
 
 
-def test_what_was_seen_to_be_broken_on_the_way_is_in_the_verdict() -> None:
+def test_violations_seen_on_the_way_are_in_the_verdict() -> None:
     async def noted(cluster: SimulatedCluster, agents: Agents) -> None:
         agents.record.violated("11", "planted")
 
@@ -206,12 +206,12 @@ def broken(*events: Event, parents: dict[str, list[str]] | None = None, plan: Pl
     return invariants(judged(History(events), Losses(plan or Plan(seed=1)), founds, ledger))
 
 
-def test_what_was_acknowledged_must_be_there() -> None:
+def test_acknowledged_writes_must_be_there() -> None:
     assert broken(*SAVED, threads={"a": {"id-1": 1}}) == set()
     assert broken(*SAVED) == {"3"}
 
 
-def test_what_nobody_promised_to_keep_need_not_be_there() -> None:
+def test_unpromised_data_need_not_be_there() -> None:
     assert broken(*SAVED, plan=Plan(seed=1, faults=[Wipe(at=2.0, node="n1")])) == set()
     assert broken(*SAVED, plan=Plan(seed=1, faults=[Wipe(at=2.0, node="n2")])) == {"3"}
 

@@ -109,7 +109,7 @@ def test_a_record_that_cannot_be_decoded_is_not_the_ledgers_matter(scene: Scene)
     assert scene.broken == []
 
 
-def test_what_was_sent_before_it_was_durable_is_found_where_it_arrives(scene: Scene) -> None:
+def test_operations_sent_before_they_are_durable_are_found(scene: Scene) -> None:
     write(scene.n1, operation_rows(A, 1), synced=False)
     write(scene.n2, operation_rows(A, 1))
     assert scene.invariants == ["2"]
@@ -136,7 +136,7 @@ def test_an_operation_that_does_not_know_of_what_was_there_when_it_was_issued_is
     assert "does not know of" in scene.broken[0][1]
 
 
-def test_what_an_operation_knows_through_another_one_is_known(scene: Scene) -> None:
+def test_knowledge_through_another_operation_counts(scene: Scene) -> None:
     write(scene.n1, operation_rows(A, 1))
     write(scene.n1, operation_rows(B, 1, hlc=2, after={A: 1}))
     write(scene.n1, operation_rows(C, 1, hlc=3, after={B: 1}))
@@ -244,7 +244,7 @@ def acknowledged_by_two(scene: Scene) -> dict[bytes, bytes | None]:
 
 
 @pytest.mark.answers("acknowledged-writes-survive", note="a quorum's")
-def test_what_was_acknowledged_by_two_must_be_on_two_disks(scene: Scene) -> None:
+def test_writes_acknowledged_by_two_must_be_on_two_disks(scene: Scene) -> None:
     rows = acknowledged_by_two(scene)
     assert lacking(scene, disk(rows), disk(rows)) == []
     assert lacking(scene, disk(rows), disk()) == ["the write of c with key k was acknowledged by 2, and is left on n1"]

@@ -60,7 +60,7 @@ def test_all_is_owed_while_one_disk_is_left() -> None:
     assert not is_owed("all", *wiped)
 
 
-def test_what_another_node_acknowledged_too_is_owed_all_the_same() -> None:
+def test_a_write_acknowledged_by_another_node_is_owed_too() -> None:
     events: list[Event] = [
         Invoked(1, "add", "a"),
         Acknowledged(1, node="n1", at_s=1.0),
@@ -69,7 +69,7 @@ def test_what_another_node_acknowledged_too_is_owed_all_the_same() -> None:
     assert owed(History(events), Losses(Plan(seed=1, faults=[WIPE]))).acknowledged[1].node == "n2"
 
 
-def test_what_a_lost_disk_showed_is_not_owed() -> None:
+def test_data_shown_by_a_lost_disk_is_not_owed() -> None:
     shown = [Shown("s", "append", "a", numbers=[number], node=node, at_s=1.0) for number, node in ((1, "n1"), (2, "n2"))]
     left = owed(History([Invoked(1, "append", "a"), Invoked(2, "append", "a"), *shown]), Losses(Plan(seed=1, faults=[WIPE])))
     assert list(left.seen_numbers.values()) == [{2}]

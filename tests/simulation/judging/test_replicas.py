@@ -43,7 +43,7 @@ def test_equal_replicas_pass_in_whatever_order_a_map_lists_its_keys() -> None:
         ("counters", "counter", "new", 1),
     ],
 )
-def test_whatever_differs_is_found_with_its_object_and_nodes(kind: str, told: str, name: str, held: object) -> None:
+def test_every_difference_is_found_with_object_and_nodes(kind: str, told: str, name: str, held: object) -> None:
     other = found()
     getattr(other, kind)[name] = held
     with pytest.raises(InvariantViolated) as caught:

@@ -101,7 +101,7 @@ def test_a_shared_register_shows_what_was_seen_until_one_that_has_seen_it_replac
     assert culprits(first, Invoked(2, "assign", "a", "another", over=[]), numbers("assign", 2))
 
 
-def test_what_another_session_is_told_of_a_write_is_not_told_to_the_one_that_wrote_it() -> None:
+def test_news_of_a_write_spares_its_own_session() -> None:
     assert culprits(Invoked(1, "append", "a", "a"), Acknowledged(1, again=True), numbers("append")) == []
 
 
@@ -121,7 +121,7 @@ def test_sessions_are_owed_nothing_that_others_saw() -> None:
     assert culprits(total(5), Shown("another", "add", "a", value=1)) == []
 
 
-def test_what_a_session_was_shown_must_be_there_in_the_end() -> None:
+def test_shown_values_must_be_there_in_the_end() -> None:
     history = History([heads("two"), numbers("append", 3), numbers("assign", 4, 2), total(7)])
     assert history.seen_ids[Place("save", "a")] == {"two"}
     assert history.seen_numbers[Place("append", "a")] == {3}

@@ -173,7 +173,7 @@ def test_a_session_that_is_behind_is_noted_and_goes_on_once_it_lets_go() -> None
     assert shown[0].value == 0
 
 
-def test_what_was_not_answered_is_of_unknown_outcome_or_was_not_written() -> None:
+def test_unanswered_writes_are_unknown_or_were_not_made() -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> Agents:
         with cluster.network.cut([CLIENT], ["n1", "n2", "n3"], both=True):
             await agents.act(act("add"))

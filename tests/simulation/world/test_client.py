@@ -16,7 +16,7 @@ class Session:
         return Begun(created=True) if isinstance(request, RestoreBeginning) else Added(1, True)
 
 
-async def test_what_a_mirror_restores_by_itself_is_not_taken_for_the_write_of_an_act() -> None:
+async def test_a_mirrors_own_restoration_is_no_act() -> None:
     sender = Sender(cast(Client, SimpleNamespace(session=Session(), new_key=lambda: "k")))
     with sender.watching(Write) as watched:
         await sender.call(RESTORE)

@@ -44,7 +44,7 @@ from tests.simulation.scene import ADD, READ, Scene, on
 # ── a day without faults ──────────────────────────────────────────────────────
 
 
-def test_what_is_written_at_one_node_is_read_at_another() -> None:
+def test_a_write_at_one_node_is_read_at_another() -> None:
     async def story(scene: Scene) -> None:
         bookmark = Bookmark()
         await scene.client("n1", bookmark=bookmark).call(ADD)
@@ -163,7 +163,7 @@ def test_a_client_leaves_a_crashed_node_for_the_next_one() -> None:
     on(story)
 
 
-def test_what_reaches_no_node_ends_with_an_error_in_time() -> None:
+def test_calls_without_a_node_end_in_time() -> None:
     async def story(scene: Scene) -> None:
         begun = scene.begin(Cut(at=0, sources=[CLIENT], targets=list(scene.cluster.hosts), for_s=60.0))
         await asyncio.sleep(0)
@@ -304,7 +304,7 @@ def test_nothing_that_was_not_synced_left_a_node_that_crashed_between() -> None:
     on(story)
 
 
-def test_what_left_a_node_before_it_crashed_arrives() -> None:
+def test_frames_sent_before_a_crash_arrive() -> None:
     async def story(scene: Scene) -> None:
         await asyncio.sleep(1.0)
         armed = scene.begin(CrashAt(at=0, node="n1", point="answered", down_s=60.0))
@@ -389,7 +389,7 @@ async def bug(seconds: float) -> None:
         raise KeyError("nobody looks")
 
 
-def test_what_a_living_nodes_task_raised_and_nobody_took_is_a_problem() -> None:
+def test_an_untaken_error_of_a_node_is_a_problem() -> None:
     async def story(scene: Scene) -> None:
         scene.cluster.hosts["n1"].life.begin(bug(0.5))
         await asyncio.sleep(1.0)
@@ -400,7 +400,7 @@ def test_what_a_living_nodes_task_raised_and_nobody_took_is_a_problem() -> None:
     on(story)
 
 
-def test_what_a_kill_leaves_behind_is_none() -> None:
+def test_a_kill_leaves_nothing_behind() -> None:
     async def story(scene: Scene) -> None:
         life = scene.cluster.hosts["n1"].life
         life.begin(bug(9.0))

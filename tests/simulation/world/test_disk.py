@@ -205,7 +205,7 @@ def test_a_crash_is_armed_for_the_nth_time_and_strikes_once() -> None:
     assert machine.points.counts["answered"] == 3
 
 
-def test_what_is_disarmed_does_not_strike() -> None:
+def test_a_disarmed_point_does_not_strike() -> None:
     machine = Machine()
     machine.points.arm("answered", 1, lambda: pytest.fail("it struck"))
     machine.points.disarm()

@@ -79,7 +79,7 @@ def test_a_clock_that_drifts_does_not_jump() -> None:
     assert clock.now_ms() == START_MS + 14_000
 
 
-def test_what_was_acknowledged_survives_a_power_cut() -> None:
+def test_acknowledged_writes_survive_a_power_cut() -> None:
     async def story(scene: Scene) -> None:
         await scene.add()
         scene.host.kill(0)
@@ -90,7 +90,7 @@ def test_what_was_acknowledged_survives_a_power_cut() -> None:
     on(story)
 
 
-def test_what_was_not_synced_does_not_unless_it_is_kept() -> None:
+def test_unsynced_writes_vanish_unless_they_are_kept() -> None:
     async def story(scene: Scene) -> None:
         for keep, left in ((0, 0), (None, 1)):
             await scene.host.node.session().call(Add(space="s", counter="c", amount=1), durability="memory")

@@ -57,7 +57,7 @@ def test_the_end_of_a_life_cancels_what_it_does_and_nothing_else() -> None:
     on(story)
 
 
-def test_what_a_finally_still_begins_is_cancelled_too() -> None:
+def test_work_begun_in_finally_is_cancelled_too() -> None:
     async def story(life: Incarnation) -> None:
         done: list[str] = []
 

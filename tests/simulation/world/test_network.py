@@ -66,7 +66,7 @@ def test_a_node_in_both_groups_still_hears_itself() -> None:
         assert net.passage("n1", "n1") == "open"
 
 
-def test_what_comes_for_a_machine_that_pauses_is_held() -> None:
+def test_messages_to_a_paused_machine_are_held() -> None:
     net = network()
     with net.paused("n2"):
         assert net.passage("n1", "n2") == net.passage("n2", CLIENT) == "held"

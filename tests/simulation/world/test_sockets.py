@@ -80,7 +80,7 @@ def test_an_end_gives_up_on_silence_after_about_a_heartbeat() -> None:
     on(story)
 
 
-def test_what_was_under_way_may_still_arrive_once_the_sender_has_given_up() -> None:
+def test_frames_under_way_may_arrive_after_giving_up() -> None:
     async def story(scene: Scene) -> None:
         with scene.network.paused("n1"):
             await scene.client.send_bytes(b"an old request")
@@ -126,7 +126,7 @@ def test_a_close_that_nobody_answers_ends_in_time() -> None:
     on(story)
 
 
-def test_whoever_reads_is_woken_by_its_own_sides_close() -> None:
+def test_a_reader_is_woken_by_its_own_close() -> None:
     async def story(scene: Scene) -> None:
         hearing = asyncio.create_task(scene.client.receive())
         await asyncio.sleep(0)

@@ -191,7 +191,7 @@ def test_a_long_pause_costs_the_link() -> None:
     on(story)
 
 
-def test_what_a_dead_sender_had_sent_arrives() -> None:
+def test_packets_of_a_dead_sender_arrive() -> None:
     async def story(scene: Scene) -> None:
         wire = scene.wire()
         wire.offer(numbered(1))

@@ -64,7 +64,7 @@ def test_a_range_that_is_deleted_takes_held_rows_with_it(sealed: Sealed) -> None
 
 
 @pytest.mark.parametrize("size", [1, 100_000])
-def test_what_is_held_is_bounded(sealed: Sealed, size: int) -> None:
+def test_held_operations_are_bounded(sealed: Sealed, size: int) -> None:
     inner = MemoryStorage()
     storage = sealed(inner)
     most = 0

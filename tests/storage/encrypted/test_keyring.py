@@ -101,7 +101,7 @@ def test_numbers_of_keys_are_never_used_again(open_keys: OpenKeys) -> None:
     assert open_keys(home).ensure(b"crew").current.number > first
 
 
-def test_what_was_destroyed_does_not_open_under_the_new_file(open_keys: OpenKeys) -> None:
+def test_destroyed_keys_open_nothing_under_the_new_file(open_keys: OpenKeys) -> None:
     home = KeysInMemory()
     keyring = open_keys(home)
     cipher = RowCipher(keyring, lambda count: b"n" * count)

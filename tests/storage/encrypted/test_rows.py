@@ -211,7 +211,7 @@ CLEAR = {
 
 
 @pytest.mark.parametrize("generation", [b"", b"\0\0\0\0\3"])
-def test_what_is_content_in_a_key_is_hidden_and_names_are_not(generation: bytes) -> None:
+def test_content_in_a_key_is_hidden_but_not_names(generation: bytes) -> None:
     for kind, cases in HIDDEN.items():
         prefix = keys.object_rows(7, kind, "crew", "name") + generation
         for clear, hidden in cases:

@@ -75,7 +75,7 @@ def test_a_refused_append_changes_nothing(state: State | None, fields: dict[str,
 
 
 @pytest.mark.parametrize("body", [b"[" * 5000, b'{"a":1}x', b"", b"nul"])
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_values_without_a_json_form_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidValue):
         messages(body)
 

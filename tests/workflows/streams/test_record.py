@@ -24,13 +24,13 @@ def test_tokens_sort_as_their_positions_do(one: Offset, other: Offset) -> None:
 @pytest.mark.parametrize(
     "token", ["", "-2", "a", "1_2", "1,2", "0" * 16, f"{0:016d}_{0:017d}", f"{0:016d}_{0:026d}", "٣" * 16 + "_" + "0" * 16]
 )
-def test_what_is_no_offset_is_refused(token: str) -> None:
+def test_malformed_offsets_are_refused(token: str) -> None:
     with pytest.raises(InvalidInput):
         Offset.parse(token)
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc0", b"\x81\xa1a\x01", b"\xff", packed(Record(1, 1, 0, 0, STATE))[:-1]])
-def test_what_is_no_record_is_passed_over(value: bytes) -> None:
+def test_malformed_records_are_passed_over(value: bytes) -> None:
     assert unpacked(value) is None
     assert Chosen(first=0, committed=9).take("0" * 68, value) is None
 
@@ -56,11 +56,11 @@ def test_a_record_that_arrives_late_shows_nothing_new() -> None:
     assert chosen((1, 0), (1, 1), (9, 0)) == [(1, 0), (1, 1)]
 
 
-def test_what_is_not_committed_is_not_shown() -> None:
+def test_uncommitted_records_are_not_shown() -> None:
     assert chosen((1, 0), (1, 1), (3, 1), committed=1) == [(1, 0)]
 
 
-def test_what_is_before_an_offset_is_not_shown() -> None:
+def test_records_before_an_offset_are_not_shown() -> None:
     assert chosen((1, 3), (5, 7), (5, 8), first=7) == [(5, 7), (5, 8)]
 
 

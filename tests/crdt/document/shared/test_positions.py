@@ -208,7 +208,7 @@ def test_an_observed_event_counts_characters(kind: str, steps: list[Any]) -> Non
         assert "".join(copy) == plain(text)
 
 
-def test_what_was_made_with_pycrdt_counts_as_the_rest() -> None:
+def test_documents_made_with_pycrdt_count_as_others() -> None:
     doc = Doc()
     mine = pycrdt.XmlText("größe")
     page = open_root(doc, "x", "xml")
