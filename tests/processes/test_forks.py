@@ -171,7 +171,7 @@ def test_a_child_disowns_what_is_there_and_what_is_gone_is_forgotten() -> None:
     assert thing.disowned == 0
 
 
-def test_what_is_never_destroyed_has_a_reference_more() -> None:
+def test_an_object_never_destroyed_has_one_more_reference() -> None:
     thing = Thing()
     before = sys.getrefcount(thing)
     forks.never_destroy(thing)

@@ -48,7 +48,7 @@ def test_a_piece_is_bounded_and_holds_one_row_at_least() -> None:
         assert (len(piece.rows), piece.stop) == (count, sorted(ROWS)[count])
 
 
-async def test_what_expires_is_not_compared(bench: Bench) -> None:
+async def test_expiring_rows_are_not_compared(bench: Bench) -> None:
     key = make_key(bench.simulated.now_ms, bytes(RANDOM_BYTES))
     await bench.node.session().call(requests.Add("crew", "n", 1), key=key)
     rows = [key for key, _ in bench.storage.scan(keys.OBJECT, successor(keys.OBJECT))]
