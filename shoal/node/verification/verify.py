@@ -134,7 +134,7 @@ def _signed(found: Iterable[Statement], report: Report) -> Iterator[Statement]:
 
 
 def _last(found: Iterable[Statement]) -> list[Statement]:
-    """What each node said last of the rows of each partition, as a statement of its own. Of a year there are very many."""
+    """The last statement of each node on the rows of each partition, as a statement of its own. A year has very many."""
     last: dict[tuple[bytes, int], Statement] = {}
     for each in found:
         for root in each.roots or ():

@@ -112,7 +112,7 @@ async def test_a_quiet_space_overtakes_a_busy_one_on_a_link(fleet: Fleet, monkey
     assert member.replicator.quorum.view().members[0].operations == 101
 
 
-async def test_what_a_quiet_space_builds_on_overtakes_with_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_spaces_dependencies_overtake_with_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = await shipped(fleet, [*(f"n{number}" for number in range(50)), "{x}"])
     shares = f"{{{next(name for name in map(str, range(10_000)) if partition_of('quiet', name) == busy[-1].partition)}}}"
     quiet = await shipped(fleet, [shares], space="quiet")
@@ -152,7 +152,7 @@ async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
         assert member.replicator.quorum.view().members[0].operations == 100
 
 
-async def test_what_a_peer_brought_counts_as_under_way_until_it_is_durable(fleet: Fleet) -> None:
+async def test_operations_of_peers_are_under_way_until_durable(fleet: Fleet) -> None:
     member = fleet["b"]
     lane = member.node.service.sharing.lane("quiet")
     quiet = await shipped(fleet, ["n"], space="quiet")
@@ -165,7 +165,7 @@ async def test_what_a_peer_brought_counts_as_under_way_until_it_is_durable(fleet
     assert lane.under_way == 0
 
 
-async def test_what_a_dead_run_pushed_is_dropped(fleet: Fleet) -> None:
+async def test_pushes_of_a_dead_run_are_dropped(fleet: Fleet) -> None:
     shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
     member, first = fleet["b"], BRINGER._replace(opening=b"1" * 16)
     admit(first, member)

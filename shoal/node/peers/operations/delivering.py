@@ -1,4 +1,4 @@
-"""What a peer sends is applied in steps, one write each, and the spaces whose operations these are take turns.
+"""Messages of peers are applied in steps, one write each, and the spaces whose operations these are take turns.
 
 A save needs about eight turns of the loop, so a node that catches up would delay each by what it applies in eight turns.
 
