@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shoal.cluster.operation import CHAIN_START, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.node.partitions import Partitions
+from shoal.errors import BadOperation
+from shoal.node.appliers import retirement
+from shoal.node.partitions import Ahead, Partitions
 from shoal.node.retired import Retirement
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
@@ -46,3 +50,13 @@ def test_a_retired_origin_has_no_tip_and_no_base_and_is_covered() -> None:
     partition.retire(Dot(OTHER, 4), rows.keys(), partition.retired.after(summary, rows))
     assert (partition.tip(ONE).sequence, ONE in partition.bases, ONE in dict(partition.vector.items())) == (0, False, False)
     assert partition.vector.covers(Dot(ONE, 9))
+
+
+def test_an_origin_is_not_retired_at_another_operation_than_its_last() -> None:
+    storage = MemoryStorage()
+    storage.write({keys.vector(3, ONE): tip(9), keys.vector(3, OTHER): tip(4)})
+    ahead = Ahead(Partitions(storage, HybridClock()).load(3))
+    retirement.check(ahead, Dot(OTHER, 5), [(ONE, 9)], own=None)
+    for sequence in (8, 10):
+        with pytest.raises(BadOperation, match="two nodes have written under one origin"):
+            retirement.check(ahead, Dot(OTHER, 5), [(ONE, sequence)], own=None)

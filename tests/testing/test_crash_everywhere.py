@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from shoal.client.store import Store
+from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound
 from shoal.testing import CrashUnsafe, Report, Trial, crash_everywhere
+from shoal.testing.machines import Machine
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -423,3 +425,13 @@ def test_a_report_shows_each_group_of_alike_points_once() -> None:
     assert lines[2] == "Killed alone or together with its node"
     assert [a.strip()[:5] for a, b in pairwise(lines) if b.startswith("    →")] == ["after"]
     assert sum("→" in line for line in lines) == 1
+
+
+def test_machines_draw_what_their_seed_says() -> None:
+    async def drawn(seed: int) -> list[bytes]:
+        machines = [Machine(name, config=Config(), seed=seed) for name in ("n1:1", "n2:1")]
+        return [machine._environment.entropy(8) for machine in machines]
+
+    first, again, other = (asyncio.run(drawn(seed)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len({*first, *other}) == 4

@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 import pycrdt
+import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from shoal.node.session import ServiceSession
 from shoal.protocol import requests, yjs
-from tests.api.yjs.conftest import Served, map_of, text_of
+from tests.api.yjs.conftest import PATIENCE_S, Served, map_of, text_of
 from tests.support.examples import examples
 from tests.support.yjs_client import YjsClient
 
@@ -132,3 +134,28 @@ async def test_the_room_is_gone_once_everybody_left(served: Served) -> None:
     while served.listener._yjs._rooms:
         await asyncio.sleep(0)
     assert len(served.bench.node.service._feed) == 0
+
+
+async def test_what_is_relayed_while_an_answer_is_made_comes_after_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, gate = asyncio.Event(), asyncio.Event()
+    call = ServiceSession.call
+
+    async def late(self: ServiceSession, request: Any, /, **options: Any) -> Any:
+        reply = await call(self, request, **options)
+        if isinstance(request, requests.ReadDocument) and not made.is_set():
+            made.set()
+            await gate.wait()
+        return reply
+
+    async with served.client() as one, served.client() as witness:
+        monkeypatch.setattr(ServiceSession, "call", late)
+        socket = await served.connect("/v1/yjs/crew/d")
+        await socket.send_bytes(yjs.encode_step_1(b"\x00"))
+        await made.wait()
+        text_of(one).insert(0, "late")
+        await witness.until(lambda: str(text_of(witness)) == "late")
+        gate.set()
+        got: list[bytes] = []
+        while not got or got[-1] != b"\x00\x02":  # An update.
+            got.append((await socket.receive_bytes(timeout=PATIENCE_S))[:2])
+    assert b"\x00\x01" in got[:-1], "the answer came first"
