@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shoal
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, SchemaTooNew
-from shoal.integrations import opaque
+from shoal.integrations import in_space, opaque
 from shoal.integrations.batches import pieces
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.escaping import id_of, key_of, name_of, tag, unsafe
@@ -83,3 +85,18 @@ async def test_a_call_runs_on_the_loop_of_its_bridge() -> None:
     assert await asyncio.to_thread(lambda: asyncio.run(bridge.awaited(where))) is bridge.loop
     with pytest.raises(InvalidInput, match="wait for itself"):
         bridge.check_elsewhere()
+
+
+@pytest.mark.parametrize(("durability", "times"), [("local", 0), ("quorum", 1)])
+async def test_with_a_quorum_a_read_catches_up_first(
+    durability: Literal["local", "quorum"], times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def catch_up(_: object, space: str, name: str) -> None:
+        asked.append((space, name))
+
+    monkeypatch.setattr(in_space, "catch_up", catch_up)
+    async with shoal.open(tmp_path / "state", durability=durability) as store:
+        await in_space.InSpace(store, space="crew")._caught_up("runs")
+    assert asked == [("crew", "runs")] * times

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.node.session import ServiceSession
 from shoal.protocol import requests, yjs
-from tests.api.yjs.conftest import PATIENCE_S, Served, map_of, text_of
+from tests.api.yjs.conftest import Served, map_of, text_of
 from tests.support.examples import examples
 from tests.support.yjs_client import YjsClient
 
@@ -157,5 +157,5 @@ async def test_what_is_relayed_while_an_answer_is_made_comes_after_it(served: Se
         gate.set()
         got: list[bytes] = []
         while not got or got[-1] != b"\x00\x02":  # An update.
-            got.append((await socket.receive_bytes(timeout=PATIENCE_S))[:2])
+            got.append((await socket.receive_bytes(timeout=30))[:2])
     assert b"\x00\x01" in got[:-1], "the answer came first"
