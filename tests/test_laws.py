@@ -14,9 +14,6 @@ from tests.laws.guard import HERE, ROOT, Guard, guards, laws_of, parsed, without
 
 DESCRIPTIONS = HERE / "descriptions.txt"
 """Modules whose laws say how they are written, with why no test can fail without a line: `path: why`."""
-UNGUARDED = HERE / "unguarded.txt"
-UNGUARDED_MAX = 0
-"""Modules whose laws have no guards yet. It only shrinks: a new module with a law comes with its guards."""
 
 GUARDS = guards()
 HELD = [guard for guard in GUARDS if guard.test]
@@ -38,15 +35,12 @@ def names_in(file: Path) -> set[str]:
     return {name for name in functions if name.startswith("test_")}
 
 
-def test_each_module_with_laws_has_guards_or_is_listed() -> None:
-    listed, guarded = UNGUARDED.read_text().split(), {guard.module for guard in GUARDS}
+def test_each_module_with_laws_has_guards_or_a_description() -> None:
+    guarded = {guard.module for guard in GUARDS}
     described = [line.partition(": ")[0] for line in DESCRIPTIONS.read_text().splitlines()]
-    assert listed == sorted(set(listed))
     assert described == sorted(set(described))
-    assert not guarded & {*listed, *described}
-    assert not set(listed) & set(described)
-    assert guarded | {*listed, *described} == stated().keys()
-    assert len(listed) == UNGUARDED_MAX
+    assert not guarded & {*described}
+    assert guarded | {*described} == stated().keys(), "a new module with a law comes with its guards, in tests/laws/*.laws"
 
 
 @pytest.mark.parametrize("line", DESCRIPTIONS.read_text().splitlines())
