@@ -11,6 +11,7 @@ Laws:
 - A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
   own in any message, or more votes in its term than it has, proves that it has forgotten.
 - Messages are taken from members in the same epoch only, and terms of members only.
+- A value that no member can have proposed (`Rules.fits`) is neither accepted nor learnt from others.
 - A directory that was halted for a rebuild neither votes nor asks to vote, until it is founded anew, resumed or reformed.
 - The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
 """
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Electorate, Term, Terms, Value
+from shoal.cluster.consensus.ballots import ANYTHING, NO_BALLOT, NO_TERM, NOTHING, Ballot, Electorate, Rules, Term, Terms, Value
 from shoal.cluster.consensus.motions import (
     Accept,
     Answer,
@@ -74,6 +75,7 @@ class Acceptor:
         is_set_back: bool = False,
         nonce: Callable[[], bytes],
         limits: Limits,
+        rules: Rules = ANYTHING,
     ) -> None:
         self.member = member
         self.electorate = electorate
@@ -82,6 +84,7 @@ class Acceptor:
         """The latest term of each member that is known here, its own as others know it."""
         self._directory = directory
         self._limits = limits
+        self._rules = rules
         self._nonce = nonce
         self._slots: dict[str, tuple[Ballot, Ballot, Value]] = {}
         self._changed: dict[bytes, bytes | None] = {}
@@ -223,16 +226,21 @@ class Acceptor:
         return self._reply(key, ballot, False, refusal, promised, accepted, value)
 
     def _accept(self, key: str, ballot: Ballot, value: Value, promise: Ballot) -> Vote:
-        promised, accepted, _ = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
+        promised, accepted, before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
         # If this vote was given before, what is promised since then is no more than this vote promised.
         is_repeated = accepted == ballot and promised == promise
         refusal = self._refusal(key, ballot, ballot if is_repeated else promised)
         if len(value.content) > self._limits.value_bytes_max:
             refusal = "full"
+        # It sticks to what it has voted for: that may be chosen.
+        is_unfit = not refusal and value != before and (not self._rules.fits(key, value) or self._rules.objects(key, value))
+        if is_unfit:
+            refusal = "not-voting"
         if not refusal and ballot > accepted:
             promised = max(ballot, promise)
             self._vote(key, promised, ballot, value)
-        return self._reply(key, ballot, True, refusal, promised, NO_BALLOT, NOTHING)
+        reply = self._reply(key, ballot, True, refusal, promised, NO_BALLOT, NOTHING)
+        return msgspec.structs.replace(reply, unfit=True) if is_unfit else reply
 
     def _refusal(self, key: str, ballot: Ballot, promised: Ballot) -> Refusal:
         if self.term is None:
@@ -281,7 +289,9 @@ class Acceptor:
             return [(member, Known(given, founding=True)) for member in given if member != self.member]
         for key, promised, accepted, value in restored.slots:
             before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
-            newest = max((before[1], before[2]), (accepted, value))
+            newest = before[1:]
+            if accepted > before[1] and self._rules.fits(key, value):
+                newest = accepted, value
             self._put(key, max(before[0], promised), *newest)
         self.terms.update(restored.terms)
         self._changed |= {_TERM + member.encode(): msgspec.msgpack.encode(term) for member, term in restored.terms.items()}
@@ -310,9 +320,9 @@ class Acceptor:
         """By key, the version that this member accepted last; the cluster may have a later one."""
         return {key: value.version for key, (_, _, value) in sorted(self._slots.items())}
 
-    def version_of(self, key: str) -> int:
-        """The version of a key that this member accepted last; the cluster may have a later one. 0: none."""
-        return self._slots[key][2].version if key in self._slots else 0
+    def value_of(self, key: str) -> Value:
+        """The value of a key that this member accepted last; the cluster may have a later one."""
+        return self._slots[key][2] if key in self._slots else NOTHING
 
     def promised(self, key: str) -> Ballot:
         """The highest ballot that this member has promised for a key."""

@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 from shoal.records import NamedTuple
@@ -65,6 +65,18 @@ class Value(NamedTuple):
 
 NOTHING = Value(0, b"", ())
 """The value of a key that was never changed."""
+
+
+class Rules(NamedTuple):
+    """What a key may hold, beyond what the register knows of it: of most keys anything."""
+
+    fits: Callable[[str, Value], bool] = lambda key, value: (
+        True
+    )  # Whether a member that follows the rules can have proposed it.
+    objects: Callable[[str, Value], bool] = lambda key, value: False  # Whether this member sees why it should not be chosen.
+
+
+ANYTHING = Rules()
 
 
 class Verdict(Enum):

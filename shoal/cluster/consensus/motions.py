@@ -65,6 +65,7 @@ class Vote(Motion, array_like=True, frozen=True, tag=19):
     value: Value
     term: Term  # The sender's own.
     terms: dict[str, Term]
+    unfit: bool = False  # With the refusal "not-voting": the sender votes, and not for this value.
 
 
 class Ask(Motion, array_like=True, frozen=True, tag=20):
@@ -110,7 +111,7 @@ def check(motion: Motion) -> None:
             is_sound = _is_key(key) and _is_ballot(ballot) and _are_terms(terms)
         case Accept(key, ballot, value, terms, promise):
             is_sound = _is_key(key) and _is_ballot(ballot) and _is_value(value) and _are_terms(terms) and _is_ballot(promise)
-        case Vote(key, ballot, _, _, promised, accepted, value, term, terms):
+        case Vote(key, ballot, _, _, promised, accepted, value, term, terms, _):
             is_sound = _is_key(key) and all(map(_is_ballot, (ballot, promised, accepted))) and _is_value(value)
             is_sound = is_sound and _is_term(term) and _are_terms(terms)
         case Ask(term, terms):

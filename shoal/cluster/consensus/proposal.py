@@ -7,7 +7,8 @@ Votes for a value promise the proposer's next ballot, too. If a majority has pro
 paper calls it the one-round-trip optimization).
 
 Laws:
-- The value that is proposed is made from the one with the highest ballot that a majority has accepted, or from none.
+- The value that is proposed is made from the one with the highest ballot that a majority has accepted, or from none. One
+  that no member can have proposed (`Rules.fits`) is an invention, and counts as none.
 - A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
 - A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
   The terms that were known when a lead was won are known to the operation that uses it.
@@ -23,6 +24,7 @@ from __future__ import annotations
 from enum import Enum
 
 from shoal.cluster.consensus.ballots import (
+    ANYTHING,
     NO_BALLOT,
     NO_TERM,
     NOTHING,
@@ -30,6 +32,7 @@ from shoal.cluster.consensus.ballots import (
     Ballots,
     Change,
     Electorate,
+    Rules,
     Term,
     Terms,
     Value,
@@ -59,7 +62,9 @@ class Lead(NamedTuple):
 class Proposal:
     """Read `key`, or make a `change` of it, with the votes of an electorate."""
 
-    def __init__(self, key: str, change: Change | None, *, electorate: Electorate, ballots: Ballots) -> None:
+    def __init__(
+        self, key: str, change: Change | None, *, electorate: Electorate, ballots: Ballots, rules: Rules = ANYTHING
+    ) -> None:
         self.key = key
         self.change = change
         self.ballot = NO_BALLOT
@@ -72,6 +77,7 @@ class Proposal:
         """Why members did not vote, in this attempt."""
         self._electorate = electorate
         self._ballots = ballots
+        self._rules = rules
         self._terms: dict[str, Term] = {}
         self._votes: dict[str, Vote] = {}
         self._promise = NO_BALLOT
@@ -125,7 +131,7 @@ class Proposal:
             return []
         self._terms = joined(self._terms, vote.terms, {member: vote.term})
         if vote.refusal:
-            self.refusals[member] = vote.refusal
+            self.refusals[member] = "unfit" if vote.unfit else vote.refusal
             if vote.refusal == "beaten":
                 self._ballots.saw(vote.promised)
                 self.phase = Phase.BEATEN
@@ -159,7 +165,9 @@ class Proposal:
 
     def _found(self) -> Value:
         """The value that may have been chosen before."""
-        return max((self._votes[member] for member in self.counted), key=lambda vote: vote.accepted).value
+        votes = [self._votes[member] for member in self.counted]
+        found = [(vote.accepted, vote.value) for vote in votes if self._rules.fits(self.key, vote.value)]
+        return max(found, key=lambda each: each[0], default=(NO_BALLOT, NOTHING))[1]
 
     def _message(self) -> AnyMotion:
         if self.phase is Phase.PREPARING:

@@ -1,9 +1,19 @@
-"""Whether two nodes agree on who the members are. A disagreement is reported to people; nothing is refused for it."""
+"""Whether nodes agree on who the members are: on the configured lists, and on a record of a later epoch.
+
+Laws:
+- A disagreement of configured lists is reported to people; nothing is refused for it.
+- A later record is believed once more than half of a list that decides in the present epoch hold it, or have voted for it,
+  and one of them holds it. So one member's word changes nothing.
+- If more than half cannot be had, it is believed once all members that have a link hold it, for a while, and it can follow
+  from the present one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Record
 from shoal.cluster.peering import Identity
 
 _LISTED_MAX = 10
@@ -34,6 +44,84 @@ def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> s
         "the list has it, and restart them. If a name in SHOAL_JOIN leads to several nodes, set SHOAL_CLUSTER_SIZE to their "
         "number."
     )
+
+
+class Voices:
+    """What the others say of records that are later than this node's. `own` is its address, `directory` its directory's id."""
+
+    def __init__(self, own: str, directory: bytes) -> None:
+        self._own = own
+        self._directory = directory
+        self._held: dict[str, tuple[bytes, Record]] = {}  # By address: its directory, and the record that it is in.
+        self._voted: dict[str, tuple[bytes, Record]] = {}
+        self._since: tuple[Record, float] | None = None  # The record that all who are linked hold, and since when.
+
+    def holds(self, address: str, node: bytes, record: Record) -> None:
+        """A node says that it is in this epoch."""
+        self._held[address] = node, record
+
+    def voted(self, address: str, node: bytes, record: Record) -> None:
+        """A node says that it has voted for this record."""
+        self._voted[address] = node, record
+
+    def entered(self, record: Record) -> None:
+        """This node is in this epoch: what was said of it, or of an earlier one, is over."""
+        takes_part, self._since = set(record.everyone), None
+        for said in (self._held, self._voted):
+            for address, (_, told) in list(said.items()):
+                if told.epoch <= record.epoch or address not in takes_part:
+                    del said[address]
+
+    def believed(
+        self,
+        record: Record,
+        own: Record | None,
+        *,
+        has_voice: bool,
+        is_new: bool,
+        linked: Mapping[str, bytes],
+        now: float,
+        wait_s: float,
+    ) -> Record | None:
+        """The record to adopt in place of `record`; None if there is none yet.
+
+        `own` is what this node has voted for itself, if it votes (`has_voice`). One that `is_new` holds nothing, and has had no
+        part in any epoch. `linked` are the nodes that have a link, by address; `wait_s` is how long all of them must say the
+        same if they are not enough. What was said by one that has no link any more still holds: epochs only grow.
+        """
+        held = {at: told for at, (node, told) in self._held.items() if linked.get(at, node) == node}
+        voted = {at: told for at, (node, told) in self._voted.items() if linked.get(at, node) == node}
+        if own is not None:
+            voted[self._own] = own
+        for later in sorted((told for told in held.values() if told.epoch > record.epoch), key=lambda told: -told.epoch):
+            voices = {at for told in (held, voted) for at, each in told.items() if each == later}
+            if any(_is_most(voices, group if has_voice else group - {self._own}) for group in record.electorate.groups):
+                return later
+        fellows = linked.keys() if is_new else linked.keys() & set(record.electorate.members)
+        said = [held.get(address) for address in fellows]
+        return self._unanimous(
+            said, lambda later: later.epoch > record.epoch and (is_new or epochs.follows(record, later)), now=now, wait_s=wait_s
+        )
+
+    def _unanimous(
+        self, said: Sequence[Record | None], can_be: Callable[[Record], bool], *, now: float, wait_s: float
+    ) -> Record | None:
+        """The record that all linked members hold, once they have for a while: those that left may be gone for good.
+
+        No node leaves because of that: it is not told its own removal in this way.
+        """
+        later = said[0] if said else None
+        is_in = later is not None and self._own in later.everyone and later.removal_of(self._directory) is None
+        if later is None or not is_in or any(each != later for each in said) or not can_be(later):
+            self._since = None
+            return None
+        if self._since is None or self._since[0] != later:
+            self._since = later, now
+        return later if now >= self._since[1] + wait_s else None
+
+
+def _is_most(said: Collection[str], group: Collection[str]) -> bool:
+    return len(set(group).intersection(said)) > len(group) // 2
 
 
 def _listed(names: set[str]) -> str:

@@ -1,6 +1,7 @@
 """The members of a cluster in epochs: which changes are allowed, which votes decide, and when a change may go on.
 
     founded · begin · advance · cancel · rebuilt   →   the record of the next epoch
+    is_step · follows                              →   whether a record that a peer tells can be one
 
 Laws:
 - One change is under way at a time, and each step of it is an epoch of its own. A change is *prepared* while the old list
@@ -10,6 +11,8 @@ Laws:
 - The record of epoch e is version e of the key `members` of the quorum register. Epoch 0 is the configured list, and has
   no record.
 - A joining node is a learner until the change is joint: it counts in no majority.
+- A record that is no step from the present one is never voted for (`is_step`): a step changes one member at most, and numbers
+  the epochs one by one.
 - A rebuild leaves the epochs out that the lost members may have made, and is decided by the survivors alone. Everybody else
   is barred by its later epoch.
 
@@ -19,6 +22,7 @@ The lists are of addresses: a member whose disk is replaced stays a member. A di
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Literal, get_args
 
 import msgspec
@@ -241,6 +245,59 @@ def tells(later: Record, asked: Record) -> bool:
         for removal in later.removed
     )
     return is_left and (not change.joins or change.joins in later.members)
+
+
+# ── what peers tell ───────────────────────────────────────────────────────────
+
+
+def is_step(record: Record, later: Record) -> bool:
+    """Whether an operator, or a member that goes on with a change, can have made this record from that one.
+
+    The ids of directories are taken as they are: they are those that the proposer knew.
+    """
+    known, change, gone = later.directories, later.change, later.removed[-1:]
+    made: list[Record] = []
+    with suppress(ChangeUnderWay, InvalidInput):
+        if record.change is not None:
+            left = {each.address: each.directory for each in gone if each.address == record.change.leaves}
+            left = left if record.change.is_joint else {}
+            made = [cancel(record, directories=known), advance(record, directories=known | left)]
+        elif change is not None:
+            nodes = {"joins": change.joins, "leaves": change.leaves}
+            made = [begin(record, change.kind, **nodes, directories=known, hands_over=change.hands_over)]
+        else:
+            made = [forget_directory(record, each.directory, each.address, directories=known) for each in gone]
+    return later in made
+
+
+def objection(record: Record, later: Record, present: Mapping[str, bytes]) -> str:
+    """Why a member does not vote for a step, for people; empty if it does. `present` are the nodes that it reaches, itself
+    included, by address: nobody has a node forgotten that is up."""
+    begun = later.change if record.change is None else None
+    if begun is not None and begun.leaves in present and not begun.hands_over:
+        return f"{begun.leaves} is up"
+    before = {removal.directory for removal in record.removed}
+    if record.change is None:
+        for removal in later.removed:
+            if removal.directory not in before and removal.directory in present.values():
+                return f"directory {removal.directory.hex()[:8]} is in use at {removal.address}"
+    return ""
+
+
+def follows(record: Record, later: Record) -> bool:
+    """Whether changes of one member at a time can have led to a later record, or a rebuild. A member that was away may ask no
+    more: it does not know the records in between."""
+    if later.epoch <= record.epoch:
+        return False
+    if later.epoch // REBUILD_AHEAD > record.epoch // REBUILD_AHEAD:
+        return True
+    steps = later.epoch - record.epoch
+    before, after = set(record.everyone), set(later.everyone)
+    named = {removal.address for removal in later.removed if removal.epoch > record.epoch}
+    is_cut = len(later.removed) == REMOVED_MAX and later.removed[0].epoch > record.epoch
+    is_named = is_cut or set(record.members) - after <= named
+    # A change takes three steps, and a node joins with the first one, or leaves with the last one.
+    return is_named and 3 * max(len(before - after), len(after - before)) <= steps + 2
 
 
 def _under_way(change: Change) -> ChangeUnderWay:

@@ -1,7 +1,7 @@
 """The messages about members, byte for byte. `shoal.cluster.messages` decodes them with all others.
 
 Laws:
-- A record in a message was chosen by the register: its receiver adopts it if it is newer than its own.
+- A record in a message is one member's word: its receiver adopts it once most members say the same (`agreement.Voices`).
 - Fields are only ever added at the end, with a default.
 """
 
@@ -31,6 +31,7 @@ class Standing(Struct, array_like=True, frozen=True, tag=51):
     is_voting: bool  # Whether its directory votes in the register.
     keys: list[str] = []  # The keys of the register that it knows, if it votes.
     problem: str = ""  # Why it cannot take part, for people.
+    voted: Record | None = None  # The record of a later epoch that it has voted for, and was not told of yet.
 
 
 Notice = Membership | Standing
@@ -45,6 +46,8 @@ def check(notice: Notice) -> None:
     match notice:
         case Membership(record):
             epochs.check(record)
-        case Standing(epoch, _, _, keys, problem):
+        case Standing(epoch, _, _, keys, problem, voted):
+            if voted is not None:
+                epochs.check(voted)
             if not 0 <= epoch < 1 << 62 or len(keys) > SLOTS_MAX or len(problem) > _PROBLEM_CHARS_MAX:
                 raise InvalidValue("a peer's message about members has an impossible field. Nothing was written.")

@@ -4,13 +4,15 @@
 
 Laws:
 - They are taken in every epoch: survivors may have missed the last ones.
-- A member that was halted votes no more, and takes the founding of the inquiry that halted it last, and no other.
+- A member that was halted votes no more, and takes the founding of the inquiry that halted it last, and no other; nor one
+  that leaves out what it holds itself, or a member that it reaches.
 - Fields are only ever added at the end, with a default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -97,14 +99,35 @@ def check(notice: RebuildNotice) -> None:
         raise InvalidValue("a peer's message about a rebuild has an impossible field. Nothing was written.")
 
 
-def newest(reports: Mapping[str, Report]) -> Record:
-    """The newest record that a survivor knows, or has voted for: a copy has given up the one that its original knew."""
-    known = [report.record for report in reports.values()]
-    for report in reports.values():
-        for key, _, _, value in report.remains.slots:
-            if key == epochs.KEY and value.version:
-                known.append(epochs.decode(value.content))
-    return max(known, key=lambda record: record.epoch)
+def newest(reports: Mapping[str, Report], *, own: str) -> Record:
+    """The newest record that a survivor knows, or has voted for: a copy has given up the one that its original knew.
+
+    `own` is the address of the node that asks. What others say counts if it can follow from what that one knows.
+    """
+    known = _newest_of(reports[own])
+    told = [record for record in map(_newest_of, reports.values()) if record == known or epochs.follows(known, record)]
+    return max(told, key=lambda record: record.epoch)
+
+
+def _newest_of(report: Report) -> Record:
+    voted = [value.content for key, _, _, value in report.remains.slots if key == epochs.KEY and value.version]
+    records = [report.record]
+    for content in voted:
+        with suppress(InvalidValue):
+            records.append(epochs.decode(content))
+    return max(records, key=lambda record: record.epoch)
+
+
+def why_refused(founding: Founding, own: str, remains: Remains, reached: Collection[str]) -> str:
+    """Why a survivor at this address does not take a founding, for people; empty if it does. `reached` are the members of
+    its epoch that it has a link to."""
+    record, versions = founding.record, {key: value.version for key, _, _, value in founding.foundation.slots}
+    if record.directories.get(own) != remains.directory or own not in record.members:
+        return f"{own} is no member in it"
+    if left_out := sorted(set(reached) - set(record.members)):
+        return f"it leaves {', '.join(left_out)} out, which can be reached"
+    behind = [key for key, _, _, value in remains.slots if value.version and versions.get(key, 0) <= value.version]
+    return f"it lacks what {own} has of {behind[0]!r}" if behind else ""
 
 
 def survivors(record: Record, reports: Mapping[str, Report]) -> dict[str, Report]:

@@ -3,7 +3,8 @@
 Laws:
 - A member counts as voting if it is linked and did not say otherwise: that it may have forgotten votes, or never voted.
 - A time is this node's: when it saw the member change, or when it started.
-- It decides nothing, and is shown to people: in the status, at `/readyz`, in metrics, and in each `NoQuorum` of the register.
+- It is shown to people: in the status, at `/readyz`, in metrics, and in each `NoQuorum` of the register. It decides one
+  thing: a member that sees a quorum takes no part in a rebuild (`can_decide`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Condition:
             case Answer(state=state):
                 self._states[member] = state
                 self.is_founded |= state != "empty"
-            case Vote(refusal=refusal):
-                self._states[member] = "forgotten" if refusal == "not-voting" else "voting"
+            case Vote(refusal=refusal, unfit=is_unfit):
+                self._states[member] = "forgotten" if refusal == "not-voting" and not is_unfit else "voting"
                 self.is_founded = True
 
     def rebuilt(self) -> None:
@@ -70,6 +71,13 @@ class Condition:
             self._without_since_ms = None
         elif self._without_since_ms is None:
             self._without_since_ms = now_ms
+
+    def can_decide(self, electorate: Electorate) -> bool:
+        """Whether enough members have said that they vote, or will by themselves: a register is founded once all are up."""
+        if self.is_founded:
+            says = {member for member, each in self._seen.items() if not each.says}
+            return electorate.decides([at for at in says if at == self._member or self._states.get(at) == "voting"])
+        return not any(each.says in (_AWAY, _FAILED) for each in self._seen.values()) and len(electorate.members) > 1
 
     def told(self, electorate: Electorate) -> str:
         """For people: why there is no quorum, and what to do; empty if there is one, or it is about to be founded."""
@@ -117,6 +125,7 @@ _REASONS = {
     "beaten": "votes for another operation",
     "not-voting": "may have forgotten votes, and does not vote until enough members have told it theirs",
     "full": "has no room for the key",
+    "unfit": "does not vote for it, because it is no step from the members that it knows, or removes a node that is up",
 }
 _SAYS: Mapping[State, str] = {
     "voting": "",

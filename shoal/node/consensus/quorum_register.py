@@ -18,7 +18,18 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, Ballot, Ballots, Change, Electorate, Value, Verdict
+from shoal.cluster.consensus.ballots import (
+    ANYTHING,
+    ID_BYTES,
+    NO_BALLOT,
+    Ballot,
+    Ballots,
+    Change,
+    Electorate,
+    Rules,
+    Value,
+    Verdict,
+)
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.rebuilding import Foundation, Remains
@@ -67,6 +78,7 @@ class Links(NamedTuple):
     electorate: Electorate | None  # None: this node alone.
     linked: Callable[[], Mapping[str, bytes]]
     send: Callable[[bytes, Message], None]
+    rules: Rules = ANYTHING
 
 
 ALONE = Links(None, dict, lambda node, motion: None)
@@ -120,6 +132,7 @@ class QuorumRegister:
             is_set_back=bool(incarnation.told_by),
             nonce=lambda: environment.entropy(ID_BYTES),
             limits=Limits(config.quorum_register_keys_max, config.quorum_register_value_bytes_max),
+            rules=links.rules,
         )
         self._unreadable = rows is None  # The rows are deleted with the next write.
         # One that has voted is in a register that is used.
@@ -138,6 +151,12 @@ class QuorumRegister:
         """For people: why the register has no quorum, since when, and what to do; empty if it has one."""
         self._look()
         return self._condition.told(self._acceptor.electorate)
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether the register has a quorum, or will have one by itself, as this node sees it."""
+        self._look()
+        return self._condition.can_decide(self._acceptor.electorate)
 
     # ── operations ────────────────────────────────────────────────────────────
 
@@ -199,7 +218,8 @@ class QuorumRegister:
             )
         if not self._ballots.proposer:
             self._ballots = Ballots(self._environment.entropy(ID_BYTES))
-        proposal = Proposal(key, change, electorate=self._acceptor.electorate, ballots=self._ballots)
+        electorate, rules = self._acceptor.electorate, self.links.rules
+        proposal = Proposal(key, change, electorate=electorate, ballots=self._ballots, rules=rules)
         self._requests += 1
         try:
             async with asyncio.timeout(self._config.quorum_timeout_s):
@@ -318,9 +338,9 @@ class QuorumRegister:
         """The node that used a key last, if it is another one and is linked. It has the shortest way to change it again."""
         return self.links.linked().get(self._proposers.get(key, ""))
 
-    def version_here(self, key: str) -> int:
-        """The version of a key that this member has voted for last. It may never be chosen; a read tells."""
-        return self._acceptor.version_of(key)
+    def value_here(self, key: str) -> Value:
+        """The value of a key that this member has voted for last. It may never be chosen; a read tells."""
+        return self._acceptor.value_of(key)
 
     # ── rebuilds ──────────────────────────────────────────────────────────────
 

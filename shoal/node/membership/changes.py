@@ -9,6 +9,7 @@ Laws:
   least address does; the others follow in turn, if it does not.
 - A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.
 - While a change is under way, each node tells how far it is (`Standing`); only what was said in this epoch counts.
+- A record that a peer tells is adopted once enough members say the same (`agreement.Voices`), and none by one member's word.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+import msgspec
+
 from shoal.cluster.membership import epochs
+from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Kind, Record
 from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.config import Config
@@ -38,6 +42,7 @@ class Sight(NamedTuple):
     """The view of the node and its links that a change needs."""
 
     linked: Callable[[], Mapping[str, bytes]]  # The nodes that take part and have a link, by address.
+    asked: Callable[[], Mapping[str, bytes]]  # These, and members of a cluster that this node waits to be added to.
     counts: Callable[[bytes], bool]  # Whether a node is an owner that counts: no learner.
     directory_of: Callable[[str], bytes]  # The id that was last known at an address; empty: none.
     lost: Callable[[], Mapping[bytes, str]]  # The directories whose place another one took, and their addresses.
@@ -55,7 +60,8 @@ class Changes:
         self._sight = sight
         self._config = config
         self._standings: dict[str, Standing] = {}  # By address.
-        self._told: tuple[int, bool, bool, str] | None = None  # The last standing that was told.
+        self._voices = Voices(roster.own, roster.directory)
+        self._told: Standing | None = None  # The last one that was told.
         self._told_at: dict[bytes, float] = {}  # By node: when it may be told the record again.
         self._next_tell = 0.0
         self._since = 0.0  # When this node came into its epoch.
@@ -246,9 +252,42 @@ class Changes:
 
     # ── going on ──────────────────────────────────────────────────────────────
 
-    def heard(self, address: str, standing: Standing) -> None:
-        """The node at this address tells how far it is."""
+    def told(self, address: str, node: bytes, record: Record, now: float) -> None:
+        """The node at this address says that it is in the epoch of this record."""
+        if address in self._roster.record.everyone or self._sight.asked().get(address) == node:
+            self._voices.holds(address, node, record)
+            self._believe(now)
+
+    def heard(self, address: str, node: bytes, standing: Standing) -> None:
+        """The node at this address tells how far it is, and for which record it has voted: the next tick weighs that."""
         self._standings[address] = standing
+        if standing.voted is not None and address in self._roster.record.everyone:
+            self._voices.voted(address, node, standing.voted)
+
+    def _believe(self, now: float) -> None:
+        """Adopt a later record that enough members hold, or have voted for."""
+        is_voting = self._register.is_voting
+        found = self._voices.believed(
+            self._roster.record,
+            self._voted if is_voting else None,
+            has_voice=is_voting,
+            is_new=self._roster.is_new,
+            linked=self._sight.asked(),
+            now=now,
+            wait_s=self._config.quorum_timeout_s,
+        )
+        if found is not None:
+            self._roster.learn(found)
+
+    @property
+    def _voted(self) -> Record | None:
+        """The record of a later epoch that this node has voted for; it may never be chosen."""
+        value = self._register.value_here(epochs.KEY)
+        return (
+            epochs.decode(value.content)
+            if value.version > self._roster.epoch and self._roster.fits(epochs.KEY, value)
+            else None
+        )
 
     def asked(self, address: str) -> None:
         """A node that is no member asked for a link."""
@@ -280,6 +319,7 @@ class Changes:
         self._standings.clear()
         self._refused.clear()
         self._told_at.clear()
+        self._voices.entered(self._roster.record)
         self._told, self._since, self.trouble = None, now, ""
         for address in self._roster.record.everyone:
             self.waiting.pop(address, None)
@@ -289,15 +329,16 @@ class Changes:
     def tick(self, now: float) -> None:
         """Tell how far this node is, and take the next step if it is due."""
         record = self._roster.record
-        is_untold = self._register.version_here(epochs.KEY) > record.epoch and self._roster.is_member
+        self._believe(now)
+        is_untold = self._voted is not None and self._roster.is_member
         if is_untold and self._stepping is None and now >= self._since + self._config.members_tell_s:
             # The node that made this step may be gone before it told anybody.
             self._since = now
             self._stepping = asyncio.get_running_loop().create_task(self._look())
-        if record.change is None and not self._roster.problem:
+        if record.change is None and not self._roster.problem and not is_untold:
             return
         standing = self._standing()
-        told = (standing.epoch, standing.is_caught_up, standing.is_voting, standing.problem)
+        told = msgspec.structs.replace(standing, keys=[])
         if told != self._told or now >= self._next_tell:
             self._told, self._next_tell = told, now + self._config.members_tell_s
             for node in self._sight.linked().values():
@@ -329,7 +370,8 @@ class Changes:
     def is_ready(self) -> bool:
         """Whether the change that is under way may go on."""
         standings = self.standings
-        return self._roster.is_current and epochs.is_ready(
+        is_behind = not self._roster.is_settled or self._roster.ahead.intersection(self._sight.linked())
+        return not is_behind and epochs.is_ready(
             self._roster.record,
             caught_up=[address for address, standing in standings.items() if standing.is_caught_up],
             voting=[address for address, standing in standings.items() if standing.is_voting],
@@ -338,7 +380,8 @@ class Changes:
     def _standing(self) -> Standing:
         is_voting = self._register.is_voting
         keys = self._register.keys if is_voting else []
-        return Standing(self._roster.epoch, self._sight.is_caught_up(), is_voting, keys, self._roster.problem)
+        voted = self._voted if is_voting else None
+        return Standing(self._roster.epoch, self._sight.is_caught_up(), is_voting, keys, self._roster.problem, voted)
 
     def _is_turn(self, now: float) -> bool:
         """Whether this node takes the next step: at once if no lesser address is there, else a while later."""

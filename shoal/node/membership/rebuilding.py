@@ -8,6 +8,8 @@ Laws:
   until they begin with the foundation. If one has changed meanwhile, nothing is founded.
 - The record of the new epoch and the votes of a directory are written together.
 - A member that is halted adopts no record of that epoch or an earlier one but with the foundation, until its halt is over.
+- A member that sees that the register has a quorum is not halted by the word of another one, and takes no founding that
+  contradicts what it holds (`rebuilds.why_refused`).
 - Copies of all members found the register without an operator, if they are whole (`why_not_whole`) and none of them has met
   a directory of which one is a copy: it may still vote somewhere.
 """
@@ -159,7 +161,7 @@ class Rebuilding:
         own = await self._answer(inquiry)
         await self._until(lambda: set(awaited) <= set(self._reports))
         reports = {self._roster.own: own, **self._reports}
-        record = rebuilds.newest(reports)
+        record = rebuilds.newest(reports, own=self._roster.own)
         kept = rebuilds.survivors(record, reports)
         if self._roster.own not in kept or not self._roster.is_member:
             raise NotAMember(f"{self._roster.own} is no member of the cluster. Nothing was written. Ask a member.")
@@ -281,7 +283,8 @@ class Rebuilding:
             self._sight.send(node, await self._answer(inquiry))
 
     async def _answer(self, inquiry: Inquiry) -> Report:
-        if inquiry.epoch > max(self._roster.epoch, 0 if self._halted is None else self._halted[0]):
+        is_later = inquiry.epoch > max(self._roster.epoch, 0 if self._halted is None else self._halted[0])
+        if is_later and not self._register.can_decide:
             until = self._environment.monotonic() + _HALTED * self._config.quorum_timeout_s
             self._halted = inquiry.epoch, inquiry.id, until
             await self._register.halt()
@@ -301,8 +304,14 @@ class Rebuilding:
     async def _take(self, node: bytes, founding: Founding) -> None:
         refusal = ""
         try:
+            members = set(self._roster.record.electorate.members)
+            reached = members.intersection(self._sight.linked())
+            why = rebuilds.why_refused(founding, self._roster.own, self._register.remains, reached)
+            if why:
+                raise Unavailable(f"this founding is refused: {why}. Nothing was written. Look again.")
             await self._begin(founding)
         except ShoalError as error:
+            _log.warning("this node did not take part in a rebuild: %s", error.message)
             refusal = error.message
         self._sight.send(node, Founded(founding.id, refusal))
 

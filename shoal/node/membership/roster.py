@@ -2,7 +2,8 @@
 
 Laws:
 - A record is adopted once it is durable; epochs only grow. From then on everything that this node sends names the new epoch.
-- A node that has heard of a newer epoch counts nothing until it knows that record (`is_current`).
+- Of a member that names a newer epoch nothing is counted until this node has its record (`ahead`); nothing of anybody while
+  a newer record is being written.
 - A node writes nothing from the moment in which it writes down that it is joining, leaving or removed: what it
   issued before is durable when it adopts the record.
 - A node joins with an empty directory: it brings nothing that the members have not. So an empty directory takes no operations
@@ -24,6 +25,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from shoal.cluster.consensus.ballots import Value
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record, Removal
 from shoal.cluster.peering import Identity
@@ -87,7 +89,8 @@ class Roster:
         """Why this node cannot take part in the newest epoch that it has heard of, for people."""
         self.adopted: Callable[[Record], None] = lambda before: None
         """Called after a new record took the place of this one."""
-        self._heard = self.record.epoch
+        self._heard = self.record.epoch  # The newest epoch that most members, or votes, say there is.
+        self._ahead: dict[str, int] = {}  # By address: the newer epoch that a member names.
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
         self._beside: Callable[[], None] | None = None  # Called once what was written beside it is durable, too.
         refusal = self.kept(_REFUSED)
@@ -145,7 +148,17 @@ class Roster:
     @property
     def is_current(self) -> bool:
         """Whether this node has heard of no newer epoch."""
+        return self.is_settled and not self._ahead
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no newer record is being written, and none was refused."""
         return self._heard == self.record.epoch
+
+    @property
+    def ahead(self) -> frozenset[str]:
+        """The members that name a newer epoch. What they hold in it may be less than what was acknowledged in this one."""
+        return frozenset(self._ahead)
 
     @property
     def is_admissible(self) -> bool:
@@ -167,6 +180,11 @@ class Roster:
         """Whether this node waits to be added: it is configured with members, and one of them says that it is none."""
         return self._refusal is not None and not self._refusal.is_removed
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether this directory was removed from its cluster, as its record or a member says."""
+        return self._state(self.record) == "removed" or (self._refusal is not None and self._refusal.is_removed)
+
     def removal_of(self, directory: bytes, originals: Collection[bytes] = ()) -> Removal | None:
         """As `Record.removal_of`, from the moment in which this node writes down a record that says so.
 
@@ -183,18 +201,19 @@ class Roster:
     def takes(self, epoch: int) -> bool:
         """Whether this node takes operations that a peer sent in this epoch."""
         is_out = self._state(self.record) == "removed" or self._refusal is not None
-        return not is_out and not (epoch > self.epoch and self._is_new)
+        return not is_out and not (epoch > self.epoch and self.is_new)
 
-    def heard(self, epoch: int) -> None:
-        """A peer is in this epoch."""
-        self._heard = max(self._heard, epoch)
+    def heard(self, address: str, epoch: int) -> None:
+        """The node at this address says that it is in this epoch. If that is not so, it costs nobody's voice but its own."""
+        if epoch > self.record.epoch and address in self.record.everyone:
+            self._ahead[address] = max(epoch, self._ahead.get(address, 0))
 
     def refused(self, told: str, *, is_removed: bool, by: Identity | None) -> None:
         """A node says that this one is no member: it was removed, or was not added yet. `by` is that node, if it is proven."""
         epoch = 0 if by is None else by.epoch
         # Of two rebuilt clusters, each of which removed the other, the later one goes on.
         counts = (
-            (self.is_member and epoch > self.epoch) if is_removed else self._is_new or (by is not None and self._is_heeded(by))
+            (self.is_member and epoch > self.epoch) if is_removed else self.is_new or (by is not None and self._is_heeded(by))
         )
         if counts:
             self._heed(Refusal(epoch, is_removed, told.partition(". ")[0] if is_removed else ""))
@@ -232,13 +251,13 @@ class Roster:
 
     def learn(self, record: Record) -> None:
         """Adopt a record that the register has chosen, once it is durable, if it is newer."""
-        self.heard(record.epoch)
+        self._heard = max(self._heard, record.epoch)
         if record.epoch <= max(self.record.epoch, 0 if self._written is None else self._written[1].epoch):
             return
         if self._state(record) == "joining" and self._state(self.record) != "joining" and not self._is_empty():
             self.problem = f"{self.own} holds data from before, and a node joins with an empty directory. {_ASIDE}"
             return
-        if self._state(record) == "removed" and self._is_new:
+        if self._state(record) == "removed" and self.is_new:
             # Its address was a member's. Members that it does not know yet may add it.
             self._heed(Refusal(record.epoch, is_removed=False))
             return
@@ -246,6 +265,18 @@ class Roster:
             self._incarnation.bar(barred, outside=self._state(record) == "removed")
         with suppress(ShoalError):  # It is told again.
             self._written, self._beside = (self._commit.write({_ROW: epochs.encode(record)}), record), None
+
+    def fits(self, key: str, value: Value) -> bool:
+        """Whether a value of the register can be one, in this epoch: the present record, or a step from it."""
+        if key != epochs.KEY:
+            return True
+        if not value.version:
+            return self.record.epoch == 0
+        try:
+            told = epochs.decode(value.content)
+        except InvalidValue:
+            return False
+        return value.version == told.epoch and (told == self.record or epochs.is_step(self.record, told))
 
     def rebuilt(self, record: Record, rows: Mapping[bytes, bytes | None], *, then: Callable[[], None]) -> None:
         """Adopt the record of a rebuild in which this directory is a survivor, once it is durable together with these rows.
@@ -257,7 +288,7 @@ class Roster:
         newest = self.record if self._written is None else self._written[1]
         if record.epoch <= newest.epoch:
             raise NotAMember(f"this node is in epoch {newest.epoch} by now. Nothing was written. Look again.")
-        self.heard(record.epoch)
+        self._heard = max(self._heard, record.epoch)
         self._written = self._commit.write({_ROW: epochs.encode(record), **rows}), record
         self._beside = then
 
@@ -268,6 +299,7 @@ class Roster:
         record, self._written = self._written[1], None
         beside, self._beside = self._beside, None
         before, self.record, self.problem = self.record, record, ""
+        self._ahead = {at: epoch for at, epoch in self._ahead.items() if at in record.everyone and epoch > record.epoch}
         if self._refusal is not None and record.epoch >= self._refusal.epoch:
             self._refusal = None
             self._write_refusal()
@@ -281,7 +313,7 @@ class Roster:
             beside()
 
     @property
-    def _is_new(self) -> bool:
+    def is_new(self) -> bool:
         """Whether this directory is empty and has had no part in any epoch that was changed."""
         return self.record.epoch == 0 and self._is_empty()
 

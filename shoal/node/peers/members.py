@@ -12,9 +12,11 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from shoal.cluster.consensus.ballots import Value
 from shoal.cluster.handshake import NAME_CHARS_MAX
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.agreement import disagreement
@@ -25,6 +27,8 @@ from shoal.config import Config
 from shoal.errors import InvalidConfig, PeerRefused
 from shoal.node.membership.roster import Roster
 from shoal.records import NamedTuple
+
+_log = logging.getLogger("shoal.node")
 
 _DISAGREEMENTS_MAX = 64
 
@@ -145,10 +149,10 @@ class Members:
 
     def decides(self, others: Collection[str], durability: str) -> bool:
         """Whether these other nodes, by address, and this one are enough for `quorum` or `all`, in every list."""
-        if not self.roster.is_current:
+        if not self.roster.is_settled:
             return False
         for group in self._groups:
-            found = len(group.others.intersection(others))
+            found = len(group.others.intersection(others) - self.roster.ahead)
             if found < (group.all if durability == "all" else group.quorum):
                 return False
         return True
@@ -190,6 +194,23 @@ class Members:
             for member in self._members.values()
             if member.outlet is not None and member.identity is not None and member.identity.name == member.address
         }
+
+    @property
+    def asked(self) -> dict[str, bytes]:
+        """`reached`, and the members of a cluster that this node waits to be added to, if they have a link."""
+        met = self._met.items()
+        named = {at: each.node for at, each in met if each.outlet is not None and each.identity and each.identity.name == at}
+        return named | self.reached
+
+    def objects(self, key: str, value: Value) -> bool:
+        """Whether this node sees that a member which a step removes is up. It votes for such a step once it is not."""
+        if key != epochs.KEY or not value.version:
+            return False
+        record, told = self.roster.record, epochs.decode(value.content)
+        why = epochs.objection(record, told, self.reached | {self.roster.own: self.roster.directory}) if told != record else ""
+        if why:
+            _log.warning("this node does not vote for epoch %d of the members: %s", told.epoch, why)
+        return bool(why)
 
     def node_at(self, address: str) -> bytes:
         """The id of the node that was last reached at an address, and has it; empty if there is none."""

@@ -1,8 +1,8 @@
 """The node in its epoch: puts the record of the members, the register and the replication protocol together.
 
 Laws:
-- Everything that a node sends names its epoch. If a message names a newer one, the node counts nothing until it knows
-  that record; if it names an older one, its sender is told the record.
+- Everything that a node sends names its epoch. If a message names a newer one, nothing of its sender counts until this node
+  has that record; if it names an older one, its sender is told the record.
 - The word of a message on the register, or of a change that is joint, counts only if its sender was in this node's epoch.
 - A node that another one, in a later epoch, refuses because it is no member votes no more: that epoch is decided without it.
 - A node that waits to be added asks all members that a member has ever named, and takes links of these: those that it
@@ -84,6 +84,7 @@ class Memberships:
             register,
             sight=Sight(
                 linked=lambda: members.reached,
+                asked=lambda: members.asked,
                 counts=protocol.is_member,
                 directory_of=lambda address: members.node_at(address) or marking.node_at(address),
                 lost=lambda: marking.lost,
@@ -177,6 +178,11 @@ class Memberships:
                 f"{self._roster.own} does not know the members of its cluster yet: {self.seeding.told}. Nothing was written.",
                 reason="founding",
             )
+        if self._roster.is_removed:
+            raise PeerRefused(
+                f"{self._roster.own} was removed from its cluster, and takes no part in it. Nothing was written.",
+                reason="outside",
+            )
         self.compare(peer)
         try:
             self._members.check(peer, own=self._roster.own)
@@ -208,7 +214,7 @@ class Memberships:
         if epoch == own:
             return True
         if epoch > own:
-            self._roster.heard(epoch)
+            self._roster.heard(peer.name, epoch)
         else:
             self.changes.behind(peer.node, self._now())
         return self._roster.record.state_of(peer.name) != "joining"
@@ -222,9 +228,9 @@ class Memberships:
         match notice:
             case Membership(record):
                 if not self.rebuilding.defers(record):
-                    self._roster.learn(record)
+                    self.changes.told(peer.name, peer.node, record, self._now())
             case Standing():
-                self.changes.heard(peer.name, notice)
+                self.changes.heard(peer.name, peer.node, notice)
             case _:
                 self.rebuilding.heard(peer.name, peer.node, notice)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
+from shoal.cluster.consensus.ballots import Rules
 from shoal.cluster.consensus.motions import Motion
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
@@ -142,6 +143,7 @@ class Replicator:
                 self._roster.record.electorate,
                 lambda: members.reached,
                 lambda node, motion: self._outlets.send((node,), motion),
+                Rules(self._roster.fits, members.objects),
             ),
         )
         self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())

@@ -310,7 +310,7 @@ async def test_a_node_with_data_from_before_brings_none_to_a_member_that_does_no
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="d:1")
         await saved(fleet, "d", durability="local")
-        fleet.start("d", await fleet.crash("d"), linked=False, join="a:1,b:1")
+        fleet.start("d", await fleet.crash("d"), linked=False, join="a:1,b:1,c:1")
         await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
         await fleet.until(lambda: is_prepared(fleet, "abc"))
         await fleet.until(lambda: changes(fleet, "b").problems)
@@ -444,8 +444,8 @@ async def test_a_node_that_has_a_link_when_it_is_added_counts() -> None:
 async def test_members_take_the_next_step_in_turn() -> None:
     async with cluster() as fleet:
         for name in "abc":
-            changes(fleet, name).heard("b:1", Standing(0, True, True))
-            changes(fleet, name).heard("a:1", Standing(0, True, True))
+            changes(fleet, name).heard("b:1", b"", Standing(0, True, True))
+            changes(fleet, name).heard("a:1", b"", Standing(0, True, True))
         at_once, later = 1.0, 100.0  # As seconds since their epoch began.
         for name in "abc":
             changes(fleet, name)._since = 1.0

@@ -75,16 +75,18 @@ async def test_an_older_members_link_does_not_undo_a_later_ones_word(fleet: Flee
 
 async def test_only_what_was_said_in_this_epoch_counts(fleet: Fleet) -> None:
     changes = fleet["a"].replicator.memberships.changes
-    changes.heard("b:1", Standing(0, True, True))
-    changes.heard("c:1", Standing(7, True, True))
+    changes.heard("b:1", fleet["b"].identity().node, Standing(0, True, True))
+    changes.heard("c:1", fleet["c"].identity().node, Standing(7, True, True))
     assert set(changes.standings) == {"a:1", "b:1"}
 
 
 async def test_a_halted_member_adopts_no_record_of_before_its_foundation(fleet: Fleet) -> None:
     memberships, roster = fleet["a"].replicator.memberships, roster_of(fleet)
     memberships.rebuilding._halted = 5, b"i" * 8, 1e9
-    memberships.heard(fleet["b"].identity(), Membership(Record(5, MEMBERS)))
+    for name in "bc":
+        memberships.heard(fleet[name].identity(), Membership(Record(5, MEMBERS)))
     await asyncio.sleep(1)
     assert roster.epoch == 0
-    memberships.heard(fleet["b"].identity(), Membership(Record(6, MEMBERS)))
+    for name in "bc":
+        memberships.heard(fleet[name].identity(), Membership(Record(6, MEMBERS)))
     await adopted(fleet, 6)
