@@ -522,7 +522,7 @@ class PeerRefused(ShoalError):
     """Two nodes cannot be peers.
 
     `detail["reason"]`: "cluster", "key", "protocol", "engine", "self", "clone", "twice", "member", "removed",
-    "founding", "asked" or "certificate".
+    "outside", "founding", "asked" or "certificate".
     """
 
     code = "peer-refused"

@@ -7,8 +7,10 @@ Laws:
   honest node would send, altered. Its snapshots are altered consistently.
 - What every honest member held at some time, it holds for ever (`changed`), and none holds what only the liar wrote
   (`invented`). No message stops a node (`stopped`), and queues stay within their bounds (`grew`).
+- The list of members stays as it is (`members`), whatever record the liar tells, votes for, proposes or founds.
 - The liar issues no operations of its own, and none that are next in another's name: it may do the first, and the second is
-  known as a fork later (docs/decisions/0116-peers-that-lie.md).
+  known as a fork later (docs/decisions/0116-peers-that-lie.md). Nor does it change the members
+  as an operator may who asks it while another one is away (docs/decisions/0129-told-by-most.md).
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from shoal.cluster import messages, operation
-from shoal.cluster.consensus.motions import AnyMotion
-from shoal.cluster.membership.notices import Notice
-from shoal.cluster.membership.rebuilds import RebuildNotice
+from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Ballot, Term, Value
+from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Vote
+from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Record
+from shoal.cluster.membership.notices import Membership, Notice, Standing
+from shoal.cluster.membership.rebuilds import Founding, Inquiry, RebuildNotice
 from shoal.cluster.messages import (
     Digest,
     Message,
@@ -42,31 +48,25 @@ from shoal.cluster.messages import (
     Vectors,
     encode_shipment,
 )
-from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
 from shoal.cluster.snapshots.roots import RootsRequest
-from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.appliers.effects import What
-from shoal.node.collection.entries import Garbage
-from shoal.node.retired import Summary
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import vector_root
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.loop import run
+from simulation import lies
 from simulation.judging.violation import Violation
+from simulation.lies import LIAR, LIE, SPACE, THREADS, TOKEN
 from simulation.world.fleet import Fleet, Member
 
 STEPS = 40
-LIAR = "z"
-LIE = b"LIES"
-SPACE = "crew"
-THREADS = [f"t{number}" for number in range(3)]
-_TOKEN = b"true"
 _HEARD_MAX = 256
+_BALLOT = Ballot(1 << 50, b"L" * ID_BYTES)
 _HOUR_MS = 3_600_000
 _WAIT_S = 2.0
 _SETTINGS: dict[str, Any] = {
@@ -77,8 +77,14 @@ _SETTINGS: dict[str, Any] = {
     "early_bytes_max": 64 * 1024,
     "snapshots_open_max": 2,
     "mark_interval_s": 0.5,
+    "quorum_register_found_s": 0.05,
+    "members_tell_s": 0.1,
 }
-KINDS = (*("say",) * 5, *("write",) * 8, "claim", "claim", "truncated", "truncated", "ask", *("refill",) * 5, "return", "cut")
+KINDS = (
+    *(*("say",) * 5, *("write",) * 8, "claim", "claim", "truncated", "truncated", "ask", *("refill",) * 5, "return", "cut"),
+    *("record",) * 6,
+    "read",
+)
 
 
 class Step(NamedTuple):
@@ -144,8 +150,6 @@ class Mouth:
         made = self.any_of(kind)
         if isinstance(made, Digest):  # A directory that was set back is known to one peer alone: it must be heeded.
             return msgspec.structs.replace(made, once=[])
-        if isinstance(made, Objects):  # A whole log decides alone (decision 0040).
-            return msgspec.structs.replace(made, proved=[])
         return made  # type: ignore[no-any-return]
 
     def any_of(self, kind: Any) -> Any:
@@ -194,11 +198,11 @@ class Mouth:
 
     def altered(self, shipment: Shipment) -> Shipment:
         """Another operation under the same dot, with a chain hash that is right, or another one."""
-        packed = shipment.packed.replace(_TOKEN, LIE)
+        packed = shipment.packed.replace(TOKEN, LIE)
         chain = operation.chain(self._random.choice(self._bytes), shipment.partition, shipment.dot, packed)
         if len(chain) != operation.CHAIN_BYTES:
             chain = shipment.chain
-        return msgspec.structs.replace(shipment, packed=packed, chain=chain, attached=shipment.attached.replace(_TOKEN, LIE))
+        return msgspec.structs.replace(shipment, packed=packed, chain=chain, attached=shipment.attached.replace(TOKEN, LIE))
 
 
 class _Run:
@@ -212,9 +216,11 @@ class _Run:
         self._owed: set[bytes] = set()
         self._refilling = ""  # The honest member whose disk was lost last.
         self._away = ""
+        self._is_calm = self._random.random() < 0.3  # Whether nobody is ever away, so that most others can be asked.
         self._lies = True
         self._bends = self._random.choice((0.1, 0.4, 0.8))  # How much of what the liar's program sends is altered.
-        self._snapshots = self._random.choice(list(_SNAPSHOT_LIES))
+        self._snapshots = self._random.choice(list(lies.SNAPSHOTS))
+        self._base = Record(1, (f"{LIAR}:1",))  # The record of which the liar's votes tell.
         self._found: dict[str, Violation] = {}
 
     async def to_its_end(self) -> list[Violation]:
@@ -249,6 +255,11 @@ class _Run:
         elif step.kind == "say":
             for _ in range(8):
                 await self._say(fleet, target, self._mouth.message())
+        elif step.kind == "record":
+            await self._tell(fleet, target, random)
+        elif step.kind == "read":
+            with suppress(ShoalError):
+                await fleet[target].replicator.register.read(epochs.KEY)
         elif step.kind == "claim":
             await self._say(fleet, target, self._claim(fleet, target, random))
         elif step.kind == "truncated":
@@ -257,6 +268,8 @@ class _Run:
         elif step.kind == "ask":
             for request in self._requests(fleet[target]):
                 await self._say(fleet, target, request)
+        elif self._is_calm and step.kind in ("refill", "cut"):
+            return
         elif step.kind == "refill" and not self._refilling and not self._away:
             for name in self._names:
                 await self._truncate(fleet[name])
@@ -271,6 +284,34 @@ class _Run:
         elif step.kind == "return" and self._away:
             self._away = ""
             fleet.apart.clear()
+
+    async def _tell(self, fleet: Fleet, target: str, random: Random) -> None:
+        """Say that the members are others."""
+        record, directory = fleet[target].replicator.memberships._roster.record, fleet[target].identity().node
+        made = lies.records(record, f"{target}:1", directory, random)
+        # If one may be away, none that can follow: the others would believe it (docs/decisions/0129-told-by-most.md).
+        told = random.choice(made if self._is_calm else [each for each in made if not epochs.follows(record, each)])
+        number, id = random.randrange(1, 1 << 20), random.randbytes(ID_BYTES)
+        self._base = told
+        match random.choice(("standing", "accept", "founding")):
+            case "standing":
+                for name in self._honest:
+                    await self._say(fleet, name, Standing(record.epoch, True, True, voted=told))
+            case "accept":
+                for name in self._honest:
+                    ballots = Ballot(number, id), Ballot(number + 1, id)
+                    await self._say(fleet, name, Accept(epochs.KEY, ballots[0], self._value(told), {}, ballots[1]))
+            case "founding":
+                terms = {address: Term(number, id, 0) for address in told.members}
+                slots = [(epochs.KEY, _BALLOT, _BALLOT, self._value(told))]
+                await self._say(fleet, target, Ask(NO_TERM, {}))  # The liar does not vote, as it says.
+                await self._say(fleet, target, Inquiry(id, told.epoch))
+                await asyncio.sleep(0.01)
+                await self._say(fleet, target, Founding(id, told, Foundation(id, terms, slots)))
+        await self._say(fleet, target, Membership(told))
+
+    def _value(self, record: Record) -> Value:
+        return Value(record.epoch, epochs.encode(record), ())
 
     def _requests(self, member: Member) -> list[Message]:
         """More questions than a witness answers at once."""
@@ -292,7 +333,7 @@ class _Run:
 
     async def _write(self, fleet: Fleet, name: str, thread: str) -> None:
         self._numbers += 1
-        token = _TOKEN + b"%05d" % self._numbers
+        token = TOKEN + b"%05d" % self._numbers
         try:
             await fleet[name].store().space(SPACE).thread(thread).journal.append({"said": token.decode()})
             await fleet[name].store().space(SPACE).register(f"r{thread}").set(token.decode())
@@ -325,19 +366,23 @@ class _Run:
         match found:
             case SnapshotPiece() if found.rows and not found.piece and found.digest:
                 rows = msgspec.msgpack.decode(found.rows, type=list[Row])
-                packed = switching.pack(_SNAPSHOT_LIES[self._snapshots](rows) if rows else rows)
+                packed = switching.pack(lies.SNAPSHOTS[self._snapshots](rows) if rows else rows)
                 return msgspec.structs.replace(found, rows=packed, digest=sha256(packed).digest())
             case Push(operations):
                 return Push(self._bent_operations(operations))
             case Supply(id, operations):
                 return Supply(id, self._bent_operations(operations))
             case ObjectRows(id, rows):
-                return ObjectRows(id, [(key, value.replace(_TOKEN, LIE)) for key, value in rows])
+                return ObjectRows(id, [(key, value.replace(TOKEN, LIE)) for key, value in rows])
             case RepairReply(id, rows):
-                return RepairReply(id, [(key, value.replace(_TOKEN, LIE)) for key, value in rows])
+                return RepairReply(id, [(key, value.replace(TOKEN, LIE)) for key, value in rows])
             case Objects():
                 objects = [(name, self._random.choice((digest, bytes(16), b""))) for name, digest in found.objects]
-                return msgspec.structs.replace(found, objects=objects, proved=[])
+                return msgspec.structs.replace(found, objects=objects, proved=[name for name, _ in objects])
+            case Vote(key=epochs.KEY):
+                return msgspec.structs.replace(found, refusal="", accepted=_BALLOT, value=self._value(self._base))
+            case Answer() if found.grants:
+                return msgspec.structs.replace(found, slots=[(epochs.KEY, _BALLOT, _BALLOT, self._value(self._base))])
             case Digest() | Vectors():
                 return found if self._random.random() < 0.9 else None
         return self._random.choice((None, found, self._mouth.message()))
@@ -357,6 +402,9 @@ class _Run:
         for name in self._honest:
             member = fleet[name]
             rows = _rows(member)
+            record = member.replicator.memberships._roster.record
+            if record.members != tuple(f"{each}:1" for each in self._names) or record.change or record.removed:
+                self._violated("members", f"{name} is in {record}, which only the liar has told")
             if self._refilling == name and member.replicator.quorum.is_learner:
                 continue  # It shows nothing.
             if self._refilling == name:
@@ -391,60 +439,5 @@ def _rows(member: Member) -> bytes:
 
 
 def _tokens(member: Member) -> list[bytes]:
-    parts = _rows(member).split(_TOKEN)[1:]
-    return [_TOKEN + part[:5] for part in parts]
-
-
-# ── snapshots that are consistent with themselves ────────────────────────────
-
-
-def _in_order(rows: list[Row]) -> list[Row]:
-    return sorted(dict(rows).items(), key=lambda row: (keys.PARTITION_TABLES.index(row[0][:1]), row[0]))
-
-
-def _altered(rows: list[Row]) -> list[Row]:
-    """Values of objects are others."""
-    return [(key, value.replace(_TOKEN, LIE) if key[:1] == keys.OBJECT else value) for key, value in rows]
-
-
-def _truncated(rows: list[Row]) -> list[Row]:
-    """The same, and all operations have left the log."""
-    tips = [(keys.BASE + key[1:], value[: operation.TIP_BYTES]) for key, value in rows if key[:1] == keys.VECTOR]
-    return _in_order([row for row in _altered(rows) if row[0][:1] not in (keys.LOG, keys.KEY)] + tips)
-
-
-def _invented(rows: list[Row]) -> list[Row]:
-    """The same, and it holds operations of an origin that nobody knows."""
-    number = rows[0][0][1:3]
-    hlc = max((Tip.unpack(value).hlc for key, value in rows if key[:1] == keys.VECTOR), default=1)
-    fake = Tip(1, hlc, b"\x07" * 32).pack()
-    made = [(table + number + bytes(range(16)), fake) for table in (keys.VECTOR, keys.BASE)]
-    return _in_order([*_truncated(rows), *made])
-
-
-def _emptied(rows: list[Row]) -> list[Row]:
-    """Objects are missing."""
-    return [row for row in rows if row[0][:1] not in (keys.OBJECT, keys.LISTED)]
-
-
-def _to_be_swept(rows: list[Row]) -> list[Row]:
-    """What is current waits to be swept."""
-    logged = [Dot.unpack(key[3:27]) for key, _ in rows if key[:1] == keys.LOG]
-    number = int.from_bytes(rows[0][0][1:3], "big")
-    entries = [
-        (keys.garbage(number, dot, 9), msgspec.msgpack.encode(Garbage(What.GENERATION, keys.Kind.THREAD, SPACE, thread, 0)))
-        for dot in logged[:1]
-        for thread in THREADS
-        if partition_of(SPACE, thread) == number
-    ]
-    return _in_order([*rows, *entries])
-
-
-def _forgetful(rows: list[Row]) -> list[Row]:
-    """It has forgotten retired origins, which are later than anything."""
-    number = int.from_bytes(rows[0][0][1:3], "big")
-    kept = [row for row in rows if row[0][:1] not in (keys.VECTOR, keys.LOG, keys.KEY)]
-    return _in_order([*kept, (keys.retired(number, HORIZON), Summary(horizon=1 << 60, forgotten_hlc=1 << 60).pack())])
-
-
-_SNAPSHOT_LIES = {lie.__name__: lie for lie in (_altered, _truncated, _invented, _emptied, _to_be_swept, _forgetful)}
+    parts = _rows(member).split(TOKEN)[1:]
+    return [TOKEN + part[:5] for part in parts]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.membership import agreement, epochs, rebuilds
+from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.rebuilds import Founding
+from shoal.cluster.operation import Tip
 from shoal.cluster.snapshots.roots import Word, is_believed
+from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
+from shoal.node.consensus.condition import Condition
 from shoal.node.snapshots import witnessing
 from shoal.node.snapshots.rooting import Rooting
 from shoal.node.snapshots.witnessing import Witnesses
+from shoal.node.verification import majority
+from shoal.node.verification.report import ObjectPlace
+from shoal.node.verification.shown import Shown
 from simulation.liars import drawn, run_plan
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -94,6 +102,39 @@ def a_witness_answers_as_often_as_it_is_asked(patch: pytest.MonkeyPatch) -> None
     patch.setattr(Witnesses, "_asked", asked)
 
 
+def a_log_is_not_compared_with_the_base(patch: pytest.MonkeyPatch) -> None:
+    async def shown(peer: bytes, place: ObjectPlace, bases: Mapping[Origin, Tip], **_: object) -> Shown:
+        return Shown(bases, [], {})
+
+    patch.setattr(majority, "shown_by", shown)
+
+
+def a_record_is_believed_by_one_members_word(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(agreement, "_is_most", lambda voices, group: bool(set(group).intersection(voices)))
+
+
+def all_that_are_linked_need_not_agree(patch: pytest.MonkeyPatch) -> None:
+    sound = Voices._unanimous
+
+    def unanimous(self: Voices, said: Sequence[Record | None], can_be: Callable[[Record], bool], **named: Any) -> Record | None:
+        return sound(self, [each for each in said if each is not None], can_be, **named)
+
+    patch.setattr(Voices, "_unanimous", unanimous)
+
+
+def any_record_is_voted_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(epochs, "is_step", lambda record, later: True)
+
+
+def a_node_that_is_up_is_voted_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(epochs, "objection", lambda record, later, present: "")
+
+
+def one_member_halts_the_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Condition, "can_decide", lambda self, electorate: False)
+    patch.setattr(rebuilds, "why_refused", lambda founding, own, remains, reached: "")
+
+
 @pytest.mark.parametrize(
     ("plant", "seeds", "invariant"),
     [
@@ -104,6 +145,11 @@ def a_witness_answers_as_often_as_it_is_asked(patch: pytest.MonkeyPatch) -> None
         (only_keys_are_compared, (6, 13), "invented"),
         (objects_are_not_compared, (6, 13), "invented"),
         (a_witness_answers_as_often_as_it_is_asked, (0,), "grew"),
+        (a_record_is_believed_by_one_members_word, (0, 1), "members"),
+        (all_that_are_linked_need_not_agree, (0, 3), "members"),
+        (any_record_is_voted_for, (0, 1), "members"),
+        (a_node_that_is_up_is_voted_out, (10, 21), "members"),
+        (one_member_halts_the_others, (2, 3), "members"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Plant, seeds: Sequence[int], invariant: str) -> None:

@@ -5,7 +5,7 @@ Laws:
 - A later record is believed once more than half of a list that decides in the present epoch hold it, or have voted for it,
   and one of them holds it. So one member's word changes nothing.
 - If more than half cannot be had, it is believed once all members that have a link hold it, for a while, and it can follow
-  from the present one.
+  from the present one. A node that is new needs as many of them as half of those that it was configured with, and one more.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Voices:
         self._directory = directory
         self._held: dict[str, tuple[bytes, Record]] = {}  # By address: its directory, and the record that it is in.
         self._voted: dict[str, tuple[bytes, Record]] = {}
+        self._left: set[str] = set()  # Addresses of nodes that say that they have no part any more.
         self._since: tuple[Record, float] | None = None  # The record that all who are linked hold, and since when.
 
     def holds(self, address: str, node: bytes, record: Record) -> None:
@@ -64,9 +65,14 @@ class Voices:
         """A node says that it has voted for this record."""
         self._voted[address] = node, record
 
+    def left(self, address: str) -> None:
+        """A node says that it was removed: a node without a vote need not ask it."""
+        self._left.add(address)
+
     def entered(self, record: Record) -> None:
         """This node is in this epoch: what was said of it, or of an earlier one, is over."""
         takes_part, self._since = set(record.everyone), None
+        self._left.clear()
         for said in (self._held, self._voted):
             for address, (_, told) in list(said.items()):
                 if told.epoch <= record.epoch or address not in takes_part:
@@ -95,13 +101,22 @@ class Voices:
             voted[self._own] = own
         for later in sorted((told for told in held.values() if told.epoch > record.epoch), key=lambda told: -told.epoch):
             voices = {at for told in (held, voted) for at, each in told.items() if each == later}
-            if any(_is_most(voices, group if has_voice else group - {self._own}) for group in record.electorate.groups):
+            if any(_is_most(voices, group) for group in self._asked(record, has_voice=has_voice)):
                 return later
         fellows = linked.keys() if is_new else linked.keys() & set(record.electorate.members)
-        said = [held.get(address) for address in fellows]
+        if is_new and len(fellows) <= len(self._asked(record, has_voice=False)[0]) // 2:
+            fellows = set()  # It knows nothing by which it could judge: whoever comes first could make it his.
         return self._unanimous(
-            said, lambda later: later.epoch > record.epoch and (is_new or epochs.follows(record, later)), now=now, wait_s=wait_s
+            [held.get(address) for address in fellows],
+            lambda later: later.epoch > record.epoch and (is_new or epochs.follows(record, later)),
+            now=now,
+            wait_s=wait_s,
         )
+
+    def _asked(self, record: Record, *, has_voice: bool) -> list[frozenset[str]]:
+        """The lists of each of which more than half is enough."""
+        groups = record.electorate.groups
+        return list(groups) if has_voice else [group - self._left - {self._own} for group in groups]
 
     def _unanimous(
         self, said: Sequence[Record | None], can_be: Callable[[Record], bool], *, now: float, wait_s: float

@@ -281,6 +281,8 @@ def objection(record: Record, later: Record, present: Mapping[str, bytes]) -> st
         for removal in later.removed:
             if removal.directory not in before and removal.directory in present.values():
                 return f"directory {removal.directory.hex()[:8]} is in use at {removal.address}"
+            if removal.directory not in before and not present.keys() >= set(record.members):
+                return "not all members can be reached, and a copy of a lost directory may be one's"
     return ""
 
 

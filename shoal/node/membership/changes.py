@@ -264,6 +264,11 @@ class Changes:
         if standing.voted is not None and address in self._roster.record.everyone:
             self._voices.voted(address, node, standing.voted)
 
+    def left(self, address: str) -> None:
+        """The node at this address says that it was removed."""
+        if address in self._roster.record.everyone:
+            self._voices.left(address)
+
     def _believe(self, now: float) -> None:
         """Adopt a later record that enough members hold, or have voted for."""
         is_voting = self._register.is_voting

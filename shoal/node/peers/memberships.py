@@ -237,6 +237,8 @@ class Memberships:
     def refused(self, error: PeerRefused, peer: Identity | None) -> None:
         """A node does not take links of this one; `peer` is that node, if it has proven it."""
         reason = error.detail.get("reason")
+        if reason == "outside" and peer is not None:
+            self.changes.left(peer.name)
         if reason in ("member", "removed"):
             epoch = 0 if peer is None else peer.epoch
             self._roster.refused(error.message.rstrip("."), is_removed=reason == "removed", by=peer)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import NO_BALLOT, Ballot, Electorate, Term, Value
+from shoal.cluster.consensus.ballots import ANYTHING, NO_BALLOT, NOTHING, Ballot, Electorate, Rules, Term, Value
 from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Known, Prepare, Vote
 
 MEMBERS = "abc"
@@ -17,7 +17,12 @@ VALUE = Value(1, b"one", (b"change",))
 
 
 def acceptor(
-    member: str = "a", rows: Mapping[bytes, bytes] | None = None, *, directory: bytes = b"", electorate: Electorate = ELECTORATE
+    member: str = "a",
+    rows: Mapping[bytes, bytes] | None = None,
+    *,
+    directory: bytes = b"",
+    electorate: Electorate = ELECTORATE,
+    rules: Rules = ANYTHING,
 ) -> Acceptor:
     return Acceptor(
         member,
@@ -26,11 +31,12 @@ def acceptor(
         electorate=electorate,
         nonce=lambda: b"nonce",
         limits=Limits(keys_max=2, value_bytes_max=8),
+        rules=rules,
     )
 
 
-def voter(member: str = "a") -> Acceptor:
-    found = acceptor(member)
+def voter(member: str = "a", rules: Rules = ANYTHING) -> Acceptor:
+    found = acceptor(member, rules=rules)
     found.receive("founder", Known({each: Term(1, each.encode(), 0) for each in MEMBERS}, founding=True))
     assert found.term is not None
     return found
@@ -260,3 +266,32 @@ def test_no_other_member_than_the_first_founds() -> None:
         [(_, empty)] = members[other].receive("b", question)
         assert members["b"].receive(other, empty) == []
     assert members["b"].term is None
+
+
+NOT_ONE = Rules(fits=lambda key, value: value != VALUE)
+
+
+def test_a_value_that_cannot_be_one_is_not_accepted() -> None:
+    for rules in (NOT_ONE, Rules(objects=lambda key, value: value == VALUE)):
+        found = vote(voter(rules=rules), Accept("k", ONE, VALUE, {}))
+        assert (found.refusal, found.unfit) == ("not-voting", True)
+
+
+def test_what_was_voted_for_is_voted_for_again() -> None:
+    objections: list[Value] = []
+    found = voter(rules=Rules(objects=lambda key, value: value in objections))
+    assert not vote(found, Accept("k", ONE, VALUE, {})).refusal
+    objections.append(VALUE)
+    assert not vote(found, Accept("k", TWO, VALUE, {})).refusal
+
+
+def test_an_invented_value_is_not_learnt() -> None:
+    lost = acceptor("a", directory=b"new", rules=NOT_ONE)
+    others = {name: voter(name) for name in "bc"}
+    for name, other in others.items():
+        vote(other, Accept("k", ONE, VALUE, {}))
+        lost.receive(name, answer(other, "a", Ask(Term(0, b"", 1), {})))
+    for name, question in lost.questions():
+        assert isinstance(question, Ask)
+        lost.receive(name, answer(others[name], "a", question))
+    assert (lost.state, lost.value_of("k"), lost.promised("k")) == ("voting", NOTHING, ONE)

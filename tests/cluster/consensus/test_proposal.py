@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from shoal.cluster.consensus.ballots import ID_BYTES, NO_BALLOT, NOTHING, Ballot, Ballots, Change, Electorate, Term, Value
+from shoal.cluster.consensus.ballots import (
+    ID_BYTES,
+    NO_BALLOT,
+    NOTHING,
+    Ballot,
+    Ballots,
+    Change,
+    Electorate,
+    Rules,
+    Term,
+    Value,
+)
 from shoal.cluster.consensus.motions import Accept, Prepare, Refusal, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 
@@ -138,3 +149,13 @@ def test_a_change_is_applied_once_in_all_attempts() -> None:
     for member in "ab":
         proposal.receive(member, given(proposal, member, accepted=Ballot(1, b"o" * ID_BYTES), value=made))
     assert proposal.value == made
+
+
+def test_an_invented_value_is_not_proposed() -> None:
+    true, invented = Value(1, b"true", (b"x",)), Value(1, b"invented", (b"y",))
+    rules = Rules(fits=lambda key, value: value != invented)
+    proposal = Proposal("k", None, electorate=MEMBERS, ballots=Ballots(b"o" * ID_BYTES), rules=rules)
+    proposal.begin({})
+    proposal.receive("a", given(proposal, "a", accepted=Ballot(1, b"p"), value=true))
+    proposal.receive("b", given(proposal, "b", accepted=Ballot(2, b"p"), value=invented))
+    assert proposal.value == true

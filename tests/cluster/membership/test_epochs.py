@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shoal.cluster.membership import epochs
-from shoal.cluster.membership.epochs import Kind, Record
+from shoal.cluster.membership.epochs import Change, Kind, Record, Removal
 from shoal.errors import ChangeUnderWay, InvalidInput, InvalidValue
 
 KNOWN = {f"{name}:1": name.encode() * 16 for name in "abcdefg"}
@@ -294,3 +294,83 @@ def test_a_copy_of_a_removed_directory_is_removed_unless_it_is_a_members() -> No
     assert record.removal_of(b"x" * 16, [b"y" * 16, b"l" * 16]) == record.removed[0]
     assert record.removal_of(b"x" * 16, [b"y" * 16]) is None
     assert record.removal_of(KNOWN["b:1"], [b"l" * 16]) is None
+
+
+# ── what peers tell ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("members", ["a", "abc", "abcd"])
+def test_each_step_of_a_change_is_one(members: str) -> None:
+    for change in changes(members):
+        walk = steps(change)
+        assert all(epochs.is_step(before, after) for before, after in pairwise(walk))
+        for record in walk[1:3]:
+            assert epochs.is_step(record, epochs.cancel(record, directories=KNOWN))
+        assert not epochs.is_step(walk[0], walk[2])
+
+
+def test_a_member_that_returned_can_leave_again() -> None:
+    gone = steps(begun("drain", leaves="b"))[-1]
+    back = epochs.begin(gone, "add", joins="b:1", directories=KNOWN | {"b:1": b"n" * 16})
+    for _ in range(2):
+        back = epochs.advance(back, directories=KNOWN | {"b:1": b"n" * 16})
+    again = epochs.begin(back, "drain", leaves="b:1", directories={}, hands_over=True)
+    joint = epochs.advance(again, directories={})
+    assert epochs.is_step(again, joint)
+    assert epochs.is_step(joint, epochs.advance(joint, directories={}))
+
+
+def test_forgetting_a_directory_is_a_step() -> None:
+    record = epochs.founded(addresses("abc"))
+    assert epochs.is_step(record, epochs.forget_directory(record, b"x" * 16, "c:1", directories=KNOWN))
+
+
+@pytest.mark.parametrize(
+    "invented",
+    [
+        Record(1, ("a:1", "b:1")),
+        Record(1, ("a:1", "b:1", "c:1")),
+        Record(7, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "c:1")),
+        Record(1, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "c:1", is_joint=True)),
+        Record(1, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "x:1")),
+        Record(1, ("a:1", "b:1", "x:1"), {}, Change("add", "d:1", "")),
+        Record(epochs.REBUILD_AHEAD, ("a:1",)),
+    ],
+)
+def test_an_invented_record_is_no_step(invented: Record) -> None:
+    assert not epochs.is_step(epochs.founded(addresses("abc")), invented)
+
+
+def test_nobody_votes_for_the_end_of_a_node_that_is_up() -> None:
+    record, up = epochs.founded(addresses("abc")), {"a:1": KNOWN["a:1"], "c:1": KNOWN["c:1"]}
+    forgets = epochs.begin(record, "forget", leaves="c:1", directories=KNOWN)
+    assert epochs.objection(record, forgets, up) == "c:1 is up"
+    assert epochs.objection(record, forgets, {"a:1": KNOWN["a:1"]}) == ""
+    drains = epochs.begin(record, "drain", leaves="c:1", directories=KNOWN, hands_over=True)
+    assert epochs.objection(record, drains, up) == ""
+
+
+def test_nobody_votes_for_the_end_of_a_directory_in_use() -> None:
+    record, up = epochs.founded(addresses("abc")), {address: KNOWN[address] for address in addresses("abc")}
+    forgets = epochs.forget_directory(record, KNOWN["b:1"], "b:1", directories={})
+    assert "in use" in epochs.objection(record, forgets, up)
+    lost = epochs.forget_directory(record, b"x" * 16, "b:1", directories={})
+    assert epochs.objection(record, lost, up) == ""
+    assert "not all members" in epochs.objection(record, lost, {"a:1": KNOWN["a:1"]})
+
+
+@pytest.mark.parametrize("members", ["abc", "abcd"])
+def test_what_changes_lead_to_follows(members: str) -> None:
+    for change in changes(members):
+        walk = steps(change)
+        assert all(epochs.follows(walk[early], walk[late]) for early, late in combinations(range(4), 2))
+        assert not any(epochs.follows(walk[late], walk[early]) for early, late in combinations(range(4), 2))
+
+
+def test_more_than_the_steps_can_change_does_not_follow() -> None:
+    record = epochs.founded(addresses("abc"))
+    gone = (Removal("b:1", b"", 3, False), Removal("c:1", b"", 3, False))
+    assert not epochs.follows(record, Record(3, ("a:1",), {}, None, gone))
+    assert not epochs.follows(record, Record(3, ("a:1", "b:1")))
+    assert not epochs.follows(record, Record(1, ("a:1", "b:1", "c:1", "d:1", "e:1")))
+    assert epochs.follows(record, Record(6, ("a:1",), {}, None, gone))

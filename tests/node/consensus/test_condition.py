@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Electorate, Term
 from shoal.cluster.consensus.motions import Ask, Known, Refusal, Vote
 from shoal.node.consensus.condition import Condition
@@ -48,3 +50,25 @@ def test_a_time_is_that_of_the_last_change_seen() -> None:
     assert "b cannot be reached, since 1970-01-01T00:00:01Z" in told(seen, "", now_ms=9_000)
     told(seen, "b", now_ms=20_000)
     assert "b cannot be reached, since 1970-01-01T00:00:30Z" in told(seen, "", now_ms=30_000)
+
+
+def test_only_members_that_said_so_are_a_quorum() -> None:
+    seen = condition()
+    told(seen, "bc")
+    assert seen.can_decide(MEMBERS)
+    seen.heard("b", vote("not-voting"))
+    told(seen, "bc")
+    assert not seen.can_decide(MEMBERS), "c has said nothing yet"
+
+
+def test_a_register_will_be_founded_while_all_are_up() -> None:
+    seen = Condition("a")
+    for linked, able in (("bc", True), ("b", False)):
+        seen.look(MEMBERS, linked, "empty", now_ms=0, has_failed=False)
+        assert seen.can_decide(MEMBERS) is able
+
+
+def test_a_member_that_refuses_a_value_votes() -> None:
+    seen = condition()
+    seen.heard("b", msgspec.structs.replace(vote("not-voting"), unfit=True))
+    assert told(seen, "b") == ""

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from shoal.errors import CatchingUp, NotAMember, NotFound
+from shoal.errors import CatchingUp, NotAMember, NotFound, PeerRefused
 from shoal.node.membership.roster import Roster
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
-from tests.node.membership.test_changes import asked, changes, cluster, is_done
+from tests.node.membership.test_changes import asked, changes, cluster, is_done, record
 
 
 def roster(fleet: Fleet, name: str) -> Roster:
@@ -201,3 +201,12 @@ async def test_a_member_is_not_barred_by_a_node_of_another_cluster() -> None:
         await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))  # Whose epoch is later.
         await fleet.until(lambda: changes(fleet, "d").waiting)
         await saved(fleet, "a")
+
+
+async def test_a_removed_node_takes_no_links() -> None:
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
+        await fleet.until(lambda: record(fleet, "c").removed and "c:1" not in record(fleet, "a").everyone)
+        with pytest.raises(PeerRefused, match="was removed from its cluster") as caught:
+            fleet["c"].replicator.admit(fleet["a"].identity())
+        assert caught.value.detail["reason"] == "outside"

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import pytest
 
 from shoal.cluster import messages
+from shoal.cluster.consensus.ballots import Ballot, Value
 from shoal.cluster.consensus.ballots import Term as VotersTerm
 from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD, Foundation, Remains
+from shoal.cluster.membership import rebuilds
 from shoal.cluster.membership.epochs import REBUILD_AHEAD, Record
 from shoal.cluster.membership.rebuilds import Founding, Inquiry, Report
 from shoal.errors import InvalidInput, LeaseHeld, NoQuorum, NotAMember, PeerRefused, ShoalError, Unavailable
@@ -455,15 +457,57 @@ async def test_one_of_two_rebuilds_bars_the_other() -> None:
             await fence(fleet, earlier)
 
 
+async def left_alone(fleet: Fleet, name: str) -> None:
+    """Cut a node off from the others, so that it sees no quorum."""
+    fleet.apart.update(pair for other in "abc" for pair in ((name, other), (other, name)))
+    await fleet.isolate(name)
+
+
 async def test_a_halted_member_votes_no_more() -> None:
     async with cluster() as fleet:
+        await left_alone(fleet, "a")
         rebuilding = fleet["a"].replicator.memberships.rebuilding
         await rebuilding._answer(Inquiry(bytes(16), epoch=7))
         assert not fleet["a"].replicator.register.is_voting
 
 
+async def test_a_member_that_sees_a_quorum_is_not_halted() -> None:
+    async with cluster() as fleet:
+        register = fleet["a"].replicator.register
+        await fleet.until(lambda: register.can_decide)
+        report = await fleet["a"].replicator.memberships.rebuilding._answer(Inquiry(bytes(16), epoch=7))
+        assert (report.epoch, register.is_voting) == (0, True)
+
+
+def test_a_survivor_takes_no_founding_that_contradicts_it() -> None:
+    record = Record(7, ("a:1", "b:1"), {"a:1": b"a" * 16, "b:1": b"b" * 16})
+    value, ballot = Value(5, b"held", ()), Ballot(1, b"p")
+    remains = Remains(b"a" * 16, "forgotten", b"", "", VotersTerm(0, b"", 0), {}, [("k", ballot, ballot, value)])
+
+    def refused(record: Record = record, version: int = 6, reached: tuple[str, ...] = ("b:1",)) -> str:
+        slots = [("k", ballot, ballot, value._replace(version=version))]
+        return rebuilds.why_refused(Founding(b"i", record, Foundation(b"i", {}, slots)), "a:1", remains, reached)
+
+    assert refused() == ""
+    assert "leaves c:1 out" in refused(reached=("b:1", "c:1"))
+    assert "lacks what a:1 has of 'k'" in refused(version=5)
+    assert "a:1 is no member" in refused(Record(7, ("b:1",)))
+    assert "a:1 is no member" in refused(Record(7, ("a:1", "b:1"), {"a:1": b"x" * 16}))
+
+
+def test_a_report_of_what_cannot_follow_is_left_out() -> None:
+    own, invented = Record(0, ("a:1", "b:1")), Record(2, ("x:1", "z:1"))
+    reports = {
+        address: Report(bytes(16), 0, record, Remains(b"", "empty", b"", "", VotersTerm(0, b"", 0), {}, []), False, 0, {}, {})
+        for address, record in (("a:1", own), ("z:1", invented))
+    }
+    assert rebuilds.newest(reports, own="a:1") == own
+    assert rebuilds.newest(reports, own="z:1") == invented
+
+
 async def test_a_member_halted_again_refuses_the_older_founding() -> None:
     async with cluster() as fleet:
+        await left_alone(fleet, "a")
         rebuilding = fleet["a"].replicator.memberships.rebuilding
         older, later = b"o" * 16, b"l" * 16
         await rebuilding._answer(Inquiry(older, epoch=7))
@@ -493,6 +537,7 @@ async def test_a_founding_and_its_votes_are_one_write(monkeypatch: pytest.Monkey
 
 async def test_a_survivor_of_another_epoch_is_asked() -> None:
     async with cluster() as fleet:
+        await left_alone(fleet, "a")
         memberships = fleet["a"].replicator.memberships
         peer = fleet["b"].identity()._replace(epoch=9)
         memberships.heard(peer, Inquiry(bytes(16), epoch=7))

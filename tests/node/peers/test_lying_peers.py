@@ -10,6 +10,13 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages, operation
+from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Ballot, Term, Value
+from shoal.cluster.consensus.motions import Accept, Ask, Vote
+from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership.epochs import Change, Record
+from shoal.cluster.membership.notices import Membership, Standing
+from shoal.cluster.membership.rebuilds import Founding, Inquiry
 from shoal.cluster.messages import Push, Shipment, SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
@@ -269,3 +276,96 @@ async def test_an_operation_forged_at_the_next_number_is_noticed_by_both() -> No
         assert "two nodes write under one origin" in fleet["b"].replicator.quorum.view().quarantined[0]
         assert holds(fleet["a"], b"later")
         assert holds(fleet["b"], FALSE)
+
+
+# ── the list of members ───────────────────────────────────────────────────────
+
+REGISTER: dict[str, Any] = {
+    "quorum_register_retry_s": 0.01,
+    "quorum_register_hello_s": 0.05,
+    "quorum_register_found_s": 0.05,
+    "members_tell_s": 0.05,
+}
+
+
+async def founded(fleet: Fleet) -> None:
+    """Return once all vote in the register, and know that the others do."""
+    await fleet.until(lambda: all(member.replicator.register.can_decide for member in fleet.members.values()))
+    await fleet.until(lambda: all(member.replicator.register.is_voting for member in fleet.members.values()))
+
+
+def epoch(fleet: Fleet, name: str) -> int:
+    return fleet[name].replicator.quorum.members.roster.epoch
+
+
+async def test_a_record_that_one_member_tells_changes_no_list() -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        for record in (Record(1, ("a:1", "c:1")), Record(1, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "b:1"))):
+            await say(fleet, "c", "a", Membership(record), Standing(0, True, True, voted=record))
+        await asyncio.sleep(2)
+        assert (epoch(fleet, "a"), epoch(fleet, "b")) == (0, 0)
+        await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")
+
+
+async def test_an_epoch_that_one_member_names_stops_nobody() -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        packed = messages.stamped(messages.encode(Vectors([], False)), 1 << 40)
+        for name in "ab":
+            await fleet[name].replicator.received(fleet["c"].identity(), packed)
+        await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")
+        await fleet.crash("c")
+        await fleet.until(lambda: "c:1" not in fleet["a"].replicator.quorum.members.reached)
+        await fleet["a"].replicator.memberships.changes.change("forget", leaves="c:1")
+        await fleet.until(lambda: fleet["b"].replicator.quorum.members.roster.record.members == ("a:1", "b:1"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(1, ("a:1", "c:1")),
+        Record(1, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "b:1")),
+        Record(1, ("a:1", "c:1", "x:1"), {}, Change("add", "y:1", "")),
+    ],
+)
+async def test_a_step_that_no_operator_can_make_gets_no_vote(record: Record) -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        ballot = Ballot(1 << 20, b"z" * 16)
+        for name in "ab":
+            await say(fleet, "c", name, Accept(epochs.KEY, ballot, Value(1, epochs.encode(record), ()), {}))
+            assert fleet[name].replicator.register.value_here(epochs.KEY) == NOTHING
+        await say(fleet, "c", "a", Membership(record))
+        await asyncio.sleep(2)
+        assert (epoch(fleet, "a"), epoch(fleet, "b")) == (0, 0)
+
+
+async def test_a_vote_for_an_invented_record_is_not_proposed() -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        invented = Value(1, epochs.encode(Record(1, ("a:1", "c:1"))), ())
+
+        def lie(source: str, target: str, message: bytes) -> bytes | None:
+            stamp, packed = messages.unstamped(message)
+            found = messages.decode(packed)
+            if source != "c" or not isinstance(found, Vote) or found.accepting:
+                return None if source == "b" and isinstance(found, Vote) and not found.accepting else message
+            forged = msgspec.structs.replace(found, refusal="", accepted=Ballot(1 << 20, b"z" * 16), value=invented)
+            return messages.stamped(messages.encode(forged), stamp)
+
+        fleet.spoil = lie
+        assert (await fleet["a"].replicator.register.read(epochs.KEY)).version == 0
+
+
+async def test_one_member_founds_nothing_while_there_is_a_quorum() -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        id, record = b"i" * 16, Record(epochs.REBUILD_AHEAD, ("a:1", "c:1"), {"a:1": fleet["a"].identity().node})
+        terms = {address: Term(9, id, 0) for address in record.members}
+        await say(fleet, "c", "a", Ask(NO_TERM, {}), Inquiry(id, record.epoch))
+        await asyncio.sleep(0.1)
+        await say(fleet, "c", "a", Founding(id, record, Foundation(id, terms, [])), Membership(record))
+        await asyncio.sleep(2)
+        assert epoch(fleet, "a") == 0
+        assert fleet["a"].replicator.register.is_voting

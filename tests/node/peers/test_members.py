@@ -238,6 +238,8 @@ async def test_a_newer_epoch_in_a_message_ends_counting() -> None:
         assert members.decides(["b:1", "c:1"], "quorum")
         await said(fleet, Known({}), epoch=9)
         assert not members.decides(["b:1", "c:1"], "all")
+        assert members.decides(["b:1", "c:1"], "quorum"), "the other one is in this node's epoch"
+        assert not members.decides(["b:1"], "quorum")
 
 
 async def test_a_node_that_waits_asks_all_members_it_hears_of() -> None:
