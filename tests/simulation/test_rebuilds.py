@@ -12,6 +12,7 @@ from shoal.cluster.leases.table import Table
 from shoal.node.consensus import foundations
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.membership import rebuilding
+from shoal.node.membership.roster import Roster
 from simulation.rebuilds import hunt, run_plan
 
 SEEDS = range(300)
@@ -41,7 +42,9 @@ def numbers_are_not_raised(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_old_member_votes_on(patch: pytest.MonkeyPatch) -> None:
+    """And takes links of others, which is what else keeps two of them apart."""
     patch.setattr(QuorumRegister, "abdicate", lambda self: None)
+    patch.setattr(Roster, "is_removed", False)
 
 
 def copies_recover_while_an_original_lives(patch: pytest.MonkeyPatch) -> None:
