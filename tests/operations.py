@@ -158,7 +158,6 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "doc edit": (requests.Patch, requests.Update),
     "doc conflicts": (requests.ReadConflicts,),
     "doc compact": (requests.Compact,),
-    "doc delete": (requests.DeleteDocument,),
     "schema put": (requests.PutSchema,),
     "schema show": (requests.ReadSchema,),
     "schema check": (requests.ReadViolations,),

@@ -3,6 +3,7 @@
 Laws:
 - A command's arguments and options are fields of the request, with the protocol's types and bounds. Packed values are
   given as JSON.
+- A command that destroys asks first, unless `--yes` is given. With `--dry-run` it says whether there is such an object.
 - The command prints the field of the reply that the declaration names: alone, or with its name as JSON.
 """
 
@@ -20,13 +21,14 @@ from shoal import values
 from shoal.cli.arguments import json_of
 from shoal.cli.command import Run, Work, command_of
 from shoal.cli.ids import holder_origin
-from shoal.cli.options import Expect, Key
+from shoal.cli.options import DryRun, Expect, Key, Yes
 from shoal.client.store import Space, Store
 from shoal.names import check_name
 from shoal.protocol.fields import AtLeast, Shape
-from shoal.protocol.requests import Request
+from shoal.protocol.requests import Deleted, Request, reply_of
 from shoal.protocol.requests.declared import Cli, declared
 from shoal.records import NamedTuple
+from shoal.workflows.spaces import exists
 
 Reclaim = Annotated[
     str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good, whose rights move here.")
@@ -62,13 +64,23 @@ def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
     named = kind.__struct_fields__[1]
     arguments = {field: _argument(_types(kind)[field], field) for field in cli.arguments}
     options = {field: _OPTIONS[field] for field in cli.options}
+    tries = bool(cli.destroys) and reply_of(kind) is Deleted
+    agreeing: dict[str, tuple[Any, Any]] = {"yes": (Yes, False)} if cli.destroys else {}
+    agreeing |= {"dry_run": (DryRun, False)} if tries else {}
 
-    def begin(run: Run, name: str, **given: Any) -> Work:
+    def begin(run: Run, name: str, *, yes: bool = False, dry_run: bool = False, **given: Any) -> Work:
+        if cli.destroys and not yes and not dry_run:
+            what = cli.destroys.format(name=name, **given)
+            typer.confirm(f"Delete {what} of space {run.space} on every node, for good?", abort=True, err=True)
         fields = given | {field: argument.take(given[field]) for field, argument in arguments.items()}
 
         async def work(store: Store) -> None:
             space = store.space(run.space)
             check_name(named, name)
+            if dry_run:
+                is_there = await exists(store.connection, space.name, named, name)  # type: ignore[arg-type]
+                run.show({cli.shows: is_there}, json.dumps(is_there))
+                return
             for field, option in options.items():
                 if option.find is not None and fields[field]:
                     fields[field] = await option.find(space, name, fields[field])
@@ -84,6 +96,7 @@ def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
             "name": (Annotated[str, typer.Argument(metavar="NAME", show_default=False)], Parameter.empty),
             **{field: (argument.annotation, cli.defaults.get(field, Parameter.empty)) for field, argument in arguments.items()},
             **{field: (option.annotation, option.default) for field, option in options.items()},
+            **agreeing,
         },
     )
 

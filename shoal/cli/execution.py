@@ -1,7 +1,7 @@
 """Run a command's coroutine, and turn its end into an exit code.
 
     0    success
-    1    the operation failed; the error's text is on standard error
+    1    the operation failed, or was not agreed to; the error's text is on standard error
     2    the command line is wrong (typer reports this itself)
     130  Ctrl-C
     141  the reader of the output ended
@@ -31,7 +31,15 @@ T = TypeVar("T")
 
 
 class Commands(TyperGroup):
-    """The root of all commands. An error before a command's work begins ends as an error of the work does."""
+    """The root of all commands. An error before a command's work begins ends as an error of the work does.
+
+    Each command that prints JSON takes `-o` too.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for command in self.commands.values():
+            _add_output(command)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as click does; adds a hint to a usage error."""
@@ -45,6 +53,17 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except ShoalError as error:
             raise failure(error.message) from None
+
+
+def _add_output(command: Any) -> None:
+    """Let a command, or each of a group, take `-o` if it takes `--json`, which is then short for `-o json`."""
+    for inner in getattr(command, "commands", {}).values():
+        _add_output(inner)
+    for json in [each for each in command.params if each.name == "json" and each.default is False]:
+        from shoal.cli import output  # Here: what lists the commands imports little.
+
+        vars(json).update(default=output.is_for_machines, show_default=False)
+        command.params.append(output.option())
 
 
 FAILED = 1

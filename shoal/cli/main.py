@@ -111,6 +111,16 @@ def root(
             help="The token to show to nodes that ask for one. \\[default: SHOAL_TOKEN]",
         ),
     ] = None,
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context",
+            envvar="SHOAL_CONTEXT",
+            metavar="NAME",
+            show_default=False,
+            help="The named server to use, as `shoal context list` shows. \\[default: the one in use]",
+        ),
+    ] = "",
     durability: Annotated[
         Literal["memory", "local", "quorum", "all"],
         typer.Option(
@@ -130,6 +140,7 @@ def root(
     target.tls_ca.set(tls_ca or None)
     target.encryption_key.set(encryption_key)
     target.token_file.set(token_file)
+    target.context.set(context)
     target.durability.set(durability)
 
 

@@ -1,7 +1,7 @@
 """Output for people and for machines.
 
 For machines: JSON, one document per line, with types in the tagged form of
-`shoal.values.to_json`. For people: lines that are never cut to a width, so that they
+`shoal.values.to_json`, or the same as documents of YAML. For people: lines that are never cut to a width, so that they
 can be piped. Control characters of stored text are escaped, so that it cannot move
 the cursor or set a title.
 """
@@ -11,12 +11,58 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import typer
 
 from shoal import values
+
+Form = Literal["table", "json", "yaml"]
+
+form: ContextVar[Form | None] = ContextVar("form", default=None)
+"""How a command is to print, as `-o` says; None: nothing was said."""
+
+
+def _choose(given: Form | None) -> Form | None:
+    form.set(given)
+    return given
+
+
+Output = Annotated[
+    Form | None,
+    typer.Option(
+        "--output",
+        "-o",
+        is_eager=True,  # Before `--json`, whose default it is.
+        callback=_choose,
+        expose_value=False,
+        show_default=False,
+        help="How to print: as a table or text for people, or as json or yaml.",
+        rich_help_panel="Output",
+    ),
+]
+"""The option of every command that has `--json`, which is short for `-o json`."""
+
+
+def is_for_machines() -> bool:
+    """Whether `-o` says to print JSON or YAML."""
+    return form.get() in ("json", "yaml")
+
+
+@cache
+def option() -> Any:
+    """`Output`, as typer makes it of a command's parameter."""
+    alone = typer.Typer(add_completion=False)
+
+    @alone.command()
+    def takes(output: Output = None) -> None:
+        """A command that only has the option."""
+
+    return next(each for each in typer.main.get_command(alone).params if each.name == "output")
+
 
 # JSON escapes the control characters below a space, but not these.
 _CONTROL = re.compile("[\x7f-\x9f]")
@@ -39,8 +85,18 @@ def plain(text: str) -> str:
 
 
 def emit(value: Any) -> None:
-    """Print a JSON document on one line, and flush it, so that a watcher's reader need not wait for a full buffer."""
+    """Print a document, of JSON on one line, and flush it, so that a watcher's reader need not wait for a full buffer."""
+    if form.get() == "yaml":
+        _emit_yaml(value)
+        return
     typer.echo(to_text(value))
+
+
+def _emit_yaml(value: Any) -> None:
+    import yaml  # An extra.
+
+    document = yaml.safe_dump(values.to_json(value), allow_unicode=True, sort_keys=False)
+    typer.echo(f"---\n{document}", nl=False)
 
 
 def line(text: str = "") -> None:

@@ -1,7 +1,7 @@
 """The store of a command: a directory on this machine, or a node behind a URL.
 
-It must be exactly one of the two. An option takes precedence over the environment; two
-of the same rank are rejected, because a guess might read the wrong store. A
+It must be exactly one of the two. An option takes precedence over the environment, and that over the context in use
+(`shoal context`); two of the same rank are rejected, because a guess might read the wrong store. A
 directory is opened only if it holds a store, so that reading never creates one.
 """
 
@@ -45,6 +45,9 @@ token_file: ContextVar[Path | None] = ContextVar("token_file", default=None)
 durability: ContextVar[Durability] = ContextVar("durability", default="local")
 """How durable the writes of a command are. See `shoal --durability`."""
 
+context: ContextVar[str] = ContextVar("context", default="")
+"""The named server to use; empty: the one in use, if no store is named. See `shoal --context`."""
+
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -65,6 +68,14 @@ Json = Annotated[
 ]
 
 
+class Context(NamedTuple):
+    """A named server, as `shoal context` keeps it."""
+
+    url: str
+    token_file: str | None  # Its path.
+    tls_ca: str | None
+
+
 class Target(NamedTuple):
     """A directory or a URL; exactly one is not None."""
 
@@ -73,11 +84,17 @@ class Target(NamedTuple):
 
 
 def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]) -> Target:
-    """The store to read.
+    """The store to read. If a context says which, its token and CA are used where no option or variable names others.
 
     Raises:
         typer.BadParameter: neither is given, or both are.
+        NotFound: there is no such context.
+        InvalidInput: the file of contexts is wrong.
     """
+    if context.get() and (data is not None or url is not None):
+        raise typer.BadParameter("--context names a server, and so does --data or --url. Remove one.")
+    if context.get():
+        return _of_context(environment)
     if data is None and url is None:
         data = Path(environment["SHOAL_DATA"]) if environment.get("SHOAL_DATA") else None
         url = environment.get("SHOAL_URL") or None
@@ -86,12 +103,23 @@ def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]
         where = "--data and --url"
     if data is not None and url is not None:
         raise typer.BadParameter(f"{where} are both given. Remove one: a command reads only one store.")
-    if data is None and url is None:
+    return _of_context(environment) if data is None and url is None else Target(data, url)
+
+
+def _of_context(environment: Mapping[str, str]) -> Target:
+    from shoal.cli.access import contexts
+
+    found = contexts.find(context.get(), environment)
+    if found is None:
         raise typer.BadParameter(
             "no store was given. Give --data DIR for a store on this machine, or --url URL for a running node "
-            "(or set SHOAL_DATA or SHOAL_URL)."
+            "(or set SHOAL_DATA or SHOAL_URL, or choose one: shoal context use NAME)."
         )
-    return Target(data, url)
+    if token_file.get() is None and found.token_file is not None:
+        token_file.set(Path(found.token_file))
+    if tls_ca.get() is None:
+        tls_ca.set(found.tls_ca)
+    return Target(None, found.url)
 
 
 def opened(target: Target, *, config: Config | None = None) -> AbstractAsyncContextManager[Store]:

@@ -97,6 +97,7 @@ def _over(watching: subprocess.Popen[str]) -> bool:
 def test_a_document_is_deleted_once_it_was_confirmed(target: list[str], tmp_path: Path) -> None:
     documents("doc", "edit", "gone", file(tmp_path, {"m": {"k": 1}}), *target, *MINE)
     assert shoal("doc", "delete", "gone", *target, *MINE).exit_code != 0
-    assert lines("doc", "delete", "gone", "--yes", *target, *MINE) == ["deleted"]
+    assert documents("doc", "delete", "gone", "--dry-run", *target, *MINE) == [{"existed": True}]
+    assert lines("doc", "delete", "gone", "--yes", *target, *MINE) == ["true"]
     assert documents("doc", "delete", "gone", "--yes", *target, *MINE) == [{"existed": False}]
     assert "gone" not in lines("doc", "list", *target, *MINE)

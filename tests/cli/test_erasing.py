@@ -39,6 +39,14 @@ def test_old_checkpoints_are_given_up_and_a_dry_run_says_which(tmp_path: Path) -
 def test_without_a_yes_nothing_is_deleted(tmp_path: Path) -> None:
     where = store(tmp_path / "state")
     assert run("delete", "agent", *where).exit_code != 0
+    assert documents("delete", "agent", "--dry-run", *where) == [{"thread": "agent", "existed": True}]
+    assert documents("delete", "nobody", "--dry-run", *where) == [{"thread": "nobody", "existed": False}]
+    assert lines("counter", "add", "tokens", *where) == ["1"]
+    assert run("counter", "delete", "tokens", *where).exit_code == 1
+    assert [lines("counter", "delete", name, "--dry-run", *where) for name in ("tokens", "token")] == [["true"], ["false"]]
+    assert lines("counter", "get", "tokens", *where) == ["1"]
+    would = lines("space", "delete", "crew", "--dry-run", *where[:2])
+    assert would == ["would be deleted from space crew: thread 1, counter 1"]
     assert lines("threads", *where) == ["agent"]
 
 

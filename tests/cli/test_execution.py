@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,3 +143,10 @@ def test_a_reader_that_goes_away_is_no_error(filled: Path) -> None:
         process.stdout.close()
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (141, b"")
+
+
+def test_each_exit_code_is_documented() -> None:
+    codes = re.findall(r"^    (\d+)  ", execution.__doc__ or "", re.MULTILINE)
+    page = (Path(__file__).parents[2] / "docs" / "TERMINAL.md").read_text()
+    assert re.findall(r"^\| (\d+) \|", page, re.MULTILINE) == codes
+    assert {"0", "1", "2", "130", "141", "143"} <= set(codes)

@@ -59,7 +59,7 @@ def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "add", "urls", '"a"', "2", '"a"') == "2"
     assert told(data, "set", "remove", "urls", "2", "3") == {"removed": 1}
     assert told(data, "set", "get", "urls") == ["a"]
-    assert told(data, "set", "clear", "urls") == {"removed": 1}
+    assert told(data, "set", "clear", "urls", "--yes") == {"removed": 1}
     assert told(data, "set", "get", "urls") == []
     assert run(data, "set", "list") == "urls"
 
@@ -97,6 +97,6 @@ def test_deleted_objects_are_no_longer_listed(data: Path, write: str) -> None:
     kind = write.split()[0]
     run(data, *write.split())
     assert run(data, kind, "list") == "x"
-    assert told(data, kind, "delete", "x") == {"existed": True}
+    assert told(data, kind, "delete", "x", "--yes") == {"existed": True}
     assert run(data, kind, "list") == ""
-    assert run(data, kind, "delete", "x") == "false"
+    assert run(data, kind, "delete", "x", "--yes") == "false"

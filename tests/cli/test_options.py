@@ -35,6 +35,7 @@ ALL = list(options())
 # The same name for another thing, and why that is not confusing.
 _OTHERS = {
     "--data": {"shoal serve", "shoal demo"},  # A directory that is made there, and need not hold a store.
+    "--tls-ca": {"shoal context add"},  # Of the server that is named.
     "--limit": {"shoal demo"},  # Of modules.
     "--json": {"shoal export"},  # Which has no other output.
     "--after": {"shoal events", "shoal mutations"},  # Each place has its own kind of position.
@@ -56,7 +57,7 @@ _OTHER_NAMES = {
     "--host": "--url",
     "--force": "--yes",
     "--thread": "an argument",
-    "--output": "--json",
+    "--format": "--output",
 }
 _ALLOWED = {
     ("shoal log", "--author"),  # Whose checkpoints are shown, and not who asks.

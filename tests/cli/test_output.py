@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
-from shoal.cli.output import emit, pairs, to_text
+from shoal.cli.main import app
+from shoal.cli.output import emit, form, pairs, to_text
+from tests.cli.test_options import ALL
 
 
 def test_text_stays_readable() -> None:
@@ -28,6 +33,32 @@ def test_a_type_that_json_lacks_is_tagged() -> None:
 def test_a_document_for_machines_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     emit({"a": "b\nc"})
     assert capsys.readouterr().out == '{"a": "b\\nc"}\n'
+
+
+def test_documents_of_yaml_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    token = form.set("yaml")
+    try:
+        emit({"a": "größe", "b": [1, None]})
+        emit([])
+    finally:
+        form.reset(token)
+    out = capsys.readouterr().out
+    assert list(yaml.safe_load_all(out)) == [{"a": "größe", "b": [1, None]}, []]
+    assert out.startswith("---\na: größe\n")
+
+
+def test_every_command_that_prints_json_takes_an_output() -> None:
+    for option in (each for each in ALL if each.names == ("--json",) and each.command != "shoal export"):
+        assert any(each.command == option.command and each.names == ("--output", "-o") for each in ALL), option.command
+
+
+def test_json_is_short_for_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert CliRunner().invoke(app, ["context", "add", "a", "http://n1"]).exit_code == 0
+    told = [CliRunner().invoke(app, ["context", "list", *words]).output for words in (["--json"], ["-o", "json"])]
+    assert told[0] == told[1] == CliRunner().invoke(app, ["context", "list", "--json", "-o", "json"]).output
+    plain = [CliRunner().invoke(app, ["context", "list", *words]).output for words in ([], ["-o", "table"])]
+    assert plain[0] == plain[1] != told[0]
 
 
 def test_pairs_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:

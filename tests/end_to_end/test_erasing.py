@@ -85,7 +85,7 @@ async def test_a_schema_is_deleted_at_every_door(url: str, store: Store, http: a
     await put()
     assert await rest("DELETE", "/schemas/plan") == {"existed": True}
     await put()
-    assert await cli("schema", "delete", "plan") == [{"existed": True}]
+    assert await cli("schema", "delete", "plan", "--yes") == [{"existed": True}]
     await put()
     assert await schemas.delete("plan")
     assert not await schemas.delete("plan")

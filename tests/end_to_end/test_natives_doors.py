@@ -122,7 +122,7 @@ async def test_a_deletion(space: Space, rest: Rest, cli: Cli, kind: str) -> None
     for delete in (
         lambda: handle.delete(),
         lambda: rest("DELETE", f"/{kind}s/x"),
-        lambda: cli(kind, "delete", "x"),
+        lambda: cli(kind, "delete", "x", "--yes"),
     ):
         await cli(kind, verb, "x", *rest_of_it)
         assert (await rest("GET", f"/{kind}s"))["names"] == ["x"]

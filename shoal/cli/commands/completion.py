@@ -1,4 +1,4 @@
-"""`shoal completion`: a script with which a shell completes Shoal's commands and options."""
+"""`shoal completion` and `shoal context`: what a user sets up once, a script for the shell and names of servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
 
+from shoal.cli.access import contexts
 from shoal.cli.output import line, note
 from shoal.cli.terminal import is_terminal
 
@@ -24,8 +25,9 @@ _INSTALLED = {
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
+    """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(completion)
+    app.add_typer(contexts.group, name="context", rich_help_panel=PANEL)
 
 
 def completion(

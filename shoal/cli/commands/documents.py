@@ -1,4 +1,4 @@
-"""`shoal doc edit|watch|conflicts|compact|delete`: shared documents; `get` and `list` are with the other objects'."""
+"""`shoal doc edit|watch|conflicts|compact`: shared documents; `get` and `list` are with the other objects'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from shoal import values
 from shoal.cli.arguments import age_of, file_text, json_of_file
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.options import By, LimitOrAll, OlderThan, Yes
+from shoal.cli.options import By, LimitOrAll, OlderThan
 from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value, shown_bytes
 from shoal.client.document import compaction
@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 def extend(group: typer.Typer) -> None:
     """Add these commands to the group of documents."""
-    for command in (edit, watch, conflicts, compact, delete):
+    for command in (edit, watch, conflicts, compact):
         group.command()(command)
 
 
@@ -88,26 +88,6 @@ def _told(change: DocumentChange) -> str:
     what = " → ".join(map(to_text, told.get(change.kind, [change.new])))
     lost = f" (lost: {change.lost_by})" if change.lost_by else ""
     return f"{change.kind} /{'/'.join(map(str, change.path))}  {what}  {change.author}{lost}".rstrip()
-
-
-@in_store
-def delete(
-    run: Run,
-    name: Name,
-    yes: Yes = False,
-) -> Work:
-    """Delete a document on every node. Clients that still edit it, also offline, get an error. It can be created again.
-
-    Example: shoal doc delete plan --url http://127.0.0.1:7400
-    """
-    if not yes:
-        typer.confirm(f"Delete document {name!r} of space {run.space!r}? It cannot be taken back.", abort=True, err=True)
-
-    async def work(store: Store) -> None:
-        reply = await store.connection.write(requests.DeleteDocument(run.space, name), key=None, durability=None)
-        run.show({"existed": reply.existed}, "deleted" if reply.existed else "there was none")
-
-    return work
 
 
 @in_store

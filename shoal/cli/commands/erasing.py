@@ -21,6 +21,7 @@ from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import shown_bytes
 from shoal.config import Config
 from shoal.errors import Unsupported
+from shoal.workflows.spaces import DeleteSpace, exists
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
@@ -86,15 +87,21 @@ def delete(
     run: Run,
     thread: ThreadName,
     yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> Work:
     """Delete a thread on every node: its checkpoints, branches and journal. This cannot be undone.
 
     Example: shoal delete researcher-1 --yes --data ./state --space crew
     """
-    if not yes:
+    if not yes and not dry_run:
         typer.confirm(f"Delete thread {thread} of space {run.space} on every node, for good?", abort=True, err=True)
 
     async def work(store: Store) -> None:
+        if dry_run:
+            is_there = await exists(store.connection, run.space, "thread", thread)
+            told = f"would delete {thread}" if is_there else f"there is no thread {thread}"
+            run.show({"thread": thread, "existed": is_there}, told)
+            return
         existed = await store.space(run.space).thread(thread).delete()
         run.show({"thread": thread, "existed": existed}, f"deleted {thread}" if existed else f"there was no thread {thread}")
 
@@ -104,6 +111,7 @@ def delete(
 def delete_space(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
     yes: Yes = False,
+    dry_run: DryRun = False,
     data: Data = None,
     url: Url = None,
     json: Json = False,
@@ -112,20 +120,24 @@ def delete_space(
 
     Example: shoal space delete crew --yes --data ./state
     """
-    if not yes:
+    if not yes and not dry_run:
         typer.confirm(f"Delete everything in space {space} on every node, for good?", abort=True, err=True)
-    execute(_delete_space(chosen(data, url, environment=os.environ), space, json=json))
+    execute(_delete_space(chosen(data, url, environment=os.environ), space, json=json, dry_run=dry_run))
 
 
-async def _delete_space(target: Target, space: str, *, json: bool) -> None:
+async def _delete_space(target: Target, space: str, *, json: bool, dry_run: bool) -> None:
     async with opened(target) as store:
-        found = await store.space(space).delete()
+        if dry_run:
+            found = await DeleteSpace(space, dry_run=True).run(store.connection, key=None, durability="local")
+        else:
+            found = await store.space(space).delete()
     if json:
         emit({"space": space, "deleted": found.deleted, "left": found.left})
         return
     counts = ", ".join(f"{kind} {count:,}" for kind, count in found.deleted.items())
-    line(f"deleted from space {space}: {counts}" if counts else f"there was nothing in space {space}")
-    if found.left:
+    done = "would be deleted" if dry_run else "deleted"
+    line(f"{done} from space {space}: {counts}" if counts else f"there was nothing in space {space}")
+    if found.left and not dry_run:
         line(f"{found.left:,} objects were written meanwhile and are there now")
 
 
@@ -289,6 +301,7 @@ async def _find_subject(target: Target, subject: str, spaces: list[str] | None, 
 def erase_subject(
     subject: Subject,
     yes: Yes = False,
+    dry_run: DryRun = False,
     within: Spaces = None,
     data: Data = None,
     url: Url = None,
@@ -300,6 +313,9 @@ def erase_subject(
 
     Example: shoal subject erase ana --yes --data ./state
     """
+    if dry_run:
+        execute(_find_subject(chosen(data, url, environment=os.environ), subject, within, json=json))
+        return
     if not yes:
         typer.confirm(f"Delete all that is tagged with {subject} on every node, for good?", abort=True, err=True)
     execute(_erase_subject(chosen(data, url, environment=os.environ), subject, within, json=json))

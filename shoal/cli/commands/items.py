@@ -10,7 +10,7 @@ import typer
 
 from shoal.cli.arguments import age_of, fields_of, json_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.options import PANEL, Expect, Limit, Yes
+from shoal.cli.options import PANEL, DryRun, Expect, Limit, Yes
 from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value
 from shoal.client.items.item import Item
@@ -112,16 +112,22 @@ def delete_all(
     run: Run,
     namespace: Namespace,
     yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> Work:
     """Delete all items of a namespace and those below it, and print their number. This cannot be undone.
 
     Example: shoal items delete-all memory.user-1 --yes --data ./state
     """
-    if not yes:
+    if not yes and not dry_run:
         typer.confirm(f"Delete all items of {namespace} in space {run.space} on every node, for good?", abort=True, err=True)
 
     async def work(store: Store) -> None:
-        deleted = await store.space(run.space).items.delete_all(_labels(namespace))
+        items = store.space(run.space).items
+        if dry_run:
+            would = len([item async for item in items.scan(_labels(namespace))])
+            run.show({"deleted": would}, str(would))
+            return
+        deleted = await items.delete_all(_labels(namespace))
         run.show({"deleted": deleted}, str(deleted))
 
     return work

@@ -14,7 +14,7 @@ from shoal.cli.absence import other_spaces, print_names, similar
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands import documents
 from shoal.cli.derived import add_derived
-from shoal.cli.options import PANEL, LimitOrAll, Prefix
+from shoal.cli.options import PANEL, LimitOrAll, Prefix, Yes
 from shoal.cli.output import emit, moment
 from shoal.cli.terminal import show_value
 from shoal.client.store import Space, Store
@@ -129,11 +129,14 @@ async def _get(store: Store, run: Run, name: str, kind: _Kind) -> None:
 def clear(
     run: Run,
     name: Name,
+    yes: Yes = False,
 ) -> Work:
     """Remove all elements of a set, and print their number.
 
-    Example: shoal set clear urls --data ./state
+    Example: shoal set clear urls --yes --data ./state
     """
+    if not yes:
+        typer.confirm(f"Remove all elements of set {name} of space {run.space}, for good?", abort=True, err=True)
 
     async def work(store: Store) -> None:
         removed = await store.space(run.space).set(name).clear()

@@ -70,6 +70,7 @@ class Cli(NamedTuple):
     arguments: tuple[str, ...] = ()  # The fields of the request that are arguments, after the object's name.
     options: tuple[str, ...] = ()  # The fields that are options. All other fields have their defaults.
     defaults: Mapping[str, Any] = {}  # The defaults of arguments that may be omitted.
+    destroys: str = ""  # What is gone for good, as in "thread {name}": the command asks first, or takes `--yes`.
 
 
 class Declaration(NamedTuple):

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from shoal.errors import DocumentChanged, NotFound
 from shoal.protocol.fields import Authors, Elements, Named, Roots, Seconds, Value
 from shoal.protocol.requests.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.requests.declared import Http, always, operation
+from shoal.protocol.requests.declared import Cli, Http, always, operation
 from shoal.protocol.requests.thread.threads import Deleted
 
 __all__ = [
@@ -141,6 +141,16 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
         "/documents/{document}",
         "Delete a document on every node (no error if there is none)",
         errors=(DocumentChanged,),
+    ),
+    cli=(
+        Cli(
+            "doc delete",
+            "Delete a document on every node, and print whether it existed. Clients that still edit it, also offline, "
+            "get an error. It can be created again.",
+            "shoal doc delete plan --yes --url http://127.0.0.1:7400",
+            shows="existed",
+            destroys="document {name}",
+        ),
     ),
 )
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):

@@ -76,9 +76,10 @@ class Appended(Reply, array_like=True, frozen=True, tag="appended"):
         Cli(
             "event erase",
             "Erase the value of an event of a thread's journal, on every node; its place, id, key and time stay.",
-            "shoal event erase researcher-1 019b…01 --data ./state --space crew",
+            "shoal event erase researcher-1 019b…01 --yes --data ./state --space crew",
             "erased",
             arguments=("event",),
+            destroys="the value of event {event} of thread {name}",
         ),
     ),
 )

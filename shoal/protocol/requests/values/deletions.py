@@ -23,8 +23,9 @@ def _deletion(kind: str, name: str, action: Action | None = None) -> Callable[[_
     command = Cli(
         f"{kind} delete",
         f"Delete a {kind}, and print whether it existed.",
-        f"shoal {kind} delete {name} --data ./state",
+        f"shoal {kind} delete {name} --yes --data ./state",
         shows="existed",
+        destroys=f"{kind} {{name}}",
     )
     http = Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}")
     return operation(frees=True, removes=always, action=action, http=http, cli=[command])
