@@ -32,7 +32,7 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
 _ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
-_LOOKS_AT_ONCE = 32  # Partitions that are looked at before others get a turn.
+_LOOKS_AT_ONCE = 8  # Partitions that are looked at before others get a turn.
 _LEFT_MAX = 256
 """A partition with more entries of garbage has no root until they are swept."""
 

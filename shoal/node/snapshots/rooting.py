@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b, sha256
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from shoal.cluster.operation import Tip
@@ -92,10 +93,11 @@ def state_root(
     `left` are marks of the objects that are left out.
     """
     rooting = Rooting((), Left(unsure=left))
-    for table in (keys.LISTED, keys.OBJECT):
-        for some in in_slices(scan(*keys.rows_of(table, number))):
-            rooting.take(some)
+    rows = chain.from_iterable(scan(*keys.rows_of(table, number)) for table in (keys.LISTED, keys.OBJECT))
+    for nth, some in enumerate(in_slices(rows)):
+        if nth:  # Most partitions are one step: a pause in each would take longer than all the rest.
             yield
+        rooting.take(some)
     _, listed, objects, _ = rooting.roots()
     return StateRoot(number, vector_root(tips), listed, objects, sorted(left))
 

@@ -13,6 +13,7 @@ from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Origin
 from shoal.node.audit import signer as signing
 from shoal.node.audit.signer import Signer
+from shoal.node.snapshots import rooting
 from shoal.node.snapshots.rooting import vector_root
 from shoal.protocol.requests import LeftOut, SignHeads, Statement
 from tests.node.conftest import Bench
@@ -55,7 +56,8 @@ async def test_a_statement_waits_for_the_disk(bench: Bench) -> None:
     assert sequence(await signed) == 2
 
 
-async def test_a_root_is_of_the_heads_beside_it(bench: Bench) -> None:
+async def test_a_root_is_of_the_heads_beside_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooting, "_ROWS_AT_ONCE", 1)
     await add(bench)
     written = 0
 
@@ -78,6 +80,7 @@ async def test_a_root_is_of_the_heads_beside_it(bench: Bench) -> None:
 
 async def test_a_root_that_takes_long_comes_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await add(bench)
+    monkeypatch.setattr(rooting, "_ROWS_AT_ONCE", 1)
     monkeypatch.setattr(signing, "_ROOTS_WAIT_S", 0.01)
     go_on = asyncio.Event()
 
