@@ -136,7 +136,7 @@ async def test_the_room_is_gone_once_everybody_left(served: Served) -> None:
     assert len(served.bench.node.service._feed) == 0
 
 
-async def test_what_is_relayed_while_an_answer_is_made_comes_after_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_updates_during_an_answer_are_relayed_after_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     made, gate = asyncio.Event(), asyncio.Event()
     call = ServiceSession.call
 
