@@ -196,7 +196,7 @@ async def measure(wanted: Callable[[str], bool]) -> list[Cost]:
     config = Config(listen_port=0, stop_timeout_s=2.0)
     found: dict[str, Cost] = {}
     with tempfile.TemporaryDirectory(prefix="shoal-costs-") as directory:
-        node = await open_node(Path(directory), config=config, environment=system_environment(), is_embedded=True)
+        node = await open_node(Path(directory), config=config, environment=system_environment(), is_embedded=False)
         try:
             session = node.session()
             for name, request in hard():

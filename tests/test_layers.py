@@ -161,6 +161,7 @@ LIBRARIES: dict[str, set[str]] = {
             "difflib",
             "itertools",
             "enum",
+            "functools",
             "json",
             "math",
         ),

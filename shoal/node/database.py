@@ -218,7 +218,7 @@ class Database:
             Schemas(config, self.catalog, rules),
         ]
         self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
-        self._scans: Scans = {**self._rankings.scans, **verifying.scans, **searches.scans}
+        self._scans: Scans = {**self._rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
         self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self._items.maintenance}
         self._preparations = self.late_documents.preparations
         self.prepared = frozenset(self._preparations)

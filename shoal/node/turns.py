@@ -28,6 +28,31 @@ def document_pace(config: Config) -> Pace:
     return Pace(config.document_step_updates_max, config.document_step_bytes_max, config.document_whole_bytes_max)
 
 
+class Stride:
+    """What one step of a long read looks at: so many rows, or so many bytes; the first row may exceed them."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_rows", "_rows_max")
+
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._rows = self._bytes = 0
+
+    @classmethod
+    def of(cls, config: Config) -> Stride:
+        """That of most reads."""
+        return cls(config.read_step_rows_max, config.read_step_bytes_max)
+
+    def is_over(self, size: int, *, rows: int = 1) -> bool:
+        """Count rows that were looked at. Returns whether the step is over; the next one begins then."""
+        self._rows += rows
+        self._bytes += size
+        if self._rows < self._rows_max and self._bytes < self._bytes_max:
+            return False
+        self._rows = self._bytes = 0
+        return True
+
+
 async def in_turns(steps: Steps[T], pause: Callable[[], Awaitable[None]] = turn) -> T:
     """Take the steps, and return their result; others get a turn between them. `pause` waits for the end of theirs."""
     with closing(steps):

@@ -75,6 +75,19 @@ def test_named_parts_of_a_large_field_are_found(decoded: list[int]) -> None:
     assert max(decoded) < 100
 
 
+def test_of_a_large_map_only_named_fields_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(packed: bytes) -> Any:
+        raise AssertionError("all of it was split")
+
+    stored = values.encode({f"k{n}": n for n in range(20_000)} | {"a.b": 1, "c": {"d": 2}})
+    monkeypatch.setattr(filtering, "_parts", fails)
+    for wanted, expected in (({"k7": 7, "a.b": 1}, True), ({"k7": 8}, False), ({"absent": None}, True)):
+        assert filter_of(wanted).matches(stored) is expected
+    monkeypatch.undo()
+    assert filter_of({"c.d": 2}).matches(stored)
+    assert filter_of({"k1": 1}).matches(values.encode(dict.fromkeys([*range(30_000), "k1"], 1)))
+
+
 def test_a_value_is_split_once_for_all_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = values.encode({"a": {f"k{nth}": nth for nth in range(50)}})
     matching = filter_of({f"a.k{nth}": nth for nth in range(50)})

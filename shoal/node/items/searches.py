@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from itertools import islice
 
 from shoal.config import Config
 from shoal.crdt.items import items
@@ -19,6 +18,7 @@ from shoal.node.handler import Checks, Readers, Scans, View, Writers
 from shoal.node.items.indexes import Indexes, Standings
 from shoal.node.items.items import check_matches, check_namespace, fits, told
 from shoal.node.items.planning import Plan, SearchScope, plan
+from shoal.node.turns import Stride
 from shoal.protocol import requests
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 from shoal.values.filtering import Filter
@@ -94,9 +94,8 @@ class _Search:
 
     def step(self, view: View) -> bool:
         """Look at some more items. Returns whether there is more to be done."""
-        rows_max, bytes_max = self._config.read_step_rows_max, self._bytes + self._config.read_step_bytes_max
-        before = self._looked_at
-        for path, stored in islice(self._stored(view), rows_max):
+        stride = Stride.of(self._config)
+        for path, stored in self._stored(view):
             is_full = len(self.found) == self._limit or self._bytes >= self._config.page_bytes_max
             if is_full or self._looked_at == self._config.item_scan_rows_max:
                 self.more = True
@@ -105,9 +104,9 @@ class _Search:
             self._looked_at += 1
             self._bytes += len(stored)
             self._look(path, stored)
-            if self._bytes >= bytes_max:
+            if stride.is_over(len(stored)):
                 return True
-        return self._looked_at - before == rows_max
+        return False
 
     def _stored(self, view: View) -> Iterator[tuple[bytes, bytes]]:
         """The rows of the items that the plan finds after the cursor, in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from shoal.config import Config
@@ -11,10 +11,11 @@ from shoal.crdt.thread import ancestry, dag, labels, pruning
 from shoal.crdt.thread.channel import Recipe
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, View, Writers
+from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
 from shoal.node.naming import checkpoint_named, hexed
 from shoal.node.thread.presence import absent, check_shown
 from shoal.node.thread.shapes import ShapeCache, Spot, completed, value_of
+from shoal.node.turns import Stride
 from shoal.protocol import requests
 from shoal.protocol.requests import History, Load, ReadLabels
 from shoal.values.filtering import Filter
@@ -30,7 +31,8 @@ class Checkpoints:
         self._cache = cache
         self.checks: Checks = {}
         self.writers: Writers = {}
-        self.readers: Readers = {Load: self._load, History: self._history}
+        self.readers: Readers = {Load: self._load}
+        self.scans: Scans = {History: self._history}
 
     def _load(self, view: View, request: Load) -> requests.Checkpoint:
         """The checkpoint with an id or a label, or the newest of a branch, now or at a time.
@@ -77,8 +79,8 @@ class Checkpoints:
             )
         return self.shown(rows, request, found, [name for name in there if name in request.channels])
 
-    def _history(self, view: View, request: History) -> requests.Checkpoints:
-        """A page of a branch's history, the newest first, along first parents.
+    def _history(self, view: Callable[[], View], request: History) -> Scan:
+        """A page of a branch's history, the newest first, along first parents, in steps.
 
         Raises:
             NotFound: `before` is not a checkpoint of this thread.
@@ -88,14 +90,24 @@ class Checkpoints:
         limit = min(max(1, request.limit), self._config.page_items_max)
         filter = Filter.of_fields(request.filter, terms_max=self._config.filter_terms_max)
         items: list[requests.Checkpoint] = []
-        size, last = 0, ""
-        for looked, found in enumerate(_walk(view.rows, request)):
+        size, looked, last, stride = 0, 0, "", Stride.of(self._config)
+        rows = view().rows
+        id = start = _newest(rows, request)
+        while id is not None and (found := dag.shown(rows, id)) is not None:
             if len(items) == limit or size > self._config.page_bytes_max or looked == self._config.history_scan_max:
                 return requests.Checkpoints(items, more=True, next=last)
-            last = found.id.hex()
+            looked, last = looked + 1, found.id.hex()
+            before = size
             if request.author in (None, found.record.author) and filter.matches(found.record.metadata):
-                items.append(self.shown(view.rows, request, found, found.record.channels if request.channels else ()))
+                items.append(self.shown(rows, request, found, found.record.channels if request.channels else ()))
                 size += sum(map(len, items[-1].channels.values())) + len(items[-1].metadata) + 200
+            id = next(iter(found.record.parents), None)
+            if stride.is_over(size - before or len(found.record.metadata)):
+                yield
+                rows = view().rows
+        # Of a thread that was deleted meanwhile nothing is missing.
+        if id is not None and (id == start or dag.shown(rows, start or b"") is not None):
+            _check_end(rows, request.thread, id)
         return requests.Checkpoints(items, more=False, next=last)
 
     def shown(
@@ -147,19 +159,13 @@ def shown_hash(recipe: Recipe) -> str:
     return (recipe.hash or recipe.header + recipe.tail).hex()
 
 
-def _walk(rows: Rows, request: History) -> Iterator[dag.Checkpoint]:
-    if request.before is not None:
-        parents = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.before)).record.parents
-        start = parents[0] if parents else None
-    else:
+def _newest(rows: Rows, request: History) -> bytes | None:
+    """The id of the checkpoint that a page begins with; None: there is none."""
+    if request.before is None:
         heads = dag.heads(rows, request.branch)
-        start = heads[0].id if heads else None
-    last: dag.Checkpoint | None = None
-    for last in iter(()) if start is None else dag.ancestry(rows, start):
-        yield last
-    beyond = start if last is None else next(iter(last.record.parents), None)
-    if beyond is not None:
-        _check_end(rows, request.thread, beyond)
+        return heads[0].id if heads else None
+    before = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.before))
+    return next(iter(before.record.parents), None)
 
 
 def _check_end(rows: Rows, thread: str, id: bytes) -> None:

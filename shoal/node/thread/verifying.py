@@ -20,12 +20,13 @@ from shoal.errors import NotFound, StoreCorrupt
 from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
 from shoal.node.naming import checkpoint_named, unhex
 from shoal.node.thread.shapes import Reader, corrupt
+from shoal.node.turns import Steps, Stride
 from shoal.protocol import requests
 from shoal.protocol.requests import Damage, VerifyCheckpoints
 from shoal.records import NamedTuple
 
 _STEP_CHECKPOINTS = 16  # Verified in one step; a checkpoint that shares its chunks with the one before takes about 0.1 ms.
-_STEP_BYTES = 64 * 1024  # Of chunks read in one step; the last checkpoint may exceed it.
+_STEP_BYTES = 64 * 1024  # Of chunks read in one step; the last chunk may exceed it.
 _RECIPE_BYTES = 200  # What a channel's recipe takes in memory.
 
 
@@ -49,17 +50,17 @@ class Verifying:
         id: bytes | None = _first(rows, request)
         limit = 1 if request.checkpoint is not None else min(max(1, request.limit), self._config.page_items_max)
         page = _Page(rows)
-        checked = step = stepped = 0
+        checked = 0
         bytes_max = self._config.page_bytes_max
         while id is not None and checked < limit and page.bytes <= bytes_max and len(page.damage) <= limit:
             checked += 1
-            found = page.verify(id)
+            known, pauses = len(page.damage), page.pauses
+            found = yield from page.verify(id)
             if checked == 1:
                 bytes_max += page.bytes  # The first one reads all that it shares with the others.
-            if checked - step >= _STEP_CHECKPOINTS or page.bytes - stepped >= _STEP_BYTES:
-                yield
-                # What another request prunes or deletes meanwhile is not looked for.
-                page.rows, step, stepped = view().rows, checked, page.bytes
+            page.rows = view().rows
+            if page.pauses > pauses and page.rows.get(dag.CHECKPOINT + id) is None:
+                del page.damage[known:]  # It was pruned meanwhile, or its thread deleted, and its chunks with it.
             parents = [] if found is None else found.record.parents
             # A parent that is not stored was pruned; a head that is not stored is missing.
             id = parents[0] if parents and page.rows.get(dag.CHECKPOINT + parents[0]) is not None else None
@@ -90,10 +91,12 @@ class _Part(NamedTuple):
 
 
 class _Page:
-    """Verifies checkpoints of one thread. `rows` may be replaced between two of them."""
+    """Verifies checkpoints of one thread, in steps. `rows` may be replaced between two of them."""
 
     def __init__(self, rows: Rows) -> None:
         self.damage: list[Damage] = []
+        self.pauses = 0  # Between steps.
+        self._stride = Stride(_STEP_CHECKPOINTS, _STEP_BYTES)
         self.bytes = 0  # Of chunks and recipes that were read.
         self._reader = Reader(rows)
         self._parts: dict[tuple[bytes, int], _Part] = {}  # By digest and height in its tree.
@@ -106,7 +109,11 @@ class _Page:
     def rows(self, rows: Rows) -> None:
         self._reader.rows = rows
 
-    def verify(self, id: bytes) -> dag.Checkpoint | None:
+    def _pause(self) -> Steps[None]:
+        self.pauses += 1
+        yield
+
+    def verify(self, id: bytes) -> Steps[dag.Checkpoint | None]:
         """Returns None if there is no such checkpoint that can be decoded: its parents are not known."""
         try:
             found = dag.checkpoint(self.rows, id)
@@ -121,39 +128,45 @@ class _Page:
         self.bytes += _RECIPE_BYTES * len(found.record.channels)
         for name, recipe in found.record.channels.items():
             try:
-                wrong = self._wrong(name, recipe)
+                wrong = yield from self._wrong(name, recipe)
             except StoreCorrupt as error:  # A checkpoint that it is described against.
                 self.damage.append(Damage(id.hex(), name, error.message))
             else:
                 if wrong:
                     self.damage.append(Damage(id.hex(), name, corrupt(id, name, wrong).message))
+            if self._stride.is_over(_RECIPE_BYTES, rows=0):
+                yield from self._pause()
+        if self._stride.is_over(0):
+            yield from self._pause()
         return found
 
-    def _wrong(self, name: str, recipe: channel.Recipe) -> str:
+    def _wrong(self, name: str, recipe: channel.Recipe) -> Steps[str]:
         """The fault in a channel's value; empty if there is none."""
         outline = channel.outline_of(recipe, self._reader.recipes(name))
         if outline is None:
             return "a checkpoint that it builds on is missing"
         if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
             return "its hash does not match"
-        part = self._sum((digest, height) for height in range(len(outline.tops) - 1, -1, -1) for digest in outline.tops[height])
+        part = yield from self._sum(
+            (digest, height) for height in range(len(outline.tops) - 1, -1, -1) for digest in outline.tops[height]
+        )
         if part.lost:
             return part.first + (f", and {part.lost - 1} more" if part.lost > 1 else "")
         if len(recipe.header) + part.bytes + len(outline.tail) != recipe.size:
             return "its size does not match"
         return ""
 
-    def _sum(self, digests: Iterable[tuple[bytes, int]]) -> _Part:
+    def _sum(self, digests: Iterable[tuple[bytes, int]]) -> Steps[_Part]:
         size = lost = 0
         first = ""
         for digest, height in digests:
             part = self._parts.get((digest, height))
             if part is None:
-                part = self._parts[digest, height] = self._read(digest, height)
+                part = self._parts[digest, height] = yield from self._read(digest, height)
             size, lost, first = size + part.bytes, lost + part.lost, first or part.first
         return _Part(size, lost, first)
 
-    def _read(self, digest: bytes, height: int) -> _Part:
+    def _read(self, digest: bytes, height: int) -> Steps[_Part]:
         """A chunk, or a node and all that is below it."""
         try:
             stored = dag.chunk(self.rows, digest)
@@ -162,4 +175,8 @@ class _Page:
         if stored is None or sha256(stored).digest() != digest:
             return _Part(0, 1, f"chunk {digest.hex()} is {'missing' if stored is None else 'damaged'}")
         self.bytes += len(stored)
-        return self._sum((child, height - 1) for child in tree.children(stored)) if height else _Part(len(stored))
+        if self._stride.is_over(len(stored), rows=0):
+            yield from self._pause()
+        if not height:
+            return _Part(len(stored))
+        return (yield from self._sum((child, height - 1) for child in tree.children(stored)))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
 from shoal.errors import InvalidInput, NotFound, TooLarge
+from shoal.node.target import target_of
+from shoal.node.turns import at_once
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from tests.node.conftest import Bench, Opener
@@ -143,3 +147,59 @@ async def test_a_save_that_is_sent_again_by_who_has_read_more_is_one(bench: Benc
     await bench.space.counter("tokens").add(1)
     again = await bench.space.thread("a", author="planner", dependencies={"x": "1"}).save({"n": 0}, key="k")
     assert again.id == first.id
+
+
+def steps(bench: Bench, request: requests.ObjectRead[Any]) -> int:
+    """How often others get a turn while this is answered."""
+    scan = bench.node._database.scan(request, target_of(request))
+    return 0 if scan is None else sum(1 for _ in scan)
+
+
+async def test_a_long_history_is_read_in_steps(open_bench: Opener) -> None:
+    bench = open_bench(read_step_rows_max=4, read_step_bytes_max=2000)
+    thread = bench.space.thread("a")
+    for n in range(20):
+        await thread.save({"n": n}, metadata={"step": n})
+    assert steps(bench, requests.History("crew", "a", filter={"step": msgspec.msgpack.encode(1)})) == 5
+    for n in range(20):
+        await thread.save({"n": n}, metadata={"text": "x" * 1000})
+    assert steps(bench, requests.History("crew", "a", limit=10)) >= 5
+    assert len([cp async for cp in thread.history()]) == 40
+
+
+async def test_a_thread_that_is_deleted_while_its_history_is_read_lacks_nothing(open_bench: Opener) -> None:
+    bench = open_bench(read_step_rows_max=4)
+    thread = bench.space.thread("a")
+    for n in range(20):
+        await thread.save({"n": n})
+    request = requests.History("crew", "a")
+    scan = bench.node._database.scan(request, target_of(request))
+    assert scan is not None
+    next(scan)
+    await thread.delete()
+    page = at_once(scan)
+    assert isinstance(page, requests.Checkpoints)
+    assert len(page.items) == 4
+
+
+async def test_a_large_checkpoint_is_verified_in_steps(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    await thread.save({"text": Random(1).randbytes(1 << 20)})
+    assert steps(bench, requests.VerifyCheckpoints("crew", "a")) >= 8
+    assert not (await thread.verify()).damage
+
+
+async def test_what_is_pruned_while_it_is_verified_is_not_damaged(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    await thread.save({"text": Random(1).randbytes(1 << 20)})
+    request = requests.VerifyCheckpoints("crew", "a")
+    scan = bench.node._database.scan(request, target_of(request))
+    assert scan is not None
+    next(scan)
+    prefix = bench.node._database.document(target_of(request)).rows.key(b"")
+    bench.node._commit.write(
+        dict.fromkeys(key for key, _ in bench.storage.scan(prefix, prefix + b"\xff"))
+    )  # As the sweep does.
+    found = at_once(scan)
+    assert isinstance(found, requests.Verified)
+    assert found.damage == []
