@@ -113,7 +113,7 @@ def test_a_removed_context_is_not_in_use() -> None:
     ("name", "url"),
     [("a b", URL), ("", URL), ("x" * 65, URL), ("a", "n1:7400"), ("a", "ftp://n1"), ("a", "http://user:secret@n1"), ("a", "")],
 )
-def test_what_is_no_context_is_refused(home: Path, name: str, url: str) -> None:
+def test_malformed_contexts_are_refused(home: Path, name: str, url: str) -> None:
     with pytest.raises(InvalidInput, match="Nothing was written"):
         contexts.add(name, url)
     assert not file(home).exists()

@@ -277,7 +277,7 @@ def test_a_value_that_cannot_be_one_is_not_accepted() -> None:
         assert (found.refusal, found.unfit) == ("not-voting", True)
 
 
-def test_what_was_voted_for_is_voted_for_again() -> None:
+def test_a_vote_is_repeated_for_the_same_value() -> None:
     objections: list[Value] = []
     found = voter(rules=Rules(objects=lambda key, value: value in objections))
     assert not vote(found, Accept("k", ONE, VALUE, {})).refusal

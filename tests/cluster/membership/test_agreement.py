@@ -220,7 +220,7 @@ def test_another_directory_at_an_address_has_said_nothing() -> None:
     assert believed(voices) is None
 
 
-def test_what_was_said_of_an_epoch_is_over_in_it() -> None:
+def test_words_on_an_epoch_end_with_it() -> None:
     voices = told("bc")
     voices.entered(LATER)
     assert believed(voices, present=PRESENT) is None

@@ -360,7 +360,7 @@ def test_nobody_votes_for_the_end_of_a_directory_in_use() -> None:
 
 
 @pytest.mark.parametrize("members", ["abc", "abcd"])
-def test_what_changes_lead_to_follows(members: str) -> None:
+def test_records_after_changes_follow(members: str) -> None:
     for change in changes(members):
         walk = steps(change)
         assert all(epochs.follows(walk[early], walk[late]) for early, late in combinations(range(4), 2))
