@@ -105,7 +105,7 @@ def test_the_requests_with_curl_succeed(tmp_path: Path) -> None:
     with served(tmp_path / "state") as (_, url):
         thread = f"{url}/v1/spaces/crew/threads/researcher-1"
         answers = [_answer([word.replace("$T", thread) for word in shlex.split(line)]) for line in shell("curl")]
-    saved, changed, begun, ended, _, events, _, edited, undone, log, merge, replayed, audit, exported, resumed = answers
+    saved, changed, begun, ended, _, events, _, edited, undone, log, merge, replayed, audit, exported, resumed, paused = answers
     assert (changed["parents"], begun["begun"], ended["state"]) == ([saved["id"]], True, "done")
     assert [event["event"] for event in events["events"]] == [{"order": 17}]
     assert resumed["checkpoint"]["state"] == {"messages": ["hello", "hi"]}
@@ -115,6 +115,7 @@ def test_the_requests_with_curl_succeed(tmp_path: Path) -> None:
     assert (replayed["snapshot"], [event["event"] for event in replayed["events"]]) == (None, [{"order": 17}])
     assert [entry["kind"] for entry in audit["entries"]].count("checkpoint") == 4
     assert exported[0]["type"] == "export"
+    assert (paused["status"], paused["by"]) == ("paused", "ana")
 
 
 def _answer(command: list[str]) -> Any:

@@ -2357,8 +2357,6 @@ export interface components {
          * @description The announcement of one client: an entry of the Yjs awareness.
          */
         PresentView: {
-            /** @description It grows with each announcement. */
-            clock: number;
             /** @description In a document, its Yjs client id. */
             id: number;
             /** @description The state that the client announced; `null` if it left. */

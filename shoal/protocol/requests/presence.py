@@ -17,7 +17,7 @@ class Present(Struct, array_like=True, frozen=True):
     """The announcement of one client: an entry of the Yjs awareness."""
 
     client: Annotated[int, Named("id")]  # In a document, its Yjs client id.
-    clock: int  # It grows with each announcement.
+    clock: Annotated[int, Shape.INTERNAL]  # It grows with each announcement.
     state: Annotated[bytes, Shape.JSON]  # The state that the client announced; `null` if it left.
 
 
