@@ -29,7 +29,7 @@ def document_pace(config: Config) -> Pace:
 
 
 class Stride:
-    """What one step of a long read looks at: so many rows, or so many bytes; the first row may exceed them."""
+    """The bounds of one step of a long read: so many rows, or so many bytes; the first row may exceed them."""
 
     __slots__ = ("_bytes", "_bytes_max", "_rows", "_rows_max")
 

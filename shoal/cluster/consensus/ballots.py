@@ -68,7 +68,7 @@ NOTHING = Value(0, b"", ())
 
 
 class Rules(NamedTuple):
-    """What a key may hold, beyond what the register knows of it: of most keys anything."""
+    """The values that a key may hold, beyond the rules of the register: anything for most keys."""
 
     fits: Callable[[str, Value], bool] = lambda key, value: (
         True

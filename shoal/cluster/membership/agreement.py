@@ -47,7 +47,7 @@ def disagreement(own: Identity, peer: Identity, others: Iterable[Identity]) -> s
 
 
 class Voices:
-    """What the others say of records that are later than this node's. `own` is its address, `directory` its directory's id."""
+    """Words of others on records that are later than this node's. `own` is its address, `directory` its directory's id."""
 
     def __init__(self, own: str, directory: bytes) -> None:
         self._own = own

@@ -189,7 +189,7 @@ async def test_a_large_checkpoint_is_verified_in_steps(bench: Bench) -> None:
     assert not (await thread.verify()).damage
 
 
-async def test_what_is_pruned_while_it_is_verified_is_not_damaged(bench: Bench) -> None:
+async def test_pruning_during_verification_is_no_damage(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({"text": Random(1).randbytes(1 << 20)})
     request = requests.VerifyCheckpoints("crew", "a")
