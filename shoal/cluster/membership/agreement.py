@@ -103,6 +103,10 @@ class Voices:
             voices = {at for told in (held, voted) for at, each in told.items() if each == later}
             if any(_is_most(voices, group) for group in self._asked(record, has_voice=has_voice)):
                 return later
+            # Two others are more than one liar, and what is more than half of the others is what snapshots are believed by.
+            others = voices - {self._own}
+            if len(others) > 1 and any(_is_most(others, group) for group in self._asked(record, has_voice=False)):
+                return later
         fellows = linked.keys() if is_new else linked.keys() & set(record.electorate.members)
         if is_new and len(fellows) <= len(self._asked(record, has_voice=False)[0]) // 2:
             fellows = set()  # It knows nothing by which it could judge: whoever comes first could make it his.

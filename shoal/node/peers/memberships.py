@@ -178,11 +178,7 @@ class Memberships:
                 f"{self._roster.own} does not know the members of its cluster yet: {self.seeding.told}. Nothing was written.",
                 reason="founding",
             )
-        if self._roster.is_removed:
-            raise PeerRefused(
-                f"{self._roster.own} was removed from its cluster, and takes no part in it. Nothing was written.",
-                reason="outside",
-            )
+        self._check_part()
         self.compare(peer)
         try:
             self._members.check(peer, own=self._roster.own)
@@ -194,6 +190,18 @@ class Memberships:
             elif error.detail.get("reason") == "clone":
                 self.rebuilding.refused(peer.node)
             raise
+
+    def _check_part(self) -> None:
+        """Check that this node was not removed: those that do not know it must not wait for its word.
+
+        Raises:
+            PeerRefused: it was.
+        """
+        if self._roster.is_removed:
+            raise PeerRefused(
+                f"{self._roster.own} was removed from its cluster, and takes no part in it. Nothing was written.",
+                reason="outside",
+            )
 
     def admitted(self, peer: Identity) -> bytes:
         """A link from this peer begins. Returns the node that was at its address before and is at none now, if there is one."""
@@ -210,6 +218,8 @@ class Memberships:
 
     def is_heard(self, peer: Identity, epoch: int) -> bool:
         """Take note of the epoch in which a message was sent. Returns whether the message may be taken."""
+        if self._farewell is None:
+            self._check_part()
         own = self._roster.epoch
         if epoch == own:
             return True
