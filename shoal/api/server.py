@@ -211,8 +211,9 @@ def create_app(
     origins = Origins(config)
     hosts = Hosts(config)
     numbers = count(1)
-    app = web.Application(middlewares=[_identified(make_id or (lambda: str(next(numbers)))), _problems(origins, hosts)])
-    app.on_response_prepare.extend([_tell_id, origins.tell, hosts.tell, seal])
+    make_id = make_id or (lambda: str(next(numbers)))
+    app = web.Application(middlewares=[_identified(make_id), _problems(origins, hosts)])
+    app.on_response_prepare.extend([_telling_id(make_id), origins.tell, hosts.tell, seal])
     if gate is not None:
         app.on_response_prepare.append(credentials.hide)
     app[METRICS] = metrics
@@ -380,16 +381,26 @@ def _guarded_within(
 def _identified(make_id: Callable[[], str]) -> Middleware:
     @web.middleware
     async def identified(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        given = request.headers.get(REQUEST_ID, "")
-        request[_ID] = id = given if _REQUEST_ID.fullmatch(given) else make_id()
-        with structlog.contextvars.bound_contextvars(request=id):
+        with structlog.contextvars.bound_contextvars(request=_id_of(request, make_id)):
             return await handler(request)
 
     return identified
 
 
-async def _tell_id(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers[REQUEST_ID] = request[_ID]
+def _id_of(request: web.Request, make_id: Callable[[], str]) -> str:
+    if _ID not in request:
+        given = request.headers.get(REQUEST_ID, "")
+        request[_ID] = given if _REQUEST_ID.fullmatch(given) else make_id()
+    id: str = request[_ID]
+    return id
+
+
+def _telling_id(make_id: Callable[[], str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    async def tell_id(request: web.Request, response: web.StreamResponse) -> None:
+        # The framework answers `Expect` before any middleware has seen the request.
+        response.headers[REQUEST_ID] = _id_of(request, make_id)
+
+    return tell_id
 
 
 def _problems(origins: Origins, hosts: Hosts) -> Middleware:

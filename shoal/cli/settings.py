@@ -32,6 +32,7 @@ OPTIONS = frozenset(
         "SHOAL_SPACE",
         "SHOAL_AUTHOR",
         "SHOAL_CONFIG",
+        "SHOAL_CONTEXT",
         "SHOAL_WAIT",
         "SHOAL_DURABILITY",
         "SHOAL_INSECURE",
