@@ -6,6 +6,8 @@ Laws:
   and one of them holds it. So one member's word changes nothing.
 - If more than half cannot be had, it is believed once all members that have a link hold it, for a while, and it can follow
   from the present one. A node that is new needs as many of them as half of those that it was configured with, and one more.
+- A member whose directory never had a part in any epoch has no word, as one that is away. A new node needs no more
+  of them than there are once it is linked to all, and the rest say that they are such directories: nobody knows more.
 """
 
 from __future__ import annotations
@@ -86,14 +88,16 @@ class Voices:
         has_voice: bool,
         is_new: bool,
         linked: Mapping[str, bytes],
+        unaware: Collection[str] = (),
         now: float,
         wait_s: float,
     ) -> Record | None:
         """The record to adopt in place of `record`; None if there is none yet.
 
         `own` is what this node has voted for itself, if it votes (`has_voice`). One that `is_new` holds nothing, and has had no
-        part in any epoch. `linked` are the nodes that have a link, by address; `wait_s` is how long all of them must say the
-        same if they are not enough. What was said by one that has no link any more still holds: epochs only grow.
+        part in any epoch. `linked` are the nodes that have a link, by address, and `unaware` those of them that say that they
+        had no part in any; `wait_s` is how long all the others must say the same if they are not enough. What was said by one
+        that has no link any more still holds: epochs only grow.
         """
         held = {at: told for at, (node, told) in self._held.items() if linked.get(at, node) == node}
         voted = {at: told for at, (node, told) in self._voted.items() if linked.get(at, node) == node}
@@ -107,8 +111,9 @@ class Voices:
             others = voices - {self._own}
             if len(others) > 1 and any(_is_most(others, group) for group in self._asked(record, has_voice=False)):
                 return later
-        fellows = linked.keys() if is_new else linked.keys() & set(record.electorate.members)
-        if is_new and len(fellows) <= len(self._asked(record, has_voice=False)[0]) // 2:
+        fellows = (linked.keys() if is_new else linked.keys() & set(record.electorate.members)) - set(unaware)
+        asked = self._asked(record, has_voice=False)[0]
+        if is_new and len(fellows) <= len(asked) // 2 and not linked.keys() >= asked:
             fellows = set()  # It knows nothing by which it could judge: whoever comes first could make it his.
         return self._unanimous(
             [held.get(address) for address in fellows],

@@ -32,6 +32,7 @@ class Standing(Struct, array_like=True, frozen=True, tag=51):
     keys: list[str] = []  # The keys of the register that it knows, if it votes.
     problem: str = ""  # Why it cannot take part, for people.
     voted: Record | None = None  # The record of a later epoch that it has voted for, and was not told of yet.
+    is_unaware: bool = False  # Whether its directory never had a part in any epoch: it cannot know of a later record.
 
 
 Notice = Membership | Standing
@@ -46,7 +47,7 @@ def check(notice: Notice) -> None:
     match notice:
         case Membership(record):
             epochs.check(record)
-        case Standing(epoch, _, _, keys, problem, voted):
+        case Standing(epoch, _, _, keys, problem, voted, _):
             if voted is not None:
                 epochs.check(voted)
             if not 0 <= epoch < 1 << 62 or len(keys) > SLOTS_MAX or len(problem) > _PROBLEM_CHARS_MAX:

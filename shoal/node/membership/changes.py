@@ -61,6 +61,7 @@ class Changes:
         self._config = config
         self._standings: dict[str, Standing] = {}  # By address.
         self._voices = Voices(roster.own, roster.directory)
+        self._unaware: dict[str, bytes] = {}  # Nodes that said that they had no part in any epoch, by address.
         self._told: Standing | None = None  # The last one that was told.
         self._told_at: dict[bytes, float] = {}  # By node: when it may be told the record again.
         self._next_tell = 0.0
@@ -254,13 +255,16 @@ class Changes:
 
     def told(self, address: str, node: bytes, record: Record, now: float) -> None:
         """The node at this address says that it is in the epoch of this record."""
-        if address in self._roster.record.everyone or self._sight.asked().get(address) == node:
+        if self._is_asked(address, node):
+            self._unaware.pop(address, None)
             self._voices.holds(address, node, record)
             self._believe(now)
 
     def heard(self, address: str, node: bytes, standing: Standing) -> None:
         """The node at this address tells how far it is, and for which record it has voted: the next tick weighs that."""
         self._standings[address] = standing
+        if standing.is_unaware and self._is_asked(address, node):
+            self._unaware[address] = node
         if standing.voted is not None and address in self._roster.record.everyone:
             self._voices.voted(address, node, standing.voted)
 
@@ -269,15 +273,20 @@ class Changes:
         if address in self._roster.record.everyone:
             self._voices.left(address)
 
+    def _is_asked(self, address: str, node: bytes) -> bool:
+        return address in self._roster.record.everyone or self._sight.asked().get(address) == node
+
     def _believe(self, now: float) -> None:
         """Adopt a later record that enough members hold, or have voted for."""
-        is_voting = self._register.is_voting
+        is_voting, linked = self._register.is_voting, self._sight.asked()
         found = self._voices.believed(
             self._roster.record,
             self._voted if is_voting else None,
             has_voice=is_voting,
             is_new=self._roster.is_new,
-            linked=self._sight.asked(),
+            linked=linked,
+            # One that was admitted has a part by now, whatever it said before.
+            unaware={at for at, node in linked.items() if self._unaware.get(at) == node and not self._sight.counts(node)},
             now=now,
             wait_s=self._config.quorum_timeout_s,
         )
@@ -325,6 +334,7 @@ class Changes:
         self._refused.clear()
         self._told_at.clear()
         self._voices.entered(self._roster.record)
+        self._unaware.clear()
         self._told, self._since, self.trouble = None, now, ""
         for address in self._roster.record.everyone:
             self.waiting.pop(address, None)
@@ -340,13 +350,13 @@ class Changes:
             # The node that made this step may be gone before it told anybody.
             self._since = now
             self._stepping = asyncio.get_running_loop().create_task(self._look())
-        if record.change is None and not self._roster.problem and not is_untold:
+        if record.change is None and not self._roster.problem and not is_untold and not self._roster.is_unaware:
             return
         standing = self._standing()
         told = msgspec.structs.replace(standing, keys=[])
         if told != self._told or now >= self._next_tell:
             self._told, self._next_tell = told, now + self._config.members_tell_s
-            for node in self._sight.linked().values():
+            for node in self._sight.asked().values():
                 self._sight.send(node, standing)
         if record.change is not None and not standing.is_voting:
             self._register.found()
@@ -386,7 +396,15 @@ class Changes:
         is_voting = self._register.is_voting
         keys = self._register.keys if is_voting else []
         voted = self._voted if is_voting else None
-        return Standing(self._roster.epoch, self._sight.is_caught_up(), is_voting, keys, self._roster.problem, voted)
+        return Standing(
+            self._roster.epoch,
+            self._sight.is_caught_up(),
+            is_voting,
+            keys,
+            self._roster.problem,
+            voted,
+            self._roster.is_unaware,
+        )
 
     def _is_turn(self, now: float) -> bool:
         """Whether this node takes the next step: at once if no lesser address is there, else a while later."""

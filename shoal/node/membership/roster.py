@@ -317,6 +317,14 @@ class Roster:
         """Whether this directory is empty and has had no part in any epoch that was changed."""
         return self.record.epoch == 0 and self._is_empty()
 
+    @property
+    def is_unaware(self) -> bool:
+        """Whether this directory never had a part in any epoch, as far as it knows: it is new, or a copy, and was not admitted.
+
+        One that a peer says was set back is none: a lie would take its word.
+        """
+        return self.record.epoch == 0 and self._incarnation.learner and not self._incarnation.told_by
+
     def _bar(self) -> None:
         """Forbid this node to write, or to serve, as the record and what members said have it."""
         refusal = self._refusal

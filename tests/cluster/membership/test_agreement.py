@@ -62,6 +62,7 @@ RECORDED = [
     [51, 3, True, False],
     [51, 3, False, True, ["members"], "its disk is full"],
     [51, 3, False, True, [], "", [4, ["a:1", "b:1"]]],
+    [51, 0, False, False, [], "", None, True],
     [52, b"i" * 16],
     [52, b"i" * 16, 7],
     [53, b"i" * 16, 7, [3, ["a:1", "b:1"]], NO_REMAINS, True, 5, {"b:1": 2}, {"b:1": 40}],
@@ -75,6 +76,7 @@ MEANT = [
     Standing(3, is_caught_up=True, is_voting=False),
     Standing(3, is_caught_up=False, is_voting=True, keys=["members"], problem="its disk is full"),
     Standing(3, is_caught_up=False, is_voting=True, voted=Record(4, ("a:1", "b:1"))),
+    Standing(0, is_caught_up=False, is_voting=False, is_unaware=True),
     Inquiry(b"i" * 16),
     Inquiry(b"i" * 16, epoch=7),
     Report(
@@ -121,12 +123,22 @@ def believed(
     *,
     present: Record = PRESENT,
     linked: str = "bc",
+    unaware: str = "",
     has_voice: bool = True,
     is_new: bool = False,
     now: float = 0.0,
 ) -> Record | None:
     there = {f"{name}:1": directory(name) for name in linked}
-    return voices.believed(present, own, has_voice=has_voice, is_new=is_new, linked=there, now=now, wait_s=WAIT_S)
+    return voices.believed(
+        present,
+        own,
+        has_voice=has_voice,
+        is_new=is_new,
+        linked=there,
+        unaware=addresses(unaware),
+        now=now,
+        wait_s=WAIT_S,
+    )
 
 
 def told(held: str = "", voted: str = "", record: Record = LATER) -> Voices:
@@ -180,6 +192,21 @@ def test_a_new_node_needs_more_than_half_as_many() -> None:
         voices.holds("c:1", directory("c"), PRESENT)
         assert believed(voices, linked=linked, has_voice=False, is_new=True) is None
         assert believed(voices, linked=linked, has_voice=False, is_new=True, now=WAIT_S) == after
+
+
+def test_one_that_had_no_part_is_as_one_away() -> None:
+    voices = told("b")
+    assert believed(voices, unaware="c") is None
+    assert believed(voices, unaware="c", now=WAIT_S) == LATER
+
+
+@pytest.mark.parametrize(("linked", "unaware", "is_told"), [("bc", "c", True), ("bc", "", False), ("bcd", "cd", False)])
+def test_a_new_node_hears_all_before_it_believes_one(linked: str, unaware: str, is_told: bool) -> None:
+    voices = told("b")
+    present = epochs.founded(addresses("abc" if "d" not in linked else "abcde"))
+    for now, after in ((0, None), (WAIT_S, LATER if is_told else None)):
+        found = believed(voices, present=present, linked=linked, unaware=unaware, has_voice=False, is_new=True, now=now)
+        assert found == after
 
 
 def test_a_node_that_left_need_not_be_asked() -> None:

@@ -192,6 +192,45 @@ async def test_a_drained_node_that_is_wiped_waits_to_be_added() -> None:
         assert await loaded(fleet, "c") == {"is": "here"}
 
 
+async def test_a_wiped_member_comes_back_though_a_drained_one_waits() -> None:
+    """c has a new directory as well: b alone knows the members, and a cannot hear of them from more."""
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="c:1"))
+        await fleet.until(lambda: is_done(fleet, "ab", "abc"))
+        await saved(fleet, "b")
+        await alone(fleet, "a", MemoryStorage())
+        await alone(fleet, "c", MemoryStorage())
+        await fleet.until(lambda: is_done(fleet, "ab"))
+        await asked(fleet, changes(fleet, "b").change("add", joins="c:1"))
+        await fleet.until(lambda: is_done(fleet, "abc"))
+        assert await loaded(fleet, "a") == {"is": "here"}
+
+
+async def test_two_wiped_members_of_three_learn_the_members() -> None:
+    async with cluster("abcd") as fleet:
+        await asked(fleet, changes(fleet, "a").change("drain", leaves="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abc", "abcd"))
+        await saved(fleet, "c")
+        for name in "abd":
+            await fleet.crash(name)
+        for name in "ab":
+            fleet.start(name, MemoryStorage(), linked=False, join="a:1,b:1,c:1")
+        await fleet.until(lambda: record(fleet, "a") == record(fleet, "b") == record(fleet, "c"))
+        await fleet.until(lambda: not any(fleet[name].replicator.quorum.is_learner for name in "ab"))
+        assert await loaded(fleet, "a") == {"is": "here"}
+
+
+async def test_a_member_that_was_away_is_told_while_another_one_is_wiped() -> None:
+    async with cluster("abcd") as fleet:
+        left = await fleet.crash("a")
+        await asked(fleet, changes(fleet, "b").change("drain", leaves="d:1"))
+        await fleet.until(lambda: is_done(fleet, "abc", "bcd"))
+        await fleet.crash("b")
+        fleet.start("b", MemoryStorage(), linked=False, join="a:1,b:1,c:1")
+        fleet.start("a", left, linked=False)
+        await fleet.until(lambda: record(fleet, "a") == record(fleet, "b") == record(fleet, "c"))
+
+
 async def test_a_member_is_not_barred_by_a_node_of_another_cluster() -> None:
     async with cluster() as fleet:
         fleet.start("d", MemoryStorage(), linked=False, join="d:1")

@@ -11,6 +11,7 @@ from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.peering import Identity
 from shoal.node.membership.roster import Roster
+from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 
 MEMBERS = ("a:1", "b:1", "c:1")
@@ -71,6 +72,15 @@ async def test_an_older_members_link_does_not_undo_a_later_ones_word(fleet: Flee
     assert roster._incarnation.barred
     roster.accepted(7)
     assert not roster._incarnation.barred
+
+
+async def test_only_a_directory_that_was_never_admitted_is_unaware(fleet: Fleet) -> None:
+    assert not roster_of(fleet).is_unaware
+    await fleet.crash("a")
+    fleet.start("a", MemoryStorage(), linked=False)
+    assert roster_of(fleet).is_unaware
+    roster_of(fleet)._incarnation.told_by = "b:1"  # A peer may lie that it was set back.
+    assert not roster_of(fleet).is_unaware
 
 
 async def test_only_what_was_said_in_this_epoch_counts(fleet: Fleet) -> None:

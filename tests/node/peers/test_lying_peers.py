@@ -308,6 +308,16 @@ async def test_a_record_that_one_member_tells_changes_no_list() -> None:
         await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")
 
 
+async def test_a_member_that_was_admitted_has_its_word() -> None:
+    """b said that it had no part in any epoch, when the cluster began: that is over."""
+    async with Fleet("abc", quorum_timeout_s=0.5, **REGISTER) as fleet:
+        await founded(fleet)
+        await say(fleet, "b", "a", Standing(0, False, False, is_unaware=True))
+        await say(fleet, "c", "a", Membership(Record(1, ("a:1", "b:1", "c:1"), {}, Change("add", "d:1", ""))))
+        await asyncio.sleep(2)
+        assert epoch(fleet, "a") == 0
+
+
 async def test_an_epoch_that_one_member_names_stops_nobody() -> None:
     async with Fleet("abc", **REGISTER) as fleet:
         await founded(fleet)
