@@ -277,7 +277,7 @@ async def test_a_learner_counts_once_its_admission_is_durable(fleet: Fleet) -> N
 async def test_a_node_that_a_member_refused_is_not_admitted(fleet: Fleet) -> None:
     await forget(fleet, "c", "wiped", MemoryStorage())
     by = fleet["a"].identity()._replace(epoch=7)
-    fleet["c"].replicator.memberships._roster.refused("c:1 is no member. Nothing was written.", is_removed=True, by=by)
+    fleet["c"].replicator.memberships._roster.refused("c:1 is no member. Nothing was written.", is_removed=False, by=by)
     fleet.link_all("c")
     await asyncio.sleep(1)
     assert fleet["c"].replicator._protocol.learning is not None
