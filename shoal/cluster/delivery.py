@@ -6,18 +6,19 @@ Laws:
 - An early operation waits here, outside vector and state, within `bytes_max`. Beyond it
   the newcomer is dropped, and so is an operation that has waited too long (`expire`). A dropped one is
   fetched again when it is missed, unless it depends on operations that were lost with its node's disk.
-- HLC order is a causal order, so one pass over the waiting operations finds all that are ready.
+- HLC order is a causal order, so one pass over the waiting operations finds all that are ready. It looks at the next one
+  of each origin alone: a node that catches up beside many writes does not look through all that waits, again and again.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from itertools import takewhile
 
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Reach, Readiness, readiness
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.records import NamedTuple
 
 OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
@@ -51,7 +52,7 @@ class Delivery:
         self._applied = applied
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._waiting: dict[int, list[tuple[int, Dot, Arrival]]] = {}  # By partition, in the order of (HLC, dot).
+        self._waiting: dict[int, dict[Origin, list[int]]] = {}  # By partition and origin: a heap of sequence numbers.
         self._dots: dict[tuple[int, Dot], Arrival] = {}
         self._since: dict[tuple[int, Dot], float] = {}  # In the order in which they came.
 
@@ -95,25 +96,38 @@ class Delivery:
             self._bytes += arrival.bytes
             self._dots[place] = arrival
             self._since[place] = now
-            insort(
-                self._waiting.setdefault(place[0], []), (arrival.body.hlc, arrival.dot, arrival), key=lambda entry: entry[:2]
-            )
+            queues = self._waiting.setdefault(place[0], {})
+            heappush(queues.setdefault(arrival.dot.origin, []), arrival.dot.sequence)
 
     def _release(self, partition: int, reach: Reach, found: Sorted) -> None:
         """Hand out the operations that waited for those in `found`, and drop those that were applied by another way."""
-        kept = []
-        for entry in self._waiting.pop(partition):
-            arrival = entry[2]
-            state = readiness(reach, arrival.dot, arrival.body.context)
-            if state is Readiness.EARLY:
-                kept.append(entry)
-                continue
-            self._forget(partition, arrival)
-            if state is Readiness.READY:
+        queues = self._waiting[partition]
+        heads: list[tuple[int, Dot]] = []  # By HLC: the next operation of each origin, if it is here.
+        for origin in list(queues):
+            self._advance(partition, origin, reach, heads)
+        while heads:
+            dot = heappop(heads)[1]
+            arrival = self._dots[partition, dot]
+            if readiness(reach, dot, arrival.body.context) is Readiness.READY:
+                self._forget(partition, arrival)
                 found.ready.append(arrival)
-                reach.take(arrival.dot)
-        if kept:
-            self._waiting[partition] = kept
+                reach.take(dot)
+                self._advance(partition, dot.origin, reach, heads)
+        if not queues:
+            del self._waiting[partition]
+
+    def _advance(self, partition: int, origin: Origin, reach: Reach, heads: list[tuple[int, Dot]]) -> None:
+        """Drop what was applied of an origin, and put its next operation among `heads`."""
+        queue, held = self._waiting[partition][origin], reach[origin]
+        while queue and queue[0] <= held:
+            applied = self._dots.get((partition, Dot(origin, heappop(queue))))
+            if applied is not None:
+                self._forget(partition, applied)
+        if not queue:
+            del self._waiting[partition][origin]
+        elif queue[0] == held + 1:
+            dot = Dot(origin, queue[0])
+            heappush(heads, (self._dots[partition, dot].body.hlc, dot))
 
     def waits(self, partition: int, dot: Dot) -> Arrival | None:
         """The operation that waits under `dot`, if one does."""
@@ -121,8 +135,9 @@ class Delivery:
 
     def drop(self, partition: int) -> None:
         """Forget the operations that wait in a partition."""
-        for _, _, arrival in self._waiting.pop(partition, ()):
-            self._forget(partition, arrival)
+        for origin, queue in self._waiting.pop(partition, {}).items():
+            for sequence in queue:
+                self._forget(partition, self._dots[partition, Dot(origin, sequence)])
 
     def clear(self) -> None:
         """Forget all operations that wait."""
@@ -133,11 +148,14 @@ class Delivery:
         """Forget the operations that have waited since before this time."""
         old = [place for place, since in takewhile(lambda entry: entry[1] < before, self._since.items())]
         for partition, dot in old:
-            arrival = self._dots[partition, dot]
-            kept = [entry for entry in self._waiting[partition] if entry[1] != dot]
-            self._forget(partition, arrival)
-            self._waiting[partition] = kept
-            if not kept:
+            self._forget(partition, self._dots[partition, dot])
+        for partition, origin in {(partition, dot.origin) for partition, dot in old}:
+            queues = self._waiting[partition]
+            queue = [sequence for sequence in queues.pop(origin) if (partition, Dot(origin, sequence)) in self._dots]
+            if queue:
+                heapify(queue)
+                queues[origin] = queue
+            if not queues:
                 del self._waiting[partition]
 
     def _forget(self, partition: int, arrival: Arrival) -> None:

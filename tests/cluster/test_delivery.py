@@ -1,15 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster import operation
+from shoal.cluster import delivery, operation
 from shoal.cluster.delivery import Arrival, Delivery, Sorted
 from shoal.cluster.messages import Shipment
-from shoal.cluster.operation import Body, Readiness, readiness
+from shoal.cluster.operation import Body, Reach, Readiness, readiness
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from tests.cluster.replicas import ToyCluster
 from tests.support.examples import examples
@@ -94,6 +95,26 @@ def test_operations_that_waited_too_long_may_come_again() -> None:
     assert sink.applied == [(A, 1)]
     sink.take(orphan)
     assert sink.applied == [(A, 1), (A, 2)]
+
+
+def test_a_step_looks_at_the_next_of_each_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Dot] = []
+
+    def counted(reach: Reach, dot: Dot, context: Sequence[tuple[bytes, int]]) -> Readiness:
+        looked.append(dot)
+        return readiness(reach, dot, context)
+
+    monkeypatch.setattr(delivery, "readiness", counted)
+    sink = Sink()
+    for sequence in range(3, 103):
+        sink.take(arrival(Dot(A, sequence), sequence), arrival(Dot(B, sequence), sequence, Dot(A, 200)))
+    looked.clear()
+    sink.take(arrival(Dot(B, 1), 1))
+    assert len(looked) <= 3
+    sink.take(arrival(Dot(A, 1), 1))
+    sink.take(arrival(Dot(A, 2), 2))
+    assert sink.applied == [(B, 1), *((A, sequence) for sequence in range(1, 103))]
+    assert len(looked) <= 120
 
 
 def test_past_its_bound_the_newcomer_is_dropped_and_can_come_again() -> None:
